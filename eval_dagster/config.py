@@ -160,8 +160,21 @@ class EvalConfig(Section):
     """Pins the dataset of a task that names no commit itself."""
 
 
+class GateConfig(Section):
+    """When a suite's results count as worse than their baseline."""
+
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """Two-sided level of significance of all comparisons of the suite together."""
+    smallest_difference: float = Field(default=0.0, ge=0)
+    """The smallest difference that matters, in the metric's unit: a smaller one is no change, however sure it is."""
+    metrics: Literal["headline", "all"] = "headline"
+    """Which are compared: the one of each eval that the leaderboard shows, or every one. More of them see less each."""
+    severity: Literal["error", "warn"] = "error"
+    """Whether a regression fails the gate, or is only said."""
+
+
 class SuiteConfig(Section):
-    """Evals and models that belong together, with a schedule."""
+    """Evals and models that belong together, with a schedule, a baseline and a gate."""
 
     evals: tuple[str, ...] = Field(min_length=1)
     models: tuple[str, ...] = Field(min_length=1)
@@ -170,7 +183,10 @@ class SuiteConfig(Section):
     timezone: str = "UTC"
     """IANA name, e.g. `Europe/Berlin`."""
     baseline: str = "previous"
-    """What the suite's results are compared with: `previous`, a date (2026-01-31), or a model's name."""
+    """What the suite's results are compared with: `previous`, a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
+    gate: GateConfig = GateConfig()
+    notify: tuple[str, ...] = ()
+    """Names of environment variables that hold the addresses (apprise URLs) which failures and regressions are told to."""
 
     @field_validator("cron")
     @classmethod

@@ -1,0 +1,94 @@
+"""What a gate found: the rows of `regressions` and `sample_changes`, and all that tells people about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from eval_dagster.paired_suites import Verdict
+
+Severity = Literal["error", "warn"]
+"""Whether a regression fails the gate, or is only said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """One metric of an eval and a model against its baseline; null where there is no data, never 0."""
+
+    suite: str
+    eval: str
+    model: str
+    metric: str | None
+    """Null where the eval has no result at all."""
+    value: float | None
+    """On the samples that both have, as all that follows."""
+    baseline: str | None
+    """What it is compared with, as `eval-dagster compare` takes it: model@time."""
+    baseline_value: float | None
+    difference: float | None
+    """`value` - `baseline_value`, whichever direction is the better one."""
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p_value: float | None
+    p_adjusted: float | None
+    """By Holm's correction for all comparisons of the suite."""
+    test: str | None
+    n_common: int
+    n_only_value: int
+    """Samples that the baseline has no value for. Left out."""
+    n_only_baseline: int
+    """Samples that the baseline alone has a value for. Left out."""
+    min_detectable: float | None
+    """The smallest difference that would have been found with the probability 0.8."""
+    noise_floor: float | None
+    """What two runs of the same model differ by where answers are drawn at random; null where nothing tells."""
+    higher_is_better: bool | None
+    verdict: Verdict
+    cause: str | None
+    """What differs from the baseline: `data`, `prompt`, `model`, `engine`, `metric`, with commas between them; empty where nothing does."""
+    reason: str | None
+    """Why it is not comparable."""
+    materialized_at: datetime | None
+    baseline_materialized_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedSample:
+    """A sample that result and baseline score differently, or that one of them does not have."""
+
+    suite: str
+    eval: str
+    model: str
+    metric: str
+    sample_id: str
+    subject: str
+    value: float | None
+    baseline_value: float | None
+    prompt: str | None
+    gold: tuple[str, ...]
+    answer: str | None
+    """What the model wrote, or the choice that it found most probable."""
+    baseline_answer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    """A suite, judged."""
+
+    suite: str
+    judged_at: datetime
+    run_id: str
+    alpha: float
+    severity: Severity
+    regressions: Sequence[Regression]
+    changes: Sequence[ChangedSample]
+
+    def with_verdict(self, verdict: Verdict) -> list[Regression]:
+        """The rows of one verdict."""
+        return [row for row in self.regressions if row.verdict is verdict]
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether something regressed, in a suite in which that is an error."""
+        return self.severity == "error" and bool(self.with_verdict(Verdict.REGRESSED))
