@@ -33,6 +33,7 @@ LAYERS = [
     ("models", "lake", "tracked_result", "tracking"),
     ("project",),
     ("stages", "gate"),
+    ("report",),
     ("pipeline",),
     ("cli",),
 ]

@@ -1,0 +1,1 @@
+"""What a gate found, told: a page to read, plots, and summaries for CI systems."""

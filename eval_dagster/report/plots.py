@@ -1,0 +1,197 @@
+"""A score over its materializations, drawn: value, 95 % band, and the results at which it left its band.
+
+Dagster shows the picture where it stands in Markdown metadata, and MLflow where it is an artifact:
+
+    png = history_png(points, title="mmlu · smollm2-135m", metric="accuracy")
+    metadata = {"score_history": dagster.MetadataValue.md(history_markdown(png))}
+"""
+
+import base64
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 120
+"""The newest results that are drawn."""
+_SIZE_INCHES = (4.6, 2.3)
+_DOTS_PER_INCH = 130
+_COLOURS = 64
+_MOST_LABELS = 5
+_MOST_BARS = 40
+"""Results up to which each has an error bar of its own, beside the band."""
+_LINE, _ALERT, _INK, _FAINT = "#2563eb", "#c2410c", "#334155", "#cbd5e1"
+_VARIABLES = {_LINE: "var(--line)", _ALERT: "var(--alert)", _INK: "var(--muted)", _FAINT: "var(--rule)"}
+"""Colours of the picture, and what a page calls them, which has other ones in the dark."""
+_SVG = "http://www.w3.org/2000/svg"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_SETTINGS: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.size": 8.5,
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePoint:
+    """A materialization of a score."""
+
+    at: datetime
+    value: float | None
+    """Null where every sample is an error."""
+    ci_low: float | None
+    """Lower end of the 95 % confidence interval."""
+    ci_high: float | None
+    """Upper end of the 95 % confidence interval."""
+    is_change: bool = False
+    """Whether the score left its band here."""
+
+
+def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+    """The picture as an `<svg>` element for a page whose style sheet has the colours `--line`, `--alert`, `--muted` and `--rule`.
+
+    The same points give the same text; ids in it are of the title, so that a page can hold many.
+    """
+    from matplotlib import rc_context
+
+    with rc_context({**_SETTINGS, "svg.hashsalt": title}):
+        buffer = BytesIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        _figure(points, metric).savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
+    _tidy(root, prefix=re.sub(r"\W+", "-", title))
+    root.attrib.update({"role": "img", "aria-label": describe(points, title=title, metric=metric)})
+    for name in ("width", "height"):
+        del root.attrib[name]
+    ElementTree.register_namespace("", _SVG)
+    text = ElementTree.tostring(root, encoding="unicode")
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    return text
+
+
+def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
+    """The picture as a PNG file of 598 x 299 pixels and at most some 15 KB, on white. The same points give the same bytes."""
+    from matplotlib import rc_context
+    from PIL import Image
+
+    with rc_context(_SETTINGS):
+        figure = _figure(points, metric)
+        figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
+        drawn, small = BytesIO(), BytesIO()
+        figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH)
+    # Few colours take a third of the bytes: Dagster keeps a picture in its event log with each materialization.
+    Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+def history_markdown(png: bytes) -> str:
+    """A picture as Markdown that holds it whole: for Dagster's metadata, which `dagster.MetadataValue.md` makes of it."""
+    return f"![score history](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+    """The picture in words."""
+    known = [point for point in points if point.value is not None]
+    if not known:
+        return f"{title}: {metric} has no value yet"
+    first, last = known[0], known[-1]
+    changes = [_date(point.at) for point in points if point.is_change]
+    left = f"; it left its band on {', '.join(changes)}" if changes else "; it never left its band"
+    values = f"{first.value:.3f} on {_date(first.at)}" + (f", {last.value:.3f} on {_date(last.at)}" if last is not first else "")
+    return f"{title}: {metric} over {len(points)} results, {values}{left}"
+
+
+def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":
+    # matplotlib takes half a second to import, which commands that draw nothing need not wait for. A figure of its own, rather than
+    # one of pyplot's, is nobody else's and goes when it is no longer used.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    _style(axes, metric)
+    _draw(axes, points[-MOST_POINTS:])
+    return figure
+
+
+def _draw(axes: "Axes", points: Sequence[ScorePoint]) -> None:
+    values, lows, highs = ([_number(value) for value in column] for column in _columns(points))
+    places = range(len(points))
+    if not any(map(math.isfinite, values)):
+        axes.text(0.5, 0.5, "no value yet", transform=axes.transAxes, ha="center", va="center", color=_INK)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    axes.fill_between(places, lows, highs, color=_LINE, alpha=0.18, linewidth=0)
+    if len(points) <= _MOST_BARS:
+        axes.vlines(places, lows, highs, color=_LINE, alpha=0.55, linewidth=1)
+    axes.plot(places, values, color=_LINE, linewidth=1.6, marker="o", markersize=3)
+    for place, point in enumerate(points):
+        if point.is_change and point.value is not None:
+            axes.axvline(place, color=_ALERT, linewidth=1, linestyle=(0, (3, 2)))
+            axes.plot([place], [point.value], color=_ALERT, marker="D", markersize=6, linestyle="none")
+    axes.set_xlim(-0.5, len(points) - 0.5)
+    labelled = sorted({round(step * (len(points) - 1) / (_MOST_LABELS - 1)) for step in range(_MOST_LABELS)})
+    axes.set_xticks(labelled, _labels([points[place].at for place in labelled]))
+
+
+def _columns(points: Sequence[ScorePoint]) -> tuple[list[float | None], list[float | None], list[float | None]]:
+    return [point.value for point in points], [point.ci_low for point in points], [point.ci_high for point in points]
+
+
+def _style(axes: "Axes", metric: str) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_FAINT)
+    axes.tick_params(colors=_INK, length=3)
+    axes.grid(axis="y", color=_FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(y=0.12)
+    axes.set_ylabel(metric, color=_INK)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _labels(times: Sequence[datetime]) -> list[str]:
+    """Days, or the time of day where all are of one day."""
+    days = [f"{time.astimezone(UTC):%d %b}" for time in times]
+    return [f"{time.astimezone(UTC):%H:%M}" for time in times] if len(set(days)) == 1 and len(days) > 1 else days
+
+
+def _date(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d}"
+
+
+def _tidy(root: ElementTree.Element, prefix: str) -> None:
+    """Make of a file a part of a page: no style that the whole page would have, no ids but those referred to, and those its own."""
+    for parent in root.iter():
+        parent.text, parent.tail = (text and text.strip() for text in (parent.text, parent.tail))
+        for child in [child for child in parent if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]:
+            parent.remove(child)
+    used = {name for element in root.iter() for value in element.attrib.values() for name in re.findall(r"#([\w-]+)", value)}
+    for element in root.iter():
+        name = element.attrib.pop("id", None)
+        for key in ("d", "x", "y", "transform"):
+            if key in element.attrib:
+                element.set(key, re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), element.attrib[key]))
+        if "style" in element.attrib:
+            element.set("style", element.attrib["style"].replace("font-family: 'DejaVu Sans'; ", ""))
+        if name in used:
+            element.set("id", f"{prefix}-{name}")
+        if _LINK in element.attrib:  # the older spelling, which would need a name space of its own
+            element.set("href", element.attrib.pop(_LINK))
+        for key, value in list(element.attrib.items()):
+            if key == "href" or "url(#" in value:
+                element.set(key, re.sub(r"#([\w-]+)", lambda found: f"#{prefix}-{found[1]}" if found[1] in used else found[0], value))

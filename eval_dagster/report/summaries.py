@@ -1,0 +1,112 @@
+"""A gate's result for CI systems: JUnit XML, and Markdown as GitHub shows it."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Mapping
+from xml.etree import ElementTree
+
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.report.wording import Tone, cause, evidence, interval, number, p_value, title, tone, verdict_line
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no place for (section 2.2), however it is escaped."""
+_MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
+_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
+_COLUMNS = ("eval", "model", "metric", "baseline", "now", "difference", "95 % interval", "p (Holm)", "samples", "flipped")
+_RIGHT = frozenset(_COLUMNS[3:])
+_FIGURES = (
+    *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
+    *("n_common", "n_only_value", "n_only_baseline", "min_detectable", "noise_floor"),
+)
+
+
+def junit_xml(result: GateResult) -> str:
+    """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
+
+    A regression is a failure where the suite's severity is `error`, and else said in the case's output; what could not be compared is
+    skipped, with the reason. The figures are properties of the case, unrounded.
+    """
+    cases = [_case(row, result) for row in result.regressions]
+    counts = Counter(child.tag for case in cases for child in case)
+    totals = {name: str(count) for name, count in (("tests", len(cases)), ("failures", counts["failure"]), ("errors", 0))}
+    root = ElementTree.Element("testsuites", {"name": "eval_dagster", **totals})
+    timestamp = result.judged_at.replace(tzinfo=None).isoformat(timespec="seconds")
+    facts = {"name": _clean(result.suite), **totals, "skipped": str(counts["skipped"]), "time": "0", "timestamp": timestamp}
+    suite = ElementTree.SubElement(root, "testsuite", facts)
+    _add_properties(suite, {"verdict": verdict_line(result), "alpha": result.alpha, "severity": result.severity, "run_id": result.run_id})
+    suite.extend(cases)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def markdown(result: GateResult) -> str:
+    """The result as GitHub-flavoured Markdown: the verdict, a table a verdict, and the reasons of what could not be compared."""
+    flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
+    lines = [f"## {_MARKS[tone(result)]} {_inline(result.suite)}: {_inline(verdict_line(result))}", ""]
+    for verdict in _ORDER:
+        rows = result.with_verdict(verdict)
+        if not rows:
+            continue
+        lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
+        if verdict is Verdict.NOT_COMPARABLE:
+            lines += [f"- **{_inline(title(row))}**: {_inline(row.reason or 'no reason is known')}" for row in rows]
+        else:
+            lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
+            lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
+            lines += [_table_row(row, flipped[row.eval, row.model, row.metric or ""]) for row in rows]
+        lines.append("")
+    judged = result.judged_at.strftime("%Y-%m-%d %H:%M UTC")
+    lines.append(f"Judged {judged} at α = {result.alpha:g} for all comparisons together, on the samples that both results have.")
+    return "\n".join(lines) + "\n"
+
+
+def _case(row: Regression, result: GateResult) -> ElementTree.Element:
+    name = " · ".join(part for part in (row.model, row.metric) if part)
+    case = ElementTree.Element("testcase", classname=_clean(f"{row.suite}.{row.eval}"), name=_clean(name), time="0")
+    figures = {figure: getattr(row, figure) for figure in _FIGURES}
+    facts = {"verdict": row.verdict.value, "baseline": row.baseline, "test": row.test, "cause": row.cause, **figures}
+    _add_properties(case, {name: value for name, value in facts.items() if value is not None})
+    said = _clean(evidence(row))
+    if row.verdict is Verdict.REGRESSED and result.severity == "error":
+        message = f"{row.metric} {number(row.difference, '+')}" + (f" ({cause(row)})" if cause(row) else "")
+        ElementTree.SubElement(case, "failure", message=_clean(message), type="regressed").text = said
+    elif row.verdict is Verdict.NOT_COMPARABLE:
+        ElementTree.SubElement(case, "skipped", message=_clean(row.reason or "no reason is known"))
+    else:
+        ElementTree.SubElement(case, "system-out").text = f"{row.verdict.value}: {said}"
+    return case
+
+
+def _add_properties(parent: ElementTree.Element, values: Mapping[str, object]) -> None:
+    properties = ElementTree.SubElement(parent, "properties")
+    for name, value in values.items():
+        ElementTree.SubElement(properties, "property", name=name, value=_clean(str(value)))
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("�", text)
+
+
+def _table_row(row: Regression, flipped: int) -> str:
+    cells = (
+        row.eval,
+        row.model,
+        row.metric or "–",
+        number(row.baseline_value),
+        number(row.value),
+        number(row.difference, "+"),
+        interval(row.ci_low, row.ci_high, "+"),
+        p_value(row.p_adjusted),
+        str(row.n_common),
+        str(flipped),
+        cause(row) or "–",
+    )
+    return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
+
+
+def _inline(text: str) -> str:
+    """A text that stands in one line, or in one cell, and is nothing but text."""
+    flat = " ".join(_clean(text).split())
+    return re.sub(r"([\\`*_{}\[\]|~#@])", r"\\\1", html.escape(flat, quote=False))

@@ -1,0 +1,116 @@
+"""Verdicts and figures as text, worded alike wherever a gate's result is told."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.paired_suites import Verdict
+
+_MOST_NAMED = 3
+
+
+class Tone(StrEnum):
+    """How a result is to be taken."""
+
+    BAD = "bad"
+    """Something regressed, in a suite in which that is an error."""
+    WARNING = "warning"
+    """Something regressed in a suite in which that is only said, or not all could be compared."""
+    GOOD = "good"
+    """All was compared, and no regression seen."""
+    UNKNOWN = "unknown"
+    """Nothing could be compared."""
+
+
+def tone(result: GateResult) -> Tone:
+    """How a result is to be taken."""
+    if result.with_verdict(Verdict.REGRESSED):
+        return Tone.BAD if result.is_failed else Tone.WARNING
+    incomparable = len(result.with_verdict(Verdict.NOT_COMPARABLE))
+    if incomparable == len(result.regressions):
+        return Tone.UNKNOWN
+    return Tone.WARNING if incomparable else Tone.GOOD
+
+
+def verdict_line(result: GateResult) -> str:
+    """The result in one line, without the suite's name."""
+    regressed, improved, incomparable = (
+        result.with_verdict(verdict) for verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE)
+    )
+    total = len(result.regressions)
+    if not total:
+        return "Nothing to compare: the suite has no results"
+    if len(incomparable) == total:
+        is_first = all(row.baseline is None and row.value is not None for row in incomparable)
+        return f"Nothing to compare with yet: {total} first results" if is_first else f"Nothing could be compared: {_reasons(incomparable)}"
+    others = [
+        *([f"{len(improved)} improved"] if improved else []),
+        *([f"{len(incomparable)} not comparable"] if incomparable else []),
+    ]
+    said = (
+        f"{len(regressed)} of {total} results regressed: {_names(regressed)}"
+        if regressed
+        else f"No regression seen in {_counted(total - len(incomparable), 'comparison')}"
+    )
+    return "; ".join([said, *others])
+
+
+def title(row: Regression) -> str:
+    """What a row is about."""
+    return f"{row.eval} · {row.model}" + (f" · {row.metric}" if row.metric else "")
+
+
+def number(value: float | None, sign: str = "") -> str:
+    """A score or a difference; a dash where there is none."""
+    return "–" if value is None else f"{value:{sign}.3f}"
+
+
+def interval(low: float | None, high: float | None, sign: str = "") -> str:
+    """A confidence interval; a dash where there is none."""
+    return "–" if low is None or high is None else f"{low:{sign}.3f} to {high:{sign}.3f}"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value; a dash where there is none."""
+    if value is None:
+        return "–"
+    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
+
+
+def cause(row: Regression) -> str:
+    """What differs from the baseline; empty where nothing tells."""
+    if row.cause is None:
+        return ""
+    return ", ".join(part.strip() for part in row.cause.split(",")) if row.cause else "nothing differs"
+
+
+def evidence(row: Regression) -> str:
+    """What speaks for a row's verdict, in one line."""
+    if row.difference is None:
+        return row.reason or "no common samples"
+    parts = [
+        f"{number(row.baseline_value)} → {number(row.value)}",
+        f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
+        f"p = {p_value(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
+        f"{_counted(row.n_common, 'common sample')}",
+        *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
+        *([f"what differs: {cause(row)}"] if cause(row) else []),
+        *([row.reason] if row.reason else []),
+    ]
+    return "; ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _names(rows: Sequence[Regression]) -> str:
+    named = [f"{row.eval} on {row.model} ({row.metric} {number(row.difference, '+')})" for row in rows[:_MOST_NAMED]]
+    left = len(rows) - len(named)
+    return ", ".join(named) + (f" and {left} more" if left else "")
+
+
+def _reasons(rows: Sequence[Regression]) -> str:
+    reasons = list(dict.fromkeys(row.reason or "no reason is known" for row in rows))
+    left = len(reasons) - 1
+    return reasons[0].splitlines()[0] + (f" (and {_counted(left, 'other reason')})" if left else "")

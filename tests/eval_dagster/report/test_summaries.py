@@ -1,0 +1,134 @@
+"""What CI systems and pull requests are told."""
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from gate_results import EACH, HOSTILE, IMPROVED, UNCHANGED, gate_result, incomparable, regression
+
+from eval_dagster.gate.records import GateResult
+from eval_dagster.report.summaries import junit_xml, markdown
+from eval_dagster.report.wording import Tone, tone, verdict_line
+
+
+def parsed(result: GateResult) -> ElementTree.Element:
+    """The suite's element of the XML."""
+    root = ElementTree.fromstring(junit_xml(result).encode())
+    assert root.tag == "testsuites"
+    (suite,) = root
+    assert {name: root.get(name) for name in ("tests", "failures", "errors")} == {
+        name: suite.get(name) for name in ("tests", "failures", "errors")
+    }
+    return suite
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of all tables, without their rules; a pipe that is escaped is no border."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith(("|---", "| ---"))]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_a_regression_is_a_failure_with_its_evidence() -> None:
+    suite = parsed(EACH)
+    assert suite.attrib | {"timestamp": ""} == {
+        "name": "nightly",
+        "tests": "4",
+        "failures": "1",
+        "errors": "0",
+        "skipped": "1",
+        "time": "0",
+        "timestamp": "",
+    }
+    assert suite.get("timestamp") == "2026-01-31T02:30:00"
+    cases = {(case.get("classname"), case.get("name")): case for case in suite.iter("testcase")}
+    failure = cases["nightly.capitals", "mine · accuracy"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "accuracy -0.120 (model, prompt)"
+    for part in ("0.810 → 0.690", "-0.160 to -0.080", "p = < 0.0001", "400 common samples", "0.056", "model, prompt"):
+        assert part in str(failure.text)
+    skipped = cases["nightly.sums", "gone"].find("skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "the model gone cannot be loaded"
+    properties = {each.get("name"): each.get("value") for each in cases["nightly.capitals", "mine · accuracy"].iter("property")}
+    assert (properties["difference"], properties["p_adjusted"], properties["n_common"]) == ("-0.12", "4e-05", "400")
+    assert "noise_floor" not in properties
+
+
+def test_what_is_only_said_fails_no_build() -> None:
+    suite = parsed(gate_result(regression(), severity="warn"))
+    assert (suite.get("failures"), suite.get("tests")) == ("0", "1")
+    (said,) = suite.iter("system-out")
+    assert str(said.text).startswith("regressed: 0.810 → 0.690")
+
+
+def test_hostile_texts_leave_the_xml_valid() -> None:
+    suite = parsed(gate_result(incomparable(reason=HOSTILE), regression(metric="a<b&\x1f", cause="mo\ufffedel")))
+    (skipped,) = suite.iter("skipped")
+    assert 'a|b\n<script>alert("1")</script>&��]]>' in str(skipped.get("message"))
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == "a<b&� -0.120 (mo�del)"
+
+
+def test_markdown_has_a_table_of_each_verdict() -> None:
+    text = markdown(EACH)
+    first, *_ = text.splitlines()
+    assert first == ("## ❌ nightly: 1 of 4 results regressed: capitals on mine (accuracy -0.120); 1 improved; 1 not comparable")
+    rows = cells(text)
+    head = rows[0]
+    regressed = dict(zip(head, rows[1], strict=True))
+    assert regressed == {
+        "eval": "capitals",
+        "model": "mine",
+        "metric": "accuracy",
+        "baseline": "0.810",
+        "now": "0.690",
+        "difference": "-0.120",
+        "95 % interval": "-0.160 to -0.080",
+        "p (Holm)": "&lt; 0.0001",
+        "samples": "400",
+        "flipped": "2",
+        "what differs": "model, prompt",
+    }
+    assert [row[0] for row in rows if row != head] == ["capitals", "sums", "capitals"]
+    assert "- **sums · gone**: the model gone cannot be loaded" in text
+
+
+def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
+    text = markdown(gate_result(incomparable(reason=HOSTILE), regression(metric="x|y\n# z")))
+    (_, row) = cells(text)
+    assert row[2] == r"x\|y \# z"
+    assert "<script" not in text
+    assert r"\`code\` \_under\_" in text
+    assert "\x00" not in text
+
+
+@pytest.mark.parametrize(
+    ("result", "expected", "line"),
+    [
+        (EACH, Tone.BAD, "1 of 4 results regressed: capitals on mine (accuracy -0.120); 1 improved; 1 not comparable"),
+        (gate_result(UNCHANGED), Tone.GOOD, "No regression seen in 1 comparison"),
+        (gate_result(UNCHANGED, IMPROVED), Tone.GOOD, "No regression seen in 2 comparisons; 1 improved"),
+        (gate_result(UNCHANGED, incomparable()), Tone.WARNING, "No regression seen in 1 comparison; 1 not comparable"),
+        (gate_result(regression(), severity="warn"), Tone.WARNING, "1 of 1 results regressed: capitals on mine (accuracy -0.120)"),
+        (gate_result(), Tone.UNKNOWN, "Nothing to compare: the suite has no results"),
+        (gate_result(incomparable()), Tone.UNKNOWN, "Nothing could be compared: the model gone cannot be loaded"),
+        (
+            gate_result(incomparable(value=0.8), incomparable(value=0.7, reason="other")),
+            Tone.UNKNOWN,
+            "Nothing to compare with yet: 2 first results",
+        ),
+    ],
+)
+def test_the_verdict_in_one_line(result: GateResult, expected: Tone, line: str) -> None:
+    assert (tone(result), verdict_line(result)) == (expected, line)
+    assert line in markdown(result).replace("\\", "")
+
+
+def test_many_regressions_are_counted_rather_than_listed() -> None:
+    rows = [regression(eval=f"eval-{number}") for number in range(5)]
+    assert verdict_line(gate_result(*rows)).endswith("eval-2 on mine (accuracy -0.120) and 2 more")
+    result = gate_result(*rows)
+    assert len(cells(markdown(result))) == 6
+    assert parsed(replace(result, severity="warn")).get("failures") == "0"
+    assert parsed(result).get("failures") == "5"
