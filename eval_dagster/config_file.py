@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from eval_dagster.yaml_document import KeyPath, YamlDocument, read_text, show_ke
 
 _MOST_LISTED = 12
 """Names that a message gives in full; of more, the reader would not find the end."""
+
+_PREVIOUS = "previous"
+"""The baseline that is the state before the last change."""
 
 Problem = tuple[KeyPath, str]
 """Where something is wrong, and what."""
@@ -204,15 +207,20 @@ def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
 
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
-    if not isinstance(baseline, str) or baseline == "previous" or baseline in models or _is_date(baseline):
+    if not isinstance(baseline, str) or baseline == _PREVIOUS or baseline in models or _is_time(baseline):
         return
-    expected = "'previous', a date such as 2026-01-31, or a name under models"
-    yield path, f"found {document.found(path)}; expected {expected}{did_you_mean(baseline, ['previous', *models])}"
+    model, at, time = baseline.rpartition("@")
+    if at and model in models and (time == _PREVIOUS or _is_time(time)):
+        return
+    expected = f"{_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
+    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_PREVIOUS, *models])
+    yield path, f"found {document.found(path)}; expected {expected}{meant}"
 
 
-def _is_date(text: str) -> bool:
+def _is_time(text: str) -> bool:
+    """Whether it is a day (2026-01-31) or a time on one (2026-01-31T02:00)."""
     try:
-        return bool(re.fullmatch(r"\d{4}-\d{2}-\d{2}", text, re.ASCII) and date.fromisoformat(text))
+        return bool(re.match(r"\d{4}-\d{2}-\d{2}(T|$)", text, re.ASCII) and datetime.fromisoformat(text))
     except ValueError:
         return False
 
