@@ -2,9 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 from eval_dagster.errors import EvalDagsterError
+from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
 from eval_dagster.progress import Reporter
 from eval_dagster.project import Project
@@ -46,9 +49,17 @@ def evaluate(
             if isinstance(outcome, StageFailure):
                 missing_snapshots[outcome.eval_name] = outcome.message
     for model, names in by_model.items():
-        yield from _evaluate_model(
-            project, model, [name for name in names if name not in missing_snapshots], stages=stages, run_id=run_id, reporter=reporter
-        )
+        alive = [name for name in names if name not in missing_snapshots]
+        outcomes: dict[str, list[Outcome]] = {
+            name: [StageFailure(stage="dataset_snapshot", eval_name=name, model=model, message=missing_snapshots[name])]
+            for name in names
+            if name in missing_snapshots
+        }
+        for outcome in _evaluate_model(project, model, alive, stages=stages, run_id=run_id, reporter=reporter):
+            outcomes.setdefault(outcome.eval_name, []).append(outcome)
+            yield outcome
+        add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
+        publish(project.lake)
 
 
 def _evaluate_model(
@@ -74,7 +85,35 @@ def _evaluate_model(
             if isinstance(outcome, StageFailure):
                 failed.add(outcome.eval_name)
         alive = [name for name in alive if name not in failed]
-    publish(project.lake)
+
+
+def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
+    """How an eval ended with a model."""
+    last = outcomes[-1]
+    attempt = Attempt(
+        eval=last.eval_name,
+        model=model,
+        run_id=run_id,
+        finished_at=datetime.now(UTC),
+        status="failed" if isinstance(last, StageFailure) else "ok",
+        stage=last.stage,
+        message=last.message if isinstance(last, StageFailure) else None,
+        cached=all(isinstance(outcome, StageResult) and outcome.cached for outcome in outcomes),
+    )
+    outputs = next((outcome for outcome in outcomes if isinstance(outcome, StageResult) and outcome.stage == "model_outputs"), None)
+    if outputs is None:
+        return attempt
+    counts = outputs.file.info.counts
+    return replace(
+        attempt,
+        # A file that was there before says what it took to make it then.
+        requests_computed=0 if outputs.cached else int(counts["requests_computed"]),
+        requests_cached=int(counts["requests"] if outputs.cached else counts["requests_cached"]),
+        errors=int(counts["errors"]),
+        prompt_tokens=int(counts["prompt_tokens"]),
+        output_tokens=int(counts["output_tokens"]),
+        model_seconds=0.0 if outputs.cached else counts["model_seconds"],
+    )
 
 
 def _each(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eval_dagster.config import Config, EvalConfig, ModelConfig
+from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
 from eval_dagster.config_file import load_config
 from eval_dagster.errors import ConfigError, EvalDagsterError, UsageError
 from eval_dagster.lake.files import Lake
@@ -93,6 +93,10 @@ class Project:
         """The settings of a model. Raises UsageError for an unknown name."""
         return _pick(self.config.models, name, "model")
 
+    def suite(self, name: str) -> SuiteConfig:
+        """The settings of a suite. Raises UsageError for an unknown name."""
+        return _pick(self.config.suites, name, "suite")
+
     def task(self, eval_name: str) -> TaskClass:
         """The task class of an eval. Raises TaskDefinitionError where it is unknown or incomplete."""
         task, revision = self.named_task(self.eval(eval_name).task), self.eval(eval_name).dataset_revision
@@ -124,7 +128,7 @@ class Project:
         Raises:
             UsageError: A name is unknown.
         """
-        chosen = _pick(self.config.suites, suite, "suite") if suite else None
+        chosen = self.suite(suite) if suite else None
         wanted_evals = list(evals) or list(chosen.evals if chosen else self.config.evals)
         wanted_models = list(models) or list(chosen.models if chosen else self.config.models)
         for name in wanted_evals:

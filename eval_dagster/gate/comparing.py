@@ -63,7 +63,7 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
     """
     of_a, of_b = _by_metric(a), _by_metric(b)
     corpora = {metric.NAME: metric for metric in metrics if issubclass(metric, CorpusMetric)}
-    overall_a, overall_b = _overall(a), _overall(b)
+    overall_a, overall_b = overall(a), overall(b)
     shared = _shared_causes(a, b)
     found = []
     for name, row in overall_a.items():
@@ -90,6 +90,15 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
     return found
 
 
+def overall(point: Point) -> dict[str, Mapping[str, Any]]:
+    """The row of each metric over all subjects: the headline where there are two."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in point.metric_rows:
+        if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
+            found[row["metric"]] = row
+    return found
+
+
 def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
     """The samples that two points score differently under a metric, and those that one of them alone has.
 
@@ -97,13 +106,14 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
         LakeError: The scores of one are gone. Prompts and answers that are gone are left out.
     """
     of_a, of_b = _by_metric(a).get(metric, {}), _by_metric(b).get(metric, {})
+    changed = [sample_id for sample_id in dict.fromkeys([*of_a, *of_b]) if _differs(of_a.get(sample_id), of_b.get(sample_id))]
+    if not changed:
+        return
     prompts_a, prompts_b = _or_nothing(a, "prompts"), _or_nothing(b, "prompts")
     responses_a, responses_b = _or_nothing(a, "responses"), _or_nothing(b, "responses")
-    for sample_id in dict.fromkeys([*of_a, *of_b]):
+    for sample_id in changed:
         here, there = of_a.get(sample_id), of_b.get(sample_id)
         value_a, value_b = (None if row is None else row["value"] for row in (here, there))
-        if here is not None and there is not None and value_a == value_b:
-            continue
         prompt_a, prompt_b = prompts_a.get(sample_id, {}), prompts_b.get(sample_id, {})
         prompt = prompt_a or prompt_b
         yield SampleChange(
@@ -119,13 +129,9 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
         )
 
 
-def _overall(point: Point) -> dict[str, Mapping[str, Any]]:
-    """The row of each metric over all subjects: the headline where there are two."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in point.metric_rows:
-        if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
-            found[row["metric"]] = row
-    return found
+def _differs(here: Mapping[str, Any] | None, there: Mapping[str, Any] | None) -> bool:
+    """Whether a sample has another value, or is in one point alone."""
+    return here is None or there is None or here["value"] != there["value"]
 
 
 def _by_metric(point: Point) -> dict[str, dict[str, Mapping[str, Any]]]:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows
+from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
 
-_PREVIOUS = "previous"
+PREVIOUS = "previous"
+"""The state before the last change."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """What can move a score, and what the lake calls its version. The metric's code has a version for each metric."""
 
@@ -42,6 +43,8 @@ class Point:
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
         """Its rows of `scores`. Raises `LakeError` where they are gone."""
+        if not self._scores_path.exists():
+            raise self._gone("scores")
         return read_rows(self._scores_path)
 
     @cached_property
@@ -62,7 +65,10 @@ class Point:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):
             if file.info.version == version:
                 return {row["sample_id"]: row for row in read_rows(file.path)}
-        raise LakeError(
+        raise self._gone(table)
+
+    def _gone(self, table: str) -> LakeError:
+        return LakeError(
             f"the {table} of {self.eval_name}|{self.model} of {self.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake; "
             "what was compared with them can be computed again, but not read"
         )
@@ -96,16 +102,17 @@ class PointName:
         model, at, when = text.rpartition("@")
         if text in models or not at:
             return cls(model=text)
-        if when == _PREVIOUS:
+        if when == PREVIOUS:
             return cls(model=model, previous=True)
         return cls(model=model, until=parse_time(when, what=text))
 
     def find(self, lake: Lake, eval_name: str) -> Point | None:
-        """The point of an eval; None where the model has none then."""
-        points = history(lake, eval_name, self.model)
+        """The point of an eval; None where the model has none then. Raises `LakeError` where it is damaged."""
         if self.previous:
-            return previous_point(points)
-        return next((point for point in reversed(points) if self.until is None or point.materialized_at <= self.until), None)
+            return previous_point(history(lake, eval_name, self.model))
+        paths = _paths(lake, eval_name, self.model)
+        found = next((path for path in reversed(paths) if self.until is None or time_of(path) <= self.until), None)
+        return None if found is None else _point(lake, eval_name, self.model, found)
 
 
 def parse_time(text: str, *, what: str) -> datetime:
@@ -126,15 +133,40 @@ def parse_time(text: str, *, what: str) -> datetime:
 
 
 def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
-    """All materializations of an eval for a model, the oldest first. Raises `LakeError` where one is damaged."""
-    return [Point(lake=lake, eval_name=eval_name, model=model, metrics=file) for file in lake.history("metrics", eval_name, model)]
+    """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as they are in the catalog.
+
+    Raises:
+        LakeError: The newest is damaged: an older one would pass for it.
+    """
+    points: list[Point] = []
+    paths = _paths(lake, eval_name, model)
+    for path in paths:
+        try:
+            points.append(_point(lake, eval_name, model, path))
+        except LakeError:
+            if path == paths[-1]:
+                raise
+    return points
+
+
+def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:
+    return sorted(lake.folder("metrics", eval_name, model).glob("[!.]*.parquet"))
+
+
+def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
+    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=read_info(path)))
 
 
 def previous_point(points: Sequence[Point]) -> Point | None:
-    """The newest materialization that was made of other data, another prompt or another model version than the last one."""
+    """The newest materialization that was made of other data, another prompt or another model version than the last one.
+
+    Where there is none, the newest one whose metrics had other code: a metric that is tidied is not to hide what became of the model.
+    """
     if not points:
         return None
-    return next((point for point in reversed(points) if point.versions != points[-1].versions), None)
+    last = points[-1]
+    other = next((point for point in reversed(points) if point.versions != last.versions), None)
+    return other or next((point for point in reversed(points) if metric_versions(point) != metric_versions(last)), None)
 
 
 def metric_versions(point: Point) -> Mapping[str, str]:

@@ -19,11 +19,13 @@ import pyarrow as pa
 from eval_dagster.errors import QueryError
 from eval_dagster.lake import schemas
 from eval_dagster.lake.files import Lake, damage_of
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.versions import file_stamp, module_version, stable_hash
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _LOST = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
+_TABLE_OF = {"_metrics_files": "metrics", "_all_scores": "scores", "regressions_history": "regressions", "_attempts_files": "attempts"}
+"""Which table a relation has the columns of, where the names differ."""
 _STORAGE_VERSION = "v1.2.0"
 """The oldest command line that may open the file: a 1.x one refuses what DuckDB 2 writes by default."""
 
@@ -163,6 +165,10 @@ def _build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str,
         f"from _metrics_files) m on s.filename = '{_quoted(lake.root)}/' || m.scores_file "
         "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
     )
+    _create_judgements(connection, lake, damages)
+    attempts = [file for files in lake.partitions("attempts") for file in files if str(file) not in damages]
+    _create(connection, "_attempts_files", "table", attempts)
+    connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
     rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
     connection.register("damages", rows)
     connection.execute("create or replace table damaged_files as select * from damages")
@@ -174,7 +180,7 @@ def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: 
 
     Columns that none of the files has, since all are from before it was introduced, are there and null.
     """
-    schema = TABLES[{"_metrics_files": "metrics", "_all_scores": "scores"}.get(name, name)]
+    schema = TABLES[_TABLE_OF.get(name, name)]
     empty = schema.empty_table()
     if filename:
         empty = empty.append_column("filename", pa.array([], pa.string()))
@@ -201,6 +207,19 @@ def _score_files(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dic
             damages[str(path)] = f"the lake file {path} is missing; materialize sample_scores and task_metrics of its partition again"
     kept = [(path, current) for path, current in files if str(path) not in damages]
     return [path for path, current in kept if current], list(dict.fromkeys(path for path, _ in kept))
+
+
+def _create_judgements(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> None:
+    """The last judgement of each suite, and all ever made. Where the last is damaged, no older one passes for it."""
+    suites = list(lake.partitions("regressions"))
+    for table in SUITE_TABLES:
+        current = [lake.root / table / files[-1].parent.name / files[-1].name for files in suites if str(files[-1]) not in damages]
+        for path in current:
+            if not path.exists():
+                damages[str(path)] = f"the lake file {path} is missing; judge its suite again"
+        _create(connection, table, "view" if table == "sample_changes" else "table", [path for path in current if str(path) not in damages])
+    every = [path for files in suites for path in files if str(path) not in damages]
+    _create(connection, "regressions_history", "view", every)
 
 
 def _partition_of(path: Path) -> tuple[str, str]:

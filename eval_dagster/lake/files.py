@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.locks import locked
 
 _KEY = b"eval_dagster"
@@ -57,27 +57,27 @@ class Lake:
         self.home = home
         self.root = home / "lake"
 
-    def folder(self, table: str, eval_name: str, model: str | None = None) -> Path:
-        """The folder of one partition of a table."""
-        folder = self.root / table / f"eval={eval_name}"
+    def folder(self, table: str, name: str, model: str | None = None) -> Path:
+        """The folder of one partition of a table: of an eval, with or without a model, or of a suite."""
+        folder = self.root / table / f"{'suite' if table in SUITE_TABLES else 'eval'}={name}"
         return folder / f"model={model}" if model else folder
 
-    def current(self, table: str, eval_name: str, model: str | None = None) -> LakeFile | None:
+    def current(self, table: str, name: str, model: str | None = None) -> LakeFile | None:
         """The newest materialization of a partition, or None.
 
         Raises:
             LakeError: The newest file is damaged.
         """
-        names = _parquet_names(self.folder(table, eval_name, model))
+        names = _parquet_names(self.folder(table, name, model))
         if not names:
             return None
-        path = self.folder(table, eval_name, model) / max(names)
+        path = self.folder(table, name, model) / max(names)
         return LakeFile(path=path, info=read_info(path))
 
-    def history(self, table: str, eval_name: str, model: str | None = None) -> list[LakeFile]:
+    def history(self, table: str, name: str, model: str | None = None) -> list[LakeFile]:
         """All materializations of a partition that the lake keeps, the oldest first. Raises `LakeError` where one is damaged."""
-        folder = self.folder(table, eval_name, model)
-        return [LakeFile(path=folder / name, info=read_info(folder / name)) for name in sorted(_parquet_names(folder))]
+        folder = self.folder(table, name, model)
+        return [LakeFile(path=folder / each, info=read_info(folder / each)) for each in sorted(_parquet_names(folder))]
 
     def require(self, table: str, asset: str, eval_name: str, model: str | None = None) -> LakeFile:
         """The newest materialization of a partition; a LakeError names the asset to materialize where there is none."""
@@ -103,22 +103,26 @@ class Lake:
         """A lock of this home among processes."""
         return locked(self.home / "locks" / name)
 
-    def next_time(self, table: str, eval_name: str, model: str | None = None) -> str:
+    def next_time(self, table: str, name: str, model: str | None = None) -> str:
         """The time of a new materialization: now, but later than any before it, even if the clock was set back.
 
         ISO 8601, UTC, microseconds: what files, rows and the order of materializations go by.
         """
         time = datetime.now(UTC)
-        names = _parquet_names(self.folder(table, eval_name, model))
+        names = _parquet_names(self.folder(table, name, model))
         if names:
-            newest = datetime.strptime(max(names).split("-")[0], _STAMP).replace(tzinfo=UTC)
-            time = max(time, newest + timedelta(microseconds=1))
+            time = max(time, time_of(Path(max(names))) + timedelta(microseconds=1))
         return time.isoformat(timespec="microseconds")
 
 
 def new_name(run_id: str, time: datetime | None = None) -> str:
     """A file name that sorts by time and is used once."""
     return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
+
+
+def time_of(path: Path) -> datetime:
+    """When a file of the lake was materialized, by its name; UTC."""
+    return datetime.strptime(path.name.split("-")[0], _STAMP).replace(tzinfo=UTC)
 
 
 def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:

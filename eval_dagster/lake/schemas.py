@@ -119,5 +119,82 @@ METRICS = pa.schema(
 
 RESPONSE_CACHE = pa.schema([pa.field("request_id", pa.string()), *_RESPONSE])
 
-TABLES = {"samples": SAMPLES, "prompts": PROMPTS, "responses": RESPONSES, "scores": SCORES, "metrics": METRICS}
-"""The tables of the lake that are materialized partition by partition."""
+_JUDGED = [pa.field("suite", pa.string()), pa.field("judged_at", pa.timestamp("us", tz="UTC"))]
+
+REGRESSIONS = pa.schema(
+    [
+        *_JUDGED,
+        pa.field("run_id", pa.string()),
+        *_PARTITION,
+        pa.field("metric", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("baseline", pa.string()),
+        pa.field("baseline_value", pa.float64()),
+        pa.field("difference", pa.float64()),
+        pa.field("stderr", pa.float64()),
+        pa.field("ci_low", pa.float64()),
+        pa.field("ci_high", pa.float64()),
+        pa.field("p_value", pa.float64()),
+        pa.field("p_adjusted", pa.float64()),
+        pa.field("test", pa.string()),
+        pa.field("n_common", pa.int64()),
+        pa.field("n_only_value", pa.int64()),
+        pa.field("n_only_baseline", pa.int64()),
+        pa.field("min_detectable", pa.float64()),
+        pa.field("noise_floor", pa.float64()),
+        pa.field("higher_is_better", pa.bool_()),
+        pa.field("verdict", pa.string()),
+        pa.field("cause", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
+        pa.field("baseline_materialized_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+SAMPLE_CHANGES = pa.schema(
+    [
+        *_JUDGED,
+        *_PARTITION,
+        pa.field("metric", pa.string()),
+        pa.field("sample_id", pa.string()),
+        pa.field("subject", pa.string()),
+        pa.field("value", pa.float64()),
+        pa.field("baseline_value", pa.float64()),
+        pa.field("prompt", pa.string()),
+        pa.field("gold", _TEXTS),
+        pa.field("answer", pa.string()),
+        pa.field("baseline_answer", pa.string()),
+    ]
+)
+
+ATTEMPTS = pa.schema(
+    [
+        *_PARTITION,
+        pa.field("run_id", pa.string()),
+        pa.field("finished_at", pa.timestamp("us", tz="UTC")),
+        pa.field("status", pa.string()),
+        pa.field("stage", pa.string()),
+        pa.field("message", pa.string()),
+        pa.field("requests_computed", pa.int64()),
+        pa.field("requests_cached", pa.int64()),
+        pa.field("errors", pa.int64()),
+        pa.field("prompt_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("model_seconds", pa.float64()),
+        pa.field("cached", pa.bool_()),
+    ]
+)
+
+SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES}
+"""The tables that have a partition a suite. Files of one judgement bear the same name in all of them; `regressions` is written last."""
+
+TABLES = {
+    "samples": SAMPLES,
+    "prompts": PROMPTS,
+    "responses": RESPONSES,
+    "scores": SCORES,
+    "metrics": METRICS,
+    "attempts": ATTEMPTS,
+    **SUITE_TABLES,
+}
+"""All tables of the lake that the catalog is made of."""

@@ -1,0 +1,40 @@
+"""Whether the results of a suite are those of its last evaluation, or older ones that a failed evaluation left."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+
+from eval_dagster.lake.attempts import Attempt
+from eval_dagster.stages.results import STAGES
+
+_ORDER = list(STAGES)
+
+
+class Attempts:
+    """How each eval was last evaluated with each model."""
+
+    def __init__(self, attempts: Sequence[Attempt], *, since: datetime | None = None) -> None:
+        """Take attempts, the oldest first, of which only those that ended at `since` or later count where it is given."""
+        self._since = since
+        self._by_partition: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+        for attempt in attempts:
+            if since is None or attempt.finished_at >= since:
+                self._by_partition[attempt.eval, attempt.model].append(attempt)
+
+    def problem(self, eval_name: str, model: str) -> str | None:
+        """Why the current result is not one of the last evaluation; None where it is.
+
+        A failure stands until the stage that failed, or a later one, is done. Results from before attempts were written down count.
+        """
+        attempts = self._by_partition[eval_name, model]
+        failure: Attempt | None = None
+        for attempt in attempts:
+            if attempt.status == "failed":
+                failure = attempt
+            elif failure is not None and _ORDER.index(attempt.stage) >= _ORDER.index(failure.stage):
+                failure = None
+        if failure is not None:
+            return f"failed at {failure.stage} on {failure.finished_at:%Y-%m-%d %H:%M}: {failure.message}"
+        if self._since is not None and not any(attempt.stage == _ORDER[-1] for attempt in attempts):
+            return f"was not evaluated in this run (since {self._since:%Y-%m-%d %H:%M}): the last result, if there is one, is older"
+        return None

@@ -1,0 +1,68 @@
+"""Judgements in the lake: a partition a suite, each judgement one file of a name in each of its tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from eval_dagster.gate.records import ChangedSample, GateResult, Regression
+from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_rows, table_of, write_parquet
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.versions import stable_hash
+
+
+def write_result(lake: Lake, result: GateResult) -> LakeFile:
+    """Keep a judgement; it becomes the current one of its suite."""
+    name = new_name(result.run_id, result.judged_at)
+    rows = {"sample_changes": _rows(result, result.changes), "regressions": _rows(result, result.regressions)}
+    info = FileInfo(
+        fingerprint=name,  # judging is cheap, and never spared
+        version=stable_hash(
+            [{key: str(value) for key, value in row.items() if key not in ("judged_at", "run_id")} for row in rows["regressions"]]
+        ),
+        run_id=result.run_id,
+        materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
+        inputs={"suite": result.suite, "severity": result.severity},
+        counts={"alpha": result.alpha, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
+    )
+    for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
+        write_parquet(lake.folder(table, result.suite) / name, table_of(table, of_table), info)
+    return LakeFile(path=lake.folder("regressions", result.suite) / name, info=info)
+
+
+def current_result(lake: Lake, suite: str) -> GateResult | None:
+    """The last judgement of a suite; None where there is none.
+
+    Raises:
+        LakeError: Its file is damaged.
+    """
+    file = lake.current("regressions", suite)
+    return None if file is None else _read(lake, suite, file)
+
+
+def past_results(lake: Lake, suite: str) -> list[GateResult]:
+    """All judgements of a suite, the oldest first. Raises `LakeError` where one is damaged."""
+    return [_read(lake, suite, file) for file in lake.history("regressions", suite)]
+
+
+def _rows(result: GateResult, records: Sequence[Regression | ChangedSample]) -> list[dict[str, Any]]:
+    return [asdict(record) | {"judged_at": result.judged_at, "run_id": result.run_id} for record in records]
+
+
+def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
+    regressions = [{**row, "verdict": Verdict(row["verdict"])} for row in read_rows(file.path)]
+    changes = [{**row, "gold": tuple(row["gold"])} for row in read_rows(lake.folder("sample_changes", suite) / file.path.name)]
+    return GateResult(
+        suite=suite,
+        judged_at=datetime.fromisoformat(file.info.materialized_at),
+        run_id=file.info.run_id,
+        alpha=file.info.counts["alpha"],
+        severity="warn" if file.info.inputs["severity"] == "warn" else "error",
+        regressions=[Regression(**_of(Regression, row)) for row in regressions],
+        changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
+    )
+
+
+def _of(record: type[Regression | ChangedSample], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that are fields of a record; null where the file is from before there was one."""
+    return {field.name: row.get(field.name) for field in fields(record)}

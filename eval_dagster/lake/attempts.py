@@ -1,0 +1,96 @@
+"""Attempts: how each evaluation of an eval with a model ended, also where it left no file.
+
+Small files in `lake/attempts/`, one a model of a run; many small ones become one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
+
+_TABLE = "attempts"
+_MERGE_ABOVE = 32
+_SMALL_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """An eval that a run took through its stages with a model. Counts are null where the model's outputs were not reached."""
+
+    eval: str
+    model: str
+    run_id: str
+    finished_at: datetime
+    """UTC."""
+    status: Literal["ok", "failed"]
+    stage: str
+    """The last one: where it failed, if it did."""
+    message: str | None
+    """What failed."""
+    requests_computed: int | None = None
+    """Requests that were sent to the model."""
+    requests_cached: int | None = None
+    errors: int | None = None
+    """Requests that were answered by an error."""
+    prompt_tokens: int | None = None
+    """Of all answers, also those from the cache."""
+    output_tokens: int | None = None
+    model_seconds: float | None = None
+    """That the model worked in this run."""
+    cached: bool
+    """Whether every stage was current already."""
+
+
+def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
+    """Write down how the evals of a model ended."""
+    if not attempts:
+        return
+    _write(lake, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
+    if len(_small_files(lake)) > _MERGE_ABOVE:
+        # Under the lock of the catalog, which is made of these files, as is what `read_attempts` returns.
+        with lake.lock("catalog"):
+            _merge(lake, attempts[0].run_id)
+
+
+def read_attempts(lake: Lake) -> list[Attempt]:
+    """All attempts, the oldest first. Damaged files are left out, as they are in the catalog."""
+    with lake.lock("catalog"):
+        rows = [row for path in _files(lake) for row in _rows_or_none(path) or ()]
+    names = [field.name for field in fields(Attempt)]
+    known: list[dict[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
+    # A process that was killed while it merged files leaves both: what is equal is one.
+    attempts = dict.fromkeys(Attempt(**row) for row in known)
+    return sorted(attempts, key=lambda attempt: attempt.finished_at)
+
+
+def _write(lake: Lake, rows: Sequence[dict[str, Any]], run_id: str) -> None:
+    now = datetime.now(UTC)
+    name = new_name(run_id, now)
+    info = FileInfo(fingerprint=name, version=name, run_id=run_id, materialized_at=now.isoformat(timespec="microseconds"))
+    write_parquet(lake.root / _TABLE / name, table_of(_TABLE, rows), info)
+
+
+def _merge(lake: Lake, run_id: str) -> None:
+    found = {path: rows for path in _small_files(lake) if (rows := _rows_or_none(path)) is not None}
+    _write(lake, [row for rows in found.values() for row in rows], run_id)
+    for path in found:
+        path.unlink(missing_ok=True)
+
+
+def _rows_or_none(path: Path) -> list[dict[str, Any]] | None:
+    try:
+        return read_rows(path)
+    except LakeError:
+        return None
+
+
+def _files(lake: Lake) -> list[Path]:
+    return sorted((lake.root / _TABLE).glob("[!.]*.parquet"))
+
+
+def _small_files(lake: Lake) -> list[Path]:
+    return [path for path in _files(lake) if path.exists() and path.stat().st_size < _SMALL_BYTES]

@@ -1,0 +1,115 @@
+"""A suite of two evals and two scripted models, evaluated night by night with what differs from the last one."""
+
+import textwrap
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.gate.judging import judge
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+
+TASK = """
+    from eval_dagster.metrics.base import CompletionMetric
+    from eval_dagster.metrics.completion import ExactMatch
+    from eval_dagster.records import ResponseType
+    from eval_dagster.tasks.base import BaseTask
+
+    class Words(CompletionMetric):
+        NAME = "words"
+
+        def calculate(self, response):
+            return {words}
+
+    class Numbers(BaseTask[str]):
+        NAME = "Numbers"
+        DATASET_PATH = "own"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = [ExactMatch, Words]
+        SUBJECTS = ["all"]
+
+        def _load_dataset(self, subject):
+            return {{"test": [{{"n": n, "answer": f"word {{n}}"}} for n in {numbers!r}]}}
+
+        def _get_instruction_text(self, item):
+            return f"{question} {{item['n']}}"
+
+        def _get_ground_truth(self, item):
+            return item["answer"]
+"""
+ANSWERS = """
+    def {name}(request):
+        number = int(request.prompt.split()[-1])
+        {raising}
+        return "wrong" if number in {wrong!r} else f"word {{number}}"
+"""
+CONFIG = """
+    models:
+      one: {{backend: scripted, function: "one.py:answer"}}
+      two: {{backend: scripted, function: "two.py:answer"}}
+    evals:
+      left: {{task: "left.py:Numbers"}}
+      right: {{task: "right.py:Numbers"}}
+    suites:
+      nightly: {{evals: [left, right], models: {models}, baseline: "{baseline}", gate: {{{gate}}}}}
+"""
+
+
+class Nights:
+    """A home and the files around it, written anew for each night."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self._write_files()
+
+    def project(self, *, models: str = "[one]", baseline: str = "previous", gate: str = "") -> Project:
+        self._write("evals.yaml", CONFIG.format(models=models, baseline=baseline, gate=gate))
+        return Project.open({}, config_path=self.folder / "evals.yaml", home=self.home)
+
+    def evaluate(
+        self, *, models: Sequence[str] = ("one",), evals: Sequence[str] = ("left", "right"), **files: Any
+    ) -> tuple[list[StageResult], list[StageFailure]]:
+        """One night with the files as `_write_files` makes them."""
+        self._write_files(**files)
+        partitions = [(name, model) for name in evals for model in models]
+        outcomes = list(evaluate(self.project(), partitions, stages=set(STAGES), run_id="night", reporter=SilentReporter()))
+        return [each for each in outcomes if isinstance(each, StageResult)], [each for each in outcomes if isinstance(each, StageFailure)]
+
+    def judge(self, *, since: datetime | None = None, **settings: str) -> GateResult:
+        return judge(self.project(**settings), "nightly", run_id="gate", since=since)
+
+    def _write_files(
+        self,
+        *,
+        wrong: Sequence[int] = (),
+        wrong_of_two: Sequence[int] = (),
+        numbers: Sequence[int] = tuple(range(40)),
+        question: str = "Say",
+        words: str = "1.0",
+        raising: str = "",
+        function: str = "answer",
+    ) -> None:
+        """Numbers, question and words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
+        self._write("left.py", TASK.format(numbers=list(numbers), question=question, words=words))
+        self._write("right.py", TASK.format(numbers=list(range(100, 140)), question="Say", words="1.0"))
+        self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
+        self._write("two.py", ANSWERS.format(wrong=list(wrong_of_two), raising="", name="answer"))
+
+    def _write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(textwrap.dedent(text))
+
+
+def row(result: GateResult, eval_name: str = "left", model: str = "one", metric: str | None = "exact_match") -> Regression:
+    """The one row of an eval, a model and a metric."""
+    (found,) = [each for each in result.regressions if (each.eval, each.model, each.metric) == (eval_name, model, metric)]
+    return found
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,200 @@
+"""A suite night by night: verdicts, baselines, causes, and results that cannot be compared."""
+
+from pathlib import Path
+
+import pytest
+from judged_project import Nights, now, row
+
+from eval_dagster.gate.points import history
+from eval_dagster.gate.results import current_result, past_results, write_result
+from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.paired_suites import Verdict
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    return Nights(tmp_path)
+
+
+def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights: Nights) -> None:
+    nights.evaluate(wrong=(1,))
+    first = nights.judge()
+    assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.NOT_COMPARABLE, None)] * 2
+    assert row(first, metric=None).reason == "one has no earlier result of left with other data, prompts, model or metric"
+    assert not first.is_failed
+
+    nights.evaluate(wrong=range(1, 11))
+    second = nights.judge()
+    worse = row(second)
+    assert (worse.verdict, worse.cause, worse.reason) == (Verdict.REGRESSED, "model", None)
+    assert (worse.value, worse.baseline_value, worse.n_common, worse.test) == (30 / 40, 39 / 40, 40, "exact McNemar")
+    assert worse.difference == pytest.approx(-9 / 40)
+    assert worse.p_value == pytest.approx(2 / 2**9)
+    assert worse.p_adjusted == pytest.approx(4 / 2**9), "of two comparisons"
+    assert worse.baseline_materialized_at is not None
+    assert worse.baseline == f"one@{worse.baseline_materialized_at:%Y-%m-%dT%H:%M:%S}"
+    assert row(second, "right").verdict is Verdict.NO_CHANGE_SEEN
+    assert second.is_failed
+    assert {(each.eval, each.answer, each.baseline_answer, each.gold) for each in second.changes} == {
+        ("left", "wrong", f"word {number}", (f"word {number}",)) for number in range(2, 11)
+    }
+
+    results, failures = nights.evaluate(wrong=(1,))
+    assert not failures
+    assert sum(each.file.info.counts["requests_computed"] for each in results if each.stage == "model_outputs") == 0
+    third = nights.judge()
+    assert row(third).verdict is Verdict.IMPROVED
+    assert not third.is_failed
+
+
+def test_severity_smallest_difference_and_metrics_are_the_suites(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(wrong=range(10))
+    assert not nights.judge(gate="severity: warn").is_failed
+    assert row(nights.judge(gate="smallest_difference: 0.3")).verdict is Verdict.NO_CHANGE_SEEN
+    assert row(nights.judge(gate="alpha: 0.001")).verdict is Verdict.NO_CHANGE_SEEN
+    everything = nights.judge(gate="metrics: all")
+    assert [each.metric for each in everything.regressions] == ["exact_match", "words"] * 2
+    assert row(everything).p_adjusted == pytest.approx(4 * 2 / 2**10)
+
+
+def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(question="Tell")
+    assert row(nights.judge()).cause == "prompt"
+    nights.evaluate(question="Tell", numbers=[*range(39), 77])
+    result = nights.judge()
+    changed = row(result)
+    assert (changed.cause, changed.n_common, changed.n_only_value, changed.n_only_baseline) == ("data", 39, 1, 1)
+    changes = [(each.prompt, each.value, each.baseline_value) for each in result.changes]
+    assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
+
+
+def test_a_changed_metric_is_the_cause_where_nothing_else_ever_changed(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(words="0.0")
+    result = nights.judge(gate="metrics: all")
+    assert (row(result, metric="words").verdict, row(result, metric="words").cause) == (Verdict.REGRESSED, "metric")
+    assert (row(result).verdict, row(result).cause) == (Verdict.NO_CHANGE_SEEN, "")
+
+
+def test_every_form_of_a_baseline(nights: Nights) -> None:
+    nights.evaluate(wrong=(), wrong_of_two=range(20), models=["one", "two"])
+    between = now().isoformat().replace("+00:00", "Z")
+    nights.evaluate(wrong=range(10), wrong_of_two=range(20), models=["one", "two"])
+    of_models = nights.judge(models="[one, two]", baseline="two")
+    assert [each.model for each in of_models.regressions] == ["one", "one"], "two is not compared with itself"
+    assert (row(of_models).value, row(of_models).baseline_value, row(of_models).verdict) == (30 / 40, 20 / 40, Verdict.IMPROVED)
+    assert row(nights.judge(baseline=between)).baseline_value == 1.0
+    assert row(nights.judge(baseline=f"one@{between}", models="[two]"), model="two").difference == -0.5
+    assert row(nights.judge(baseline=f"{now():%Y-%m-%d}")).difference == 0, "the state of a day is its last"
+    assert row(nights.judge(baseline="2020-01-31"), metric=None).reason == (
+        "the baseline '2020-01-31': one has no result of left of 2020-01-31 23:59 or before"
+    )
+    assert row(nights.judge(baseline="one@previous", models="[two]"), model="two").baseline_value == 1.0
+
+
+def test_a_model_that_fails_is_not_comparable_and_takes_no_other_down(nights: Nights) -> None:
+    nights.evaluate(models=["one", "two"])
+    nights.evaluate(wrong=range(10), wrong_of_two=range(10), models=["one", "two"])
+    began = now()
+    assert nights.evaluate(wrong_of_two=range(10), function="elsewhere", models=["one", "two"])[1]
+    for since in (None, began):
+        result = nights.judge(models="[one, two]", since=since)
+        failed = row(result, metric=None)
+        assert failed.verdict is Verdict.NOT_COMPARABLE
+        assert failed.reason is not None
+        assert failed.reason.startswith("failed at ")
+        assert "the file defines no function 'answer'" in failed.reason
+        assert failed.materialized_at is not None, "of the older result"
+        assert row(result, model="two").verdict is Verdict.REGRESSED
+        assert result.is_failed
+
+
+def test_what_was_not_evaluated_in_this_run_does_not_pass_for_it(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(wrong=range(10))
+    began = now()
+    assert nights.evaluate(wrong=range(10), evals=["left"])[0][-1].cached, "a cached result counts as evaluated"
+    result = nights.judge(since=began)
+    assert row(result).verdict is Verdict.REGRESSED
+    assert row(result, "right", metric=None).verdict is Verdict.NOT_COMPARABLE
+    assert (row(result, "right", metric=None).reason or "").startswith("was not evaluated in this run")
+
+
+def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> None:
+    assert {each.reason for each in nights.judge().regressions} == {"there is no result yet; evaluate it first"}
+    nights.evaluate(numbers=[1])
+    nights.evaluate(numbers=[1], wrong=[1])
+    single = row(nights.judge())
+    assert (single.verdict, single.difference, single.reason) == (
+        Verdict.NOT_COMPARABLE,
+        -1,
+        "the 1 common samples are one independent group; expected at least two",
+    )
+    nights.evaluate(numbers=[2, 3], raising='raise ValueError("no answer")')
+    errors = row(nights.judge())
+    assert (errors.verdict, errors.n_common) == (Verdict.NOT_COMPARABLE, 0)
+    assert (errors.reason or "").startswith("no sample has a value in both: 0 have one now alone")
+
+
+def test_all_equal_and_all_flipped(nights: Nights) -> None:
+    nights.evaluate(numbers=range(8))
+    nights.evaluate(numbers=range(8), wrong=[100])
+    equal = row(nights.judge())
+    assert (equal.verdict, equal.difference, equal.p_value, equal.cause) == (Verdict.NO_CHANGE_SEEN, 0, 1, "model")
+    nights.evaluate(numbers=range(8), wrong=range(8))
+    flipped = row(nights.judge())
+    assert (flipped.verdict, flipped.difference) == (Verdict.REGRESSED, -1)
+    assert flipped.p_value == pytest.approx(2 / 2**8)
+
+
+def test_damaged_and_removed_files_spoil_their_own_comparison_alone(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(wrong=[1])
+    nights.evaluate(wrong=range(10))
+    lake = nights.project().lake
+    first, second, third = history(lake, "left", "one")
+    (lake.root / second.metric_rows[0]["scores_file"]).unlink()
+    gone = row(nights.judge(), metric=None)
+    assert (gone.verdict, gone.baseline) == (Verdict.NOT_COMPARABLE, second.name())
+    assert "the scores of left|one" in (gone.reason or "")
+    assert row(nights.judge(), "right").verdict is Verdict.NO_CHANGE_SEEN
+    second.metrics.path.write_bytes(b"PAR1")
+    assert row(nights.judge()).baseline == first.name()
+    assert row(nights.judge()).verdict is Verdict.REGRESSED
+    third.metrics.path.write_bytes(b"PAR1")
+    assert "is damaged" in (row(nights.judge(), metric=None).reason or "")
+    assert row(nights.judge(), "right").verdict is Verdict.NO_CHANGE_SEEN
+
+
+def test_judgements_are_kept_and_queried(nights: Nights) -> None:
+    lake = nights.project().lake
+    assert publish(lake) == []
+    assert current_result(lake, "nightly") is None
+    for relation in ("regressions", "regressions_history", "sample_changes", "attempts"):
+        assert read_rows(lake, f"select * from {relation}") == []
+    columns = {each["column_name"] for each in read_rows(lake, "describe regressions")}
+    assert {"suite", "eval", "model", "metric", "verdict", "reason", "judged_at"} <= columns
+
+    nights.evaluate()
+    before = nights.judge()
+    write_result(lake, before)
+    nights.evaluate(wrong=range(10))
+    after = nights.judge()
+    write_result(lake, after)
+    assert current_result(lake, "nightly") == after
+    assert past_results(lake, "nightly") == [before, after]
+    publish(lake)
+    of_left = "select verdict, cause from regressions where eval = 'left'"
+    assert read_rows(lake, of_left) == [{"verdict": "regressed", "cause": "model"}]
+    assert len(read_rows(lake, "select * from regressions_history")) == 4
+    assert len(read_rows(lake, "select * from sample_changes")) == 10
+
+    (newest,) = [file.path for file in lake.history("regressions", "nightly")][1:]
+    newest.write_bytes(b"PAR1")
+    (message,) = publish(lake)
+    assert str(newest) in message
+    assert read_rows(lake, "select * from regressions") == [], "an older judgement must not pass for the current one"
+    assert len(read_rows(lake, "select * from regressions_history")) == 2
+    assert read_rows(lake, "select path from damaged_files") == [{"path": str(newest)}]
