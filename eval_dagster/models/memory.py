@@ -10,10 +10,13 @@ from eval_dagster.models.tree_scoring import PieceLimits
 _CPU_TOKENS = 512
 """Tokens of a piece on a CPU: more are slower, since what a token must not see is computed, too."""
 
+_CPU_CHAIN = 1024
+"""Tokens of a piece of one sequence alone, of which each sees all before it: fewer pieces go over what is cached less often."""
+
 _GPU_TOKENS = 8192
 """Tokens of a piece on a GPU, whose passes cost much beside their tokens."""
 
-_CPU_LOGITS = 128 * 2**20
+_CPU_LOGITS = 256 * 2**20
 _GPU_LOGITS = 2**30
 """Bytes of logits that a piece may ask for."""
 
@@ -29,8 +32,11 @@ def piece_limits(network: Any, device: str) -> PieceLimits:
     config = network.config.get_text_config(decoder=True)
     room = int(free_memory(device) * _SHARE)
     logits = min(_CPU_LOGITS if is_cpu else _GPU_LOGITS, room // 2)
-    tokens = min(_CPU_TOKENS if is_cpu else _GPU_TOKENS, room // 2 // token_bytes(config, network.dtype.itemsize))
-    return PieceLimits(tokens=max(_LEAST, tokens), scored=max(_LEAST, logits // (4 * config.vocab_size)))
+    held = room // 2 // token_bytes(config, network.dtype.itemsize)
+    tokens, chain = (_CPU_TOKENS, _CPU_CHAIN) if is_cpu else (_GPU_TOKENS, _GPU_TOKENS)
+    return PieceLimits(
+        tokens=max(_LEAST, min(tokens, held)), chain=max(_LEAST, min(chain, held)), scored=max(_LEAST, logits // (4 * config.vocab_size))
+    )
 
 
 def token_bytes(config: Any, itemsize: int) -> int:

@@ -64,18 +64,19 @@ class PrefixTree:
         shared, length = self.shared[index], len(self.sequences[index])
         owner_of[shared:] = [index] * (length - shared)
 
-    def piece(self, first: int, base: int, *, tokens: int, scored: int, scored_of: Sequence[int]) -> Piece:
+    def piece(self, first: int, base: int, *, tokens: int, chain: int, scored: int, scored_of: Sequence[int]) -> Piece:
         """Cut the next piece.
 
         Args:
             first: The sequence to begin with.
             base: Tokens of it that are cached.
-            tokens: The most that a piece may have.
+            tokens: The most that a piece of several sequences may have.
+            chain: The most that a piece of one sequence alone may have.
             scored: The most of them whose logits may be wanted.
             scored_of: For each sequence how many of the tokens that it is the first to bring are scored.
         """
         missing = len(self.sequences[first]) - base
-        most = min(tokens, scored) if scored_of[first] > scored else tokens
+        most = min(chain, scored) if scored_of[first] > scored else chain
         if missing > most:
             return self._chunk(first, base, -(-missing // -(-missing // most)))
         last = self._end(first, base, tokens=tokens, scored=scored, scored_of=scored_of)

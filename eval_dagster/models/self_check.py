@@ -24,7 +24,7 @@ _SCORED = 3
 _VARIETY = 8
 """Different tokens that the sequences are made of, at least: with fewer they could be alike."""
 
-_LIMITS = {"tokens": 160, "scored": 4096}
+_LIMITS = {"tokens": 160, "chain": 160, "scored": 4096}
 """Of a piece of the check: it takes several, of which the later ones stand on a cache, and is longer than any of its sequences."""
 
 _ROWS = 6

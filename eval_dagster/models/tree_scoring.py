@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,6 +30,9 @@ class PieceLimits:
     """The most that a piece may have."""
 
     tokens: int
+    """Of several sequences: what one of them must not see of another is computed, too."""
+    chain: int
+    """Tokens of a piece of one sequence alone."""
     scored: int
     """Tokens whose logits are wanted: each takes a row as long as the vocabulary."""
 
@@ -38,6 +41,7 @@ class PieceLimits:
         if self.tokens <= _LEAST_TOKENS:
             return False
         self.tokens //= 2
+        self.chain = max(self.tokens, self.chain // 2)
         self.scored = max(1, self.scored // 2)
         return True
 
@@ -111,7 +115,7 @@ class TreeScorer:
         cache, first, base, owed = DynamicCache(), 0, 0, 0.0
         while first < len(work.inputs):
             started = time.perf_counter()
-            piece = work.tree.piece(first, base, tokens=self._limits.tokens, scored=self._limits.scored, scored_of=work.counts)
+            piece = work.tree.piece(first, base, **asdict(self._limits), scored_of=work.counts)
             error = self._attempt(work, piece, cache)
             if error is not None:
                 cache, base = DynamicCache(), 0

@@ -22,10 +22,11 @@ def test_plenty_of_memory_gives_the_most_useful_size_and_little_gives_less(monke
     for free in (64 * GIB, 2**21, 2**20, 2**10):
         monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
         found.append(piece_limits(network, "cpu"))
-    assert found[0].tokens == 512
+    assert (found[0].tokens, found[0].chain) == (512, 1024)
+    assert [limits.tokens for limits in found[1:]] == [limits.chain for limits in found[1:]]
     assert found[0].tokens > found[1].tokens > found[2].tokens > found[3].tokens == found[3].scored == 64
     assert found[0].scored > found[1].scored > found[2].scored
-    assert found[0].scored * network.config.vocab_size * 4 <= 2**27
+    assert found[0].scored * network.config.vocab_size * 4 <= 2**28
 
 
 def test_the_memory_of_this_machine_is_read() -> None:

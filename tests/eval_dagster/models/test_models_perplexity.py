@@ -126,7 +126,7 @@ def test_texts_share_batches_and_change_no_score(kind: str, batch_size: int, pad
     assert together["one"].padded_tokens_count == padding
 
 
-@pytest.mark.parametrize("limits", [PieceLimits(tokens=20, scored=20), PieceLimits(tokens=40, scored=7)])
+@pytest.mark.parametrize("limits", [PieceLimits(tokens=20, chain=20, scored=20), PieceLimits(tokens=40, chain=40, scored=7)])
 def test_windows_longer_than_a_piece_are_scored_in_parts(limits: PieceLimits, open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [text_request(LONG, "long"), text_request(LONG[:200] + SHORT, "branch"), text_request(SHORT, "short")]
     whole = respond(open_tiny().load(), *requests)

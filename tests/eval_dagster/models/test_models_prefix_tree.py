@@ -14,10 +14,13 @@ Tokens = tuple[int, ...]
 few_tokens = st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple)
 
 
-def pieces(tree: PrefixTree, *, tokens: int, scored: int = 10**6, scored_of: Sequence[int] | None = None) -> Iterator[Piece]:
+def pieces(
+    tree: PrefixTree, *, tokens: int, chain: int | None = None, scored: int = 10**6, scored_of: Sequence[int] | None = None
+) -> Iterator[Piece]:
     first = base = 0
+    ones = [1] * len(tree.sequences)
     while first < len(tree.sequences):
-        piece = tree.piece(first, base, tokens=tokens, scored=scored, scored_of=scored_of or [1] * len(tree.sequences))
+        piece = tree.piece(first, base, tokens=tokens, chain=chain or tokens, scored=scored, scored_of=scored_of or ones)
         assert piece.base == base
         yield piece
         first, base = piece.last, piece.keep
@@ -27,16 +30,16 @@ def nodes(sequences: Sequence[Tokens]) -> int:
     return len({sequence[: end + 1] for sequence in sequences for end in range(len(sequence))})
 
 
-@given(st.lists(few_tokens, min_size=1, max_size=30), st.integers(1, 40))
-def test_each_token_sees_its_own_path_and_each_sequence_is_laid_out(drawn: list[Tokens], limit: int) -> None:
+@given(st.lists(few_tokens, min_size=1, max_size=30), st.integers(1, 40), st.integers(0, 10))
+def test_each_token_sees_its_own_path_and_each_sequence_is_laid_out(drawn: list[Tokens], limit: int, more: int) -> None:
     sequences = sorted(set(drawn))
     tree = PrefixTree(sequences)
     assert tree.nodes() == nodes(sequences)
     cached: list[int] = []
     laid: set[tuple[int, int]] = set()
     ended = 0
-    for piece in pieces(tree, tokens=limit):
-        assert len(piece.tokens) <= limit
+    for piece in pieces(tree, tokens=limit, chain=limit + more):
+        assert len(piece.tokens) <= limit + (more if len(piece.blocks) == 1 else 0)
         assert len(cached) == piece.base
         bounds = [*(block.offset for block in piece.blocks[1:]), len(piece.tokens)]
         for block, bound in zip(piece.blocks, bounds, strict=True):
@@ -113,6 +116,14 @@ def test_a_long_text_is_cut_into_even_parts_that_hold_no_more_scores_than_allowe
     made = list(pieces(PrefixTree([text]), tokens=1024, scored=600, scored_of=[2000]))
     assert [len(piece.tokens) for piece in made] == [500] * 4
     assert [piece.base for piece in made] == [0, 500, 1000, 1500]
+
+
+def test_a_long_sequence_is_cut_less_often_than_several_share_a_piece() -> None:
+    draw = random.Random(4)
+    sequences = sorted([some(draw, 2000, 2000), *(some(draw, 100, 100) for _ in range(20))])
+    made = list(pieces(PrefixTree(sequences), tokens=500, chain=1000))
+    assert max(len(piece.tokens) for piece in made if len(piece.blocks) > 1) == 500
+    assert sorted(len(piece.tokens) for piece in made)[-2:] == [1000, 1000]
 
 
 def test_a_piece_ends_where_its_scores_would_be_too_many() -> None:

@@ -109,7 +109,12 @@ def farthest(network: Any, found: dict[str, ModelResponse], spans: dict[str, Spa
 
 
 @pytest.mark.parametrize(
-    "limits", [PieceLimits(tokens=1024, scored=1024), PieceLimits(tokens=90, scored=40), PieceLimits(tokens=33, scored=5)]
+    "limits",
+    [
+        PieceLimits(tokens=1024, chain=1024, scored=1024),
+        PieceLimits(tokens=90, chain=90, scored=40),
+        PieceLimits(tokens=33, chain=33, scored=5),
+    ],
 )
 @pytest.mark.parametrize("name", tiny_architectures.TREE)
 def test_scores_over_the_tree_equal_plain_ones(name: str, limits: PieceLimits) -> None:
@@ -224,7 +229,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch, network: Any, fails: Callable[[lis
 def test_running_out_of_memory_halves_the_pieces_and_changes_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     network = tiny_architectures.network("llama")
     spans = questions(2)
-    scorer = engine(network, limits=PieceLimits(tokens=400, scored=400))
+    scorer = engine(network, limits=PieceLimits(tokens=400, chain=400, scored=400))
     sizes = recorded(monkeypatch, network, lambda sizes: sizes[-1] > 110)
     found = answers(scorer, spans)
     assert len([size for size in sizes if size > 110]) == 2, "the smaller size is kept"
@@ -238,7 +243,7 @@ def test_running_out_of_memory_above_a_cached_prefix_spoils_nothing(
 ) -> None:
     network = tiny_architectures.network("llama")
     spans = questions(2)
-    scorer = engine(network, limits=PieceLimits(tokens=100, scored=100))
+    scorer = engine(network, limits=PieceLimits(tokens=100, chain=100, scored=100))
     sizes = recorded(monkeypatch, network, lambda sizes: len(sizes) == failing)
     found = answers(scorer, spans)
     assert len(sizes) > 6
@@ -266,7 +271,7 @@ def test_a_value_that_is_no_number_fails_its_request_alone(monkeypatch: pytest.M
 def test_answers_come_while_pieces_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     network = tiny_architectures.network("llama")
     spans = questions(4)
-    scorer = engine(network, limits=PieceLimits(tokens=90, scored=90))
+    scorer = engine(network, limits=PieceLimits(tokens=90, chain=90, scored=90))
     sizes = recorded(monkeypatch, network)
 
     def prepare(request: Request) -> ScoringJob:
@@ -292,7 +297,7 @@ def test_no_score_depends_on_its_company_by_more_than_the_bound(name: str) -> No
         (shuffled, {}),
         (dict(list(spans.items())[:5]), {}),
         ({"0-1": spans["0-1"]}, {"rows": 1}),
-        (shuffled, {"limits": PieceLimits(tokens=60, scored=20), "rows": 3}),
+        (shuffled, {"limits": PieceLimits(tokens=60, chain=60, scored=20), "rows": 3}),
     ]
     for chosen, options in settings:
         for key, response in answers(engine(network, **options), chosen).items():
