@@ -160,6 +160,17 @@ class EvalConfig(Section):
     """Pins the dataset of a task that names no commit itself."""
 
 
+VariableName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="the name of an environment variable that holds the address, EVALS_SLACK for instance (addresses are secrets)",
+        json_schema_extra={"writeOnly": True},
+    ),
+]
+"""Marked as what no message repeats: somebody may have written the address itself."""
+
+
 class GateConfig(Section):
     """When a suite's results count as worse than their baseline."""
 
@@ -185,7 +196,7 @@ class SuiteConfig(Section):
     baseline: str = "previous"
     """What the suite's results are compared with: `previous`, a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
-    notify: tuple[str, ...] = ()
+    notify: tuple[VariableName, ...] = ()
     """Names of environment variables that hold the addresses (apprise URLs) which failures and regressions are told to."""
 
     @field_validator("cron")

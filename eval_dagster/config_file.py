@@ -85,6 +85,8 @@ def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], d
         return path, f"found {document.found(path)}; expected {place.words()}{_meant_source(path, place, document)}"
     if kind == "value_error":
         return path, f"found {document.found(path)}; {context['error']}"
+    if place.is_secret:
+        return path, f"found something that is not repeated here, since it could be a secret; expected {place.words()}"
     quotes = " (put it in quotes)" if place.words() == "text" and document.is_bare_scalar(path) else ""
     suggestion = _suggest(document, path, place.schema.get("enum", ()))
     return path, f"found {document.found(path)}; expected {place.words()}{quotes}{suggestion}"

@@ -36,6 +36,11 @@ class Place:
         """The kinds of mapping to choose from."""
         return [Place(option) for option in self.schema.get("oneOf", ())]
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether what stands here may be repeated nowhere."""
+        return any(schema.get("writeOnly", False) for schema in (self.schema, self.schema.get("items", {})))
+
     def option(self, tag: str) -> "Place":
         """The kind of mapping that a tag names: the value of the tag's key, or a key that only this kind has."""
         return next(option for option in self.options if option._bears(tag, self.tag_key))

@@ -275,6 +275,23 @@ def test_a_name_that_could_not_be_a_partition_key_is_refused(folder: Path, secti
     assert problem.endswith("expected at most 100 letters, digits, '.', '_' and '-', a letter or digit first, and no '..'")
 
 
+@pytest.mark.parametrize(
+    ("notify", "expected"),
+    [
+        ("[slack://s3cret/t0ken]", "suites.nightly.notify[0]: {}the name of an environment variable that holds the address"),
+        ('["slack://s3cret/t0ken"]', "suites.nightly.notify[0]: {}the name of an environment variable that holds the address"),
+        ('[{"s3cret": t0ken}]', "suites.nightly.notify[0]: {}the name of an environment variable that holds the address"),
+        ("slack://s3cret/t0ken", "suites.nightly.notify: {}a list of texts"),
+        ('{"slack://s3cret": t0ken}', "suites.nightly.notify: {}a list of texts"),
+    ],
+)
+def test_an_address_in_the_file_is_refused_and_not_repeated(folder: Path, notify: str, expected: str) -> None:
+    problem = changed(folder, "    baseline: 2026-01-31", f"    notify: {notify}")
+    assert expected.format("found something that is not repeated here, since it could be a secret; expected ") in problem
+    assert "s3cret" not in problem
+    assert "t0ken" not in problem
+
+
 @pytest.mark.parametrize(("first", "second"), [("a-b", "a_b"), ("a.b", "a-b"), ("a_b.c", "a-b_c")])
 def test_suites_whose_jobs_would_have_one_name_are_refused(folder: Path, first: str, second: str) -> None:
     suites = [f"  {name}: {{evals: [e], models: [m]}}" for name in (first, "other", second)]
