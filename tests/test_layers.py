@@ -12,6 +12,7 @@ LAYERS = [
     (
         "errors",
         "locks",
+        "notice_sender",
         "reasoning",
         "records",
         "doc",
@@ -32,7 +33,7 @@ LAYERS = [
     ("tasks", "prompts"),
     ("models", "lake", "tracked_result", "tracking"),
     ("project",),
-    ("stages", "gate"),
+    ("stages", "gate", "notice_texts", "notices"),
     ("report",),
     ("pipeline",),
     ("cli",),

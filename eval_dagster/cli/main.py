@@ -88,6 +88,14 @@ def compare(
 
 
 @app.command()
+def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of its `notify` in evals.yaml.")]) -> None:
+    """Send a test notice, and say whether it arrived."""
+    from eval_dagster.cli.notifying import send_trial  # as with `compare`: what a notice is made of takes a second to import
+
+    send_trial(suite)
+
+
+@app.command()
 def sql(
     query: Annotated[str, typer.Argument(help="A statement, or the name of a relation or of a file in sql/.")],
     output: Annotated[querying.Format, typer.Option("--format", help="How rows are printed.")] = querying.Format.TABLE,

@@ -169,6 +169,8 @@ def _build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str,
     attempts = [file for files in lake.partitions("attempts") for file in files if str(file) not in damages]
     _create(connection, "_attempts_files", "table", attempts)
     connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
+    notices = [file for files in lake.partitions("notices") for file in files if str(file) not in damages]
+    _create(connection, "notices", "table", notices)
     rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
     connection.register("damages", rows)
     connection.execute("create or replace table damaged_files as select * from damages")

@@ -117,6 +117,22 @@ METRICS = pa.schema(
     ]
 )
 
+NOTICES = pa.schema(
+    [
+        pa.field("suite", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("title", pa.string()),
+        pa.field("body", pa.string()),
+        pa.field("variable", pa.string()),
+        pa.field("status", pa.string()),
+        pa.field("attempts", pa.int64()),
+        pa.field("error", pa.string()),
+        pa.field("attempted_at", pa.timestamp("us", tz="UTC")),
+        pa.field("sent_at", pa.timestamp("us", tz="UTC")),
+        pa.field("run_id", pa.string()),
+    ]
+)
+
 RESPONSE_CACHE = pa.schema([pa.field("request_id", pa.string()), *_RESPONSE])
 
 _JUDGED = [pa.field("suite", pa.string()), pa.field("judged_at", pa.timestamp("us", tz="UTC"))]
@@ -195,6 +211,7 @@ TABLES = {
     "scores": SCORES,
     "metrics": METRICS,
     "attempts": ATTEMPTS,
+    "notices": NOTICES,
     **SUITE_TABLES,
 }
 """All tables of the lake that the catalog is made of."""

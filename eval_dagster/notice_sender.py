@@ -1,0 +1,89 @@
+"""Sends a notice to addresses: a program of its own, which `notices` starts.
+
+In a process of its own a service that hangs can be ended, and what libraries log or print of an address reaches nobody. The notice
+comes as JSON on the standard input, with the names of the environment variables that hold the addresses; a report goes as JSON to the
+standard output. It names services ("Slack"), never an address or a part of one.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import apprise
+from apprise.utils.parse import parse_urls
+
+_RETRIES = 3
+_WAIT_S = 2.0
+"""Between two attempts; an address can say otherwise by `?retry=` and `?wait=`."""
+_SEPARATORS = " \t\r\n,;"
+_TYPES = {"skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
+_HTTP_STATUS = re.compile(r"error=(\d{3})\b")
+_NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
+
+
+def main() -> None:
+    """Send, and report: for each variable what became of each of its addresses."""
+    report = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    notice = json.load(sys.stdin)
+    addresses = [(name, address) for name in notice["variables"] for address in _addresses(os.environ[name])]
+    with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
+        outcomes = list(pool.map(lambda pair: {"variable": pair[0], **_send(pair[1], notice)}, addresses))
+    json.dump(outcomes, report)
+    report.flush()
+    os._exit(0)  # a service that still hangs is not waited for
+
+
+def _addresses(text: str) -> Sequence[str]:
+    """The addresses of a variable; text before the first one that is none counts as one, which cannot be sent to."""
+    found = [str(address) for address in parse_urls(text)]  # type: ignore[no-untyped-call]
+    before = text[: text.find(found[0])].strip(_SEPARATORS) if found else ""
+    return [*([before] if before else []), *found] or [text]
+
+
+def _send(address: str, notice: Mapping[str, Any]) -> dict[str, Any]:
+    asset = apprise.AppriseAsset(
+        app_id="eval-dagster",
+        app_desc="evaluations of language models",
+        default_service_retry=_RETRIES,
+        default_service_wait=_WAIT_S,
+        storage_mode=apprise.PersistentStoreMode.MEMORY,
+        async_mode=False,
+    )
+    service = apprise.Apprise.instantiate(address, asset=asset)
+    if service is None:
+        return {"service": None, "attempts": 0, "error": "this is no address that apprise can send to"}
+    sender = apprise.Apprise(service, asset=asset)
+    result = sender.notify(
+        notice["body"],
+        title=notice["title"],
+        notify_type=_TYPES.get(notice["kind"], apprise.NotifyType.FAILURE),
+        body_format=apprise.NotifyFormat.TEXT,
+        timeout=notice["timeout_s"],
+    )
+    attempts = [attempt for of_service in result for attempt in of_service]
+    return {
+        "service": str(service.service_name),
+        "attempts": len(attempts),
+        "error": None if result else _reason(attempts, notice["timeout_s"]),
+    }
+
+
+def _reason(attempts: Sequence[apprise.NotifyAttempt], timeout_s: float) -> str:
+    """Why it was not sent, in words that hold nothing of the library's messages: those can name parts of an address."""
+    if attempts and attempts[-1].status is apprise.AppriseResultStatus.TIMEOUT:
+        return f"not done within {timeout_s:g} s"
+    messages = [entry.message for attempt in attempts[-1:] for entry in attempt]
+    if status := next((found[1] for message in messages if (found := _HTTP_STATUS.search(message))), None):
+        return f"answered with HTTP status {status}"
+    return "no connection" if any(map(_NO_CONNECTION.search, messages)) else "not accepted"
+
+
+if __name__ == "__main__":
+    main()
