@@ -11,6 +11,7 @@ from eval_dagster.config_file import load_config
 from eval_dagster.errors import ConfigError, EvalDagsterError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.models.base import ModelHandle
+from eval_dagster.models.content import content_version
 from eval_dagster.models.registry import open_model
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.base import BaseTask
@@ -121,6 +122,10 @@ class Project:
         if model not in self._handles:
             self._handles[model] = open_model(model, self.model(model), folder=self.folder, home=self.home)
         return self._handles[model]
+
+    def model_content(self, model: str) -> str:
+        """Hash of what a model is, whatever runs it. Raises ModelNotFoundError where it is not there."""
+        return content_version(model, self.model(model), folder=self.folder, home=self.home)
 
     def select(self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = ()) -> tuple[list[str], list[str]]:
         """The evals and models that a command means: those named, else those of the suite, else all of the configuration.

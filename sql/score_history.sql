@@ -7,6 +7,7 @@ with ordered as (
         lag(dataset_version) over (partition by eval, model, metric order by materialized_at) as previous_dataset,
         lag(prompt_version) over (partition by eval, model, metric order by materialized_at) as previous_prompt,
         lag(model_version) over (partition by eval, model, metric order by materialized_at) as previous_model,
+        lag(model_content_version) over (partition by eval, model, metric order by materialized_at) as previous_content,
         lag(metric_version) over (partition by eval, model, metric order by materialized_at) as previous_metric
     from metrics_history
     where is_headline
@@ -26,7 +27,8 @@ select
         [
             if(dataset_version != previous_dataset, 'dataset', null),
             if(prompt_version != previous_prompt, 'prompt', null),
-            if(model_version != previous_model, 'model', null),
+            if(model_version != previous_model and coalesce(model_content_version != previous_content, true), 'model', null),
+            if(model_version != previous_model and model_content_version = previous_content, 'engine', null),
             if(metric_version != previous_metric, 'metric', null)
         ],
         lambda what: what is not null

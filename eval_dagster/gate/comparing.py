@@ -13,8 +13,9 @@ from eval_dagster.paired import ALPHA, Comparison
 from eval_dagster.paired_corpora import compare_corpora
 from eval_dagster.paired_means import compare_means
 
-Cause = Literal["data", "prompt", "model", "metric"]
-"""What differs: the rows that were evaluated, what the model was sent for one, its weights or engine, the code of the metric."""
+Cause = Literal["data", "prompt", "model", "engine", "metric"]
+"""What differs: the rows that were evaluated, what the model was sent for one, its weights or tokenizer, what runs it (code, packages,
+device, dtype), the code of the metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,8 @@ def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
     if _prompts_differ(a, b):
         causes.append("prompt")
     if a.versions["model"] != b.versions["model"]:
-        causes.append("model")
+        is_same = a.model_content is not None and a.model_content == b.model_content
+        causes.append("engine" if is_same else "model")
     return tuple(causes)
 
 

@@ -35,6 +35,11 @@ class Point:
         """Of what it was made: `data`, `prompt` and `model`."""
         return {what: self.metrics.info.inputs[name] for what, name in _INPUTS.items()}
 
+    @property
+    def model_content(self) -> str | None:
+        """Version of weights, tokenizer and chat template; None where the materialization is from before it was written down."""
+        return self.metrics.info.inputs.get("model_content")
+
     @cached_property
     def metric_rows(self) -> list[dict[str, Any]]:
         """Its rows of `metrics`."""

@@ -112,6 +112,7 @@ METRICS = pa.schema(
         pa.field("dataset_version", pa.string()),
         pa.field("prompt_version", pa.string()),
         pa.field("model_version", pa.string()),
+        pa.field("model_content_version", pa.string()),
         pa.field("metric_version", pa.string()),
         pa.field("scores_file", pa.string()),
     ]

@@ -109,6 +109,7 @@ def _write(
         "dataset_version": inputs["dataset_snapshot"],
         "prompt_version": inputs["rendered_prompts"],
         "model_version": inputs["model"],
+        "model_content_version": inputs.get("model_content"),
         "scores_file": str(scores.path.relative_to(project.lake.root)),
     }
     info = FileInfo(

@@ -149,7 +149,12 @@ def _write(
         version=_content_version(rows),
         run_id=run_id,
         materialized_at=project.lake.next_time("responses", plan.eval_name, model),
-        inputs={"rendered_prompts": plan.prompts.info.version, "model": model_version, **plan.prompts.info.inputs},
+        inputs={
+            "rendered_prompts": plan.prompts.info.version,
+            "model": model_version,
+            "model_content": project.model_content(model),
+            **plan.prompts.info.inputs,
+        },
         counts={
             "requests": len(rows),
             "requests_computed": len(fresh),

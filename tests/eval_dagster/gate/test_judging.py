@@ -8,6 +8,7 @@ from judged_project import Nights, now, row
 from eval_dagster.gate.points import history
 from eval_dagster.gate.results import current_result, past_results, write_result
 from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.models import scripted
 from eval_dagster.paired_suites import Verdict
 
 
@@ -68,6 +69,18 @@ def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     assert (changed.cause, changed.n_common, changed.n_only_value, changed.n_only_baseline) == ("data", 39, 1, 1)
     changes = [(each.prompt, each.value, each.baseline_value) for each in result.changes]
     assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
+
+
+def test_another_engine_under_the_same_model_is_told_from_another_model(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.evaluate()
+    monkeypatch.setattr(scripted, "module_version", lambda *_: "another engine")
+    nights.evaluate()
+    assert row(nights.judge()).cause == "engine"
+    publish(nights.project().lake)
+    changed = "select changed from score_history where eval = 'left' order by materialization"
+    assert [each["changed"] for each in read_rows(nights.project().lake, changed)] == [[], ["engine"]]
+    nights.evaluate(wrong=[1])
+    assert row(nights.judge()).cause == "model"
 
 
 def test_a_changed_metric_is_the_cause_where_nothing_else_ever_changed(nights: Nights) -> None:
