@@ -10,6 +10,7 @@ from types import ModuleType
 import dagster as dg
 
 from assets.events import report
+from assets.library_log import library_log
 from assets.liveness import alive
 from assets.partitions import eval_model_partitions, split_keys
 from assets.resources import ProjectResource, reporter_for
@@ -40,7 +41,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
             run_id=context.run.run_id,
             reporter=reporter_for(context),
         )
-        with alive(opened.home, context.run.run_id):
+        with alive(opened.home, context.run.run_id), library_log(context.log):
             yield from report(context, outcomes)
 
     return evaluate

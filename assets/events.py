@@ -51,9 +51,7 @@ def _failure_row(failure: StageFailure) -> dict[str, str]:
 
 def _materialization(result: StageResult, code_version: str | None) -> dg.AssetMaterialization:
     info = result.file.info
-    counts = dict(info.counts)
-    if result.cached and "requests" in counts:
-        counts |= {"requests_computed": 0, "requests_cached": counts["requests"], "model_seconds": 0}
+    counts, when_made = _split_counts(result)
     upstream = [name for name in STAGES if name in info.inputs]
     metadata: dict[str, Any] = {
         **(_score_metadata(result.preview) if result.stage == "task_metrics" else {}),
@@ -62,6 +60,8 @@ def _materialization(result: StageResult, code_version: str | None) -> dg.AssetM
         **{name: MetadataValue.url(link) for name, link in result.links.items()},
         **({"preview": table_metadata([_preview_row(row) for row in result.preview])} if result.preview else {}),
         **{name: _number(value) for name, value in counts.items()},
+        **({} if result.cached else info.notes),
+        **({"when_made": MetadataValue.json(when_made)} if when_made else {}),
         **{f"warning_{number}": warning for number, warning in enumerate(result.warnings, 1)},
         "version": info.version,
         "upstream_versions": MetadataValue.json(dict(info.inputs)),
@@ -82,6 +82,17 @@ def _materialization(result: StageResult, code_version: str | None) -> dg.AssetM
     )
 
 
+def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]]:
+    """A file's counts, and apart from them what the model took where that was in an earlier run, the one in `made_by_run`."""
+    info = result.file.info
+    counts = dict(info.counts)
+    if not result.cached or "requests" not in counts:
+        return counts, {}
+    earlier = {name: counts.pop(name) for name in info.counts if name.startswith("run_")}
+    nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "tokens_asked": 0, "model_seconds": 0}
+    return counts | nothing, {name: _number(value) for name, value in earlier.items()} | dict(info.notes)
+
+
 def _preview_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A row whose metrics are those of all subjects says so; an empty cell would not."""
     return {**row, "subject": "(all)"} if "subject" in row and row["subject"] is None else row
@@ -92,7 +103,11 @@ def _summary(result: StageResult) -> str:
     if result.cached:
         return "cached: nothing changed since it was made"
     if result.stage == "model_outputs":
-        return f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, {counts['errors']:.0f} errors"
+        rate = f", {counts['run_tokens_per_s']:,.0f} tokens/s" if "run_tokens_per_s" in counts else ""
+        return (
+            f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, "
+            f"{counts['errors']:.0f} errors{rate}"
+        )
     return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items())
 
 

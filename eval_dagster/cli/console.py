@@ -1,5 +1,6 @@
 """Where the command line writes: results to the standard output, all else to the standard error."""
 
+import logging
 import os
 import shutil
 import sys
@@ -18,6 +19,19 @@ _PIPE_WIDTH = 160
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 errors = Console(stderr=True, highlight=False)
+
+
+class WarningHandler(logging.Handler):
+    """Prints warnings and errors that are logged; on a console that draws progress they stand above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line."""
+        text = f"{record.levelname.lower()}: {self.format(record)}"
+        self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def program_name() -> str:

@@ -1,16 +1,18 @@
 """The command that evaluates."""
 
+import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
-from eval_dagster.cli.console import errors, out, program_name
+from eval_dagster.cli.console import WarningHandler, errors, out, program_name
 from eval_dagster.cli.querying import print_leaderboard
 from eval_dagster.lake.catalog import catalog_path, connect
 from eval_dagster.progress import RichReporter, use_reporter
@@ -33,7 +35,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], limit
     # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
     with (
         os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
-        use_reporter(RichReporter(Console(file=terminal))),
+        _reporting(Console(file=terminal)),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -47,6 +49,18 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], limit
         errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
     if summary.failures or unscored:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _reporting(console: Console) -> Iterator[None]:
+    """Draw progress on a console, and print above it what the library warns of."""
+    handler, library = WarningHandler(console), logging.getLogger("eval_dagster")
+    library.addHandler(handler)
+    try:
+        with use_reporter(RichReporter(console)):
+            yield
+    finally:
+        library.removeHandler(handler)
 
 
 def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds: float) -> None:

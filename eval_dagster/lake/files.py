@@ -40,6 +40,8 @@ class FileInfo:
     """Version of each thing it was made of, by name."""
     counts: Mapping[str, float] = field(default_factory=dict)
     """Rows, errors, tokens, seconds: figures worth showing."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """What is worth showing and no figure. Files of earlier versions have none."""
 
 
 @dataclass(frozen=True, kw_only=True)

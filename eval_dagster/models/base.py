@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
 
@@ -14,6 +15,10 @@ class Model(Protocol):
 
         A request that fails alone is answered by a response with `error` set; nothing is raised for it.
         """
+        ...
+
+    def usage(self) -> Sequence[Usage]:
+        """What the model took so far, one for each kind of work; none where it counts no tokens. May be asked while it responds."""
         ...
 
 

@@ -1,5 +1,6 @@
 """Running items through a model in batches, each failure kept to the item that causes it."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from typing import Generic, TypeVar
 import torch
 
 from eval_dagster.records import ModelResponse
+
+_LOG = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -62,6 +65,7 @@ class BatchRunner:
             attempt = _attempt(batch, forward)
             if isinstance(attempt, Exception) and len(batch) > 1 and is_out_of_memory(attempt):
                 self.rows = len(batch) // 2
+                _LOG.warning("out of memory with a batch of %d: going on with %d at most", len(batch), self.rows)
                 release_memory()
                 continue
             yield _one_by_one(batch, forward, attempt) if isinstance(attempt, Exception) else attempt

@@ -1,5 +1,6 @@
 """The decoding loop: a text that is over leaves the batch at once and the next prompt joins, its shared beginning computed already."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -15,6 +16,8 @@ from eval_dagster.models.prompt_order import by_prefix
 from eval_dagster.models.row_network import RowNetwork
 from eval_dagster.models.stopping import StopText
 from eval_dagster.models.tokenization import Codec
+
+_LOG = logging.getLogger(__name__)
 
 _CHUNK = 2048
 """Most tokens of a prompt computed at a time: bounds the memory of what is between the layers."""
@@ -193,8 +196,10 @@ class _Batch:
         tried = len(failed) + len(running) if running or not joins else self._network.rows
         if tried > 1:
             self._decoder.rows = tried // 2
+            _LOG.warning("out of memory with %d texts at once: going on with %d at most", tried, self._decoder.rows)
         elif joins and self._decoder.chunk > _SMALLEST_CHUNK:
             self._decoder.chunk //= 2
+            _LOG.warning("out of memory in a prompt: going on with %d of its tokens at a time", self._decoder.chunk)
         else:
             yield [Outcome(item=sample, result=failure_of(error, retryable=True), seconds=0.0) for sample in failed]
             failed = []

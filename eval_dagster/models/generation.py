@@ -32,7 +32,7 @@ class GenerationEngine:
         self._grammars = Grammars(codec.tokenizer)
         self._device = device
         self._end_tokens = tuple(end_tokens)
-        self._padded = PaddedGenerator(network, codec, runner, device=device, pad_token=pad_token)
+        self._padded = PaddedGenerator(network, codec, runner, device=device, pad_token=pad_token, usage=self.usage)
         self._decoder = Decoder(
             RowNetwork(network, self.usage, device=device),
             codec,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from eval_dagster.models.usage import GenerationUsage
 from eval_dagster.records import GenerationSettings
 
 
@@ -38,6 +39,25 @@ class RawLogits:
     def _note(self, ids: torch.Tensor) -> None:
         if self._last is not None:
             self._chosen.append(self._last.gather(1, ids[:, -1:]).squeeze(1).float())
+
+
+class PassCounter:
+    """Logits processor that changes nothing and counts the passes of a padded batch as they come."""
+
+    def __init__(self, usage: GenerationUsage, prompt_length: int):
+        """`prompt_length` is that of the longest prompt: what the others are padded to."""
+        self._usage = usage
+        self._prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Count the pass that gave these logits; return them as they are."""
+        rows, length = input_ids.shape
+        self._usage.passes += 1
+        if length == self._prompt_length:
+            self._usage.prompt_tokens_computed += rows * length
+        else:
+            self._usage.tokens_decoded += rows
+        return scores
 
 
 class GumbelNoise:

@@ -9,15 +9,16 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from eval_dagster.models.batching import BatchRunner, Failure, Outcome
 from eval_dagster.models.generation_jobs import NOT_FINITE, Sample, Text, TextPlan
 from eval_dagster.models.grammar import GrammarRows
-from eval_dagster.models.logits_processors import GumbelNoise, RawLogits, warpers
+from eval_dagster.models.logits_processors import GumbelNoise, PassCounter, RawLogits, warpers
 from eval_dagster.models.stopping import RowEnds
 from eval_dagster.models.tokenization import Codec, EncodedPrompt
+from eval_dagster.models.usage import GenerationUsage
 
 
 class PaddedGenerator:
     """Generates the texts of whole batches: each lasts as long as its longest text."""
 
-    def __init__(self, network: Any, codec: Codec, runner: BatchRunner, *, device: str, pad_token: int):
+    def __init__(self, network: Any, codec: Codec, runner: BatchRunner, *, device: str, pad_token: int, usage: GenerationUsage):
         self._network = network
         self._codec = codec
         self._runner = runner
@@ -25,6 +26,7 @@ class PaddedGenerator:
         self._single = BatchRunner(rows=1, tokens=None)
         self._device = device
         self._pad_token = pad_token
+        self._usage = usage
 
     def run(self, samples: Sequence[Sample], plan: TextPlan, *, alone: bool = False) -> Iterator[list[Outcome[Sample, Text]]]:
         """Generate texts, the longest prompts first; each in a batch of its own if `alone`."""
@@ -55,7 +57,7 @@ class PaddedGenerator:
                 pad_token_id=self._pad_token,
                 eos_token_id=list(plan.ends) or None,
             ),
-            logits_processor=LogitsProcessorList([raw, *([grammar] if grammar else []), *noise]),
+            logits_processor=LogitsProcessorList([PassCounter(self._usage, start), raw, *([grammar] if grammar else []), *noise]),
             stopping_criteria=StoppingCriteriaList([stop]),
         )
         bad = raw.is_bad.tolist()

@@ -11,6 +11,7 @@ from eval_dagster.config import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models import tokenization
 from eval_dagster.models.tokenization import cut_at_stop
+from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
 from eval_dagster.source_files import SourceFile
 from eval_dagster.versions import file_hash, module_version, stable_hash
@@ -125,6 +126,10 @@ class ScriptedResponder:
             except Exception as error:
                 response = ModelResponse(error=f"{type(error).__name__}: {error}", retryable=True)
             yield request, response
+
+    def usage(self) -> Sequence[Usage]:
+        """Nothing: there are no tokens."""
+        return ()
 
     def _answer(self, request: Request) -> ModelResponse:
         if request.choices is not None:

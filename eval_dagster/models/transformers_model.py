@@ -47,7 +47,7 @@ from eval_dagster.models.perplexity import perplexity_job
 from eval_dagster.models.scoring import ScoringEngine, ScoringJob
 from eval_dagster.models.sources import open_checkpoint
 from eval_dagster.models.tokenization import Codec
-from eval_dagster.models.usage import GenerationUsage, ScoringUsage
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
 from eval_dagster.models.vision import ProcessorCodec
 from eval_dagster.records import Message, ModelResponse, Request
 from eval_dagster.versions import module_version, stable_hash
@@ -239,6 +239,10 @@ class LoadedModel:
         scored = [request for request in requests if _is_scored(request)]
         yield from self._scorer.respond(scored, self._scoring_job)
         yield from self._generator.respond([request for request in requests if not _is_scored(request)])
+
+    def usage(self) -> Sequence[Usage]:
+        """What scoring and generating took so far."""
+        return self.scoring_usage(), self.generation_usage()
 
     def scoring_usage(self) -> ScoringUsage:
         """What scoring took so far, and by which way it goes."""

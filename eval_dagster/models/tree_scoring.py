@@ -1,5 +1,6 @@
 """Scoring over a prefix tree: what inputs share is computed once, what follows it many to one sequence."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,8 @@ from eval_dagster.models.prefix_tree import Piece, PrefixTree
 from eval_dagster.models.spans import InputScore, Outcomes, ScoredInput, score_tokens, span_score
 from eval_dagster.models.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
+
+_LOG = logging.getLogger(__name__)
 
 _LEAST_TOKENS = 32
 """Tokens of a piece that are not halved any more: an input that is too much then is scored plainly, by itself."""
@@ -121,6 +124,7 @@ class TreeScorer:
                 cache, base = DynamicCache(), 0
                 release_memory()
                 if is_out_of_memory(error) and self._limits.halve():
+                    _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
                     continue
                 last = max(piece.last, first + 1)
                 yield from fallback(work.inputs[first:last], error)

@@ -1,12 +1,15 @@
 """What a loaded model took: tokens asked for, tokens that went through the network, and by which way."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(kw_only=True)
 class Usage:
     """Counts that grow while a loaded model works."""
 
+    kind: ClassVar[str]
+    """What the work is called."""
     path: str
     """By which way; each kind of work names its own."""
     reason: str = ""
@@ -15,11 +18,24 @@ class Usage:
     passes: int = 0
     """Forward passes."""
 
+    def inputs_asked(self) -> int:
+        """Tokens that the model was given to read, as if each choice and each text went by itself."""
+        raise NotImplementedError
+
+    def inputs_computed(self) -> int:
+        """How many of them went through the network, padding and repetitions included."""
+        raise NotImplementedError
+
+    def computed(self) -> int:
+        """All tokens that went through the network."""
+        raise NotImplementedError
+
 
 @dataclass(kw_only=True)
 class ScoringUsage(Usage):
     """What scoring took."""
 
+    kind: ClassVar[str] = "scoring"
     path: str = "plain"
     """How inputs are scored: `tree` (each distinct prefix once), `prefix` (the common prefix of a batch once) or `plain`."""
     tokens_asked: int = 0
@@ -40,11 +56,24 @@ class ScoringUsage(Usage):
         self.passes += 1
         self.tokens_computed += tokens
 
+    def inputs_asked(self) -> int:
+        """Tokens of the inputs of all spans."""
+        return self.tokens_asked
+
+    def inputs_computed(self) -> int:
+        """Tokens that went through the network: all of them are read."""
+        return self.tokens_computed
+
+    def computed(self) -> int:
+        """Tokens that went through the network."""
+        return self.tokens_computed
+
 
 @dataclass(kw_only=True)
 class GenerationUsage(Usage):
-    """What generating took. Of padded batches only requests and tokens asked for are counted."""
+    """What generating took."""
 
+    kind: ClassVar[str] = "generation"
     path: str = "rows"
     """How texts are generated: `rows` (they come and go, and shared beginnings are computed once) or `padded` (whole batches)."""
     reason: str = "not checked yet: nothing was generated"
@@ -59,3 +88,15 @@ class GenerationUsage(Usage):
     def reuse(self) -> float | None:
         """Tokens of prompts asked for each token of them computed; nothing where none was."""
         return self.prompt_tokens_asked / self.prompt_tokens_computed if self.prompt_tokens_computed else None
+
+    def inputs_asked(self) -> int:
+        """Tokens of the prompts of all texts."""
+        return self.prompt_tokens_asked
+
+    def inputs_computed(self) -> int:
+        """Tokens of prompts that went through the network."""
+        return self.prompt_tokens_computed
+
+    def computed(self) -> int:
+        """Tokens of prompts and texts that went through the network."""
+        return self.prompt_tokens_computed + self.tokens_decoded

@@ -2,29 +2,31 @@
 
 Only requests without an answer under this model version are sent, whatever eval or run they came from. Answers are flushed to the
 response cache every few seconds and when the stage is interrupted.
+
+Counts of an eval's file are of its own requests: `requests` and `errors` and `prompt_tokens` of all of them, `tokens_asked` and
+`model_seconds` (its part of the passes that it shared) of those that this run sent. Names in `run_` are of the whole call of the model,
+which may have served several evals (see `stages.asking`); an eval all of whose answers were cached has none of them.
 """
 
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster import reasoning
-from eval_dagster.errors import EvalDagsterError, LakeError, ModelError
+from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.lake import responses
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.progress import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
-from eval_dagster.records import Request
+from eval_dagster.stages.asking import ModelRun, ask
 from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import module_version, stable_hash
 
 _STAGE = "model_outputs"
-_FLUSH_S = 3.0
 _PREVIEW = ("sample_id", "text", "choice_logprobs", "prompt_tokens", "output_tokens", "error")
 
 
@@ -62,20 +64,16 @@ def materialize_outputs(
         return
     known = cache.find({row["request_id"] for plan in plans for row in plan.rows})
     missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
-    computed: dict[str, dict[str, Any]] = {}
-    failure: str | None = None
-    if missing:
-        try:
-            _ask(project, model, model_version, cache, list(missing.values()), computed, run_id, reporter)
-        except EvalDagsterError as error:
-            failure = str(error)
-    answers = known | computed
+    run = ask(project, model, model_version, cache, list(missing.values()), run_id=run_id, reporter=reporter)
+    answers = known | run.answers
     for plan in plans:
         if all(row["request_id"] in answers for row in plan.rows):
-            file = _write(project, model, plan, answers, set(computed), model_version, run_id)
+            file = _write(project, model, plan, answers, run, model_version, run_id)
             yield _result(model, plan.eval_name, file, cached=False)
         else:
-            yield StageFailure(stage=_STAGE, eval_name=plan.eval_name, model=model, message=failure or "the model left requests unanswered")
+            yield StageFailure(
+                stage=_STAGE, eval_name=plan.eval_name, model=model, message=run.failure or "the model left requests unanswered"
+            )
     cache.merge(run_id)
 
 
@@ -93,47 +91,12 @@ def _result(model: str, eval_name: str, file: LakeFile, *, cached: bool) -> Stag
     return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=read_head(file.path, 5, _PREVIEW))
 
 
-def _ask(
-    project: Project,
-    model: str,
-    model_version: str,
-    cache: ResponseCache,
-    requests: Sequence[Request],
-    computed: dict[str, dict[str, Any]],
-    run_id: str,
-    reporter: Reporter,
-) -> None:
-    """Send requests, collect the answers as rows in `computed`, and flush those that will not change to the cache."""
-    handle = project.handle(model)
-    with reporter.track(f"load {model}", total=1, unit="model") as advance:
-        loaded = handle.load()
-        advance()
-    if handle.version() != model_version:
-        raise ModelError(f"the model {model} changed while it was being loaded; run again")
-    unflushed: list[dict[str, Any]] = []
-    flushed_at = time.monotonic()
-    try:
-        with reporter.track(f"model_outputs {model}", total=len(requests), unit="requests") as advance:
-            for request, response in loaded.respond(requests):
-                row = to_row(request.request_id, response, model_version) | {"retryable": response.retryable}
-                computed[request.request_id] = row
-                advance()
-                if not response.retryable:
-                    unflushed.append(row)
-                if time.monotonic() - flushed_at > _FLUSH_S and unflushed:
-                    cache.add(unflushed, run_id)
-                    unflushed, flushed_at = [], time.monotonic()
-    finally:
-        if unflushed:
-            cache.add(unflushed, run_id)
-
-
 def _write(
     project: Project,
     model: str,
     plan: _Plan,
     answers: Mapping[str, Mapping[str, Any]],
-    computed: set[str],
+    run: ModelRun,
     model_version: str,
     run_id: str,
 ) -> LakeFile:
@@ -143,7 +106,8 @@ def _write(
         {"retryable": False, **_with_answers(answers[row["request_id"]], row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
         for row in plan.rows
     ]
-    fresh = [row for row in rows if row["request_id"] in computed]
+    fresh = [row for row in rows if row["request_id"] in run.answers]
+    asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in plan.rows if row["request_id"] in run.answers]
     info = FileInfo(
         fingerprint=plan.fingerprint,
         version=_content_version(rows),
@@ -166,10 +130,26 @@ def _write(
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
             "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
             "output_tokens": sum(row["output_tokens"] for row in rows),
+            "tokens_asked": sum(asked),
             "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
+            # What the call took is no matter of an eval that sent nothing.
+            **(run.figures if fresh else {}),
         },
+        notes=run.notes if fresh else {},
     )
     return project.lake.write("responses", table_of("responses", rows), eval_name=plan.eval_name, model=model, info=info)
+
+
+def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
+    """Tokens that a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
+
+    The last token of a choice is predicted only. A text whose perplexity is asked for is read once. Not counted: tokens of generated
+    texts, prompts without context, and what windows over a long text have in common.
+    """
+    prompt_tokens = int(answer["prompt_tokens"])
+    if choices is None:
+        return prompt_tokens * max(1, len(answer["text"]))
+    return sum(prompt_tokens + len(tokens) - 1 for tokens in answer["choice_token_logprobs"] if prompt_tokens)
 
 
 def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ def test_texts_and_samples_are_those_of_padded_batches() -> None:
     for mine, theirs in zip(respond(engine, requests), respond(padded, requests), strict=True):
         assert mine.output_tokens == theirs.output_tokens
         assert (mine.text, mine.finish_reason) == (theirs.text, theirs.finish_reason)
-    assert padded.usage.passes == 0 < engine.usage.passes
+    assert engine.usage.prompt_tokens_computed < engine.usage.prompt_tokens_asked <= padded.usage.prompt_tokens_computed
 
 
 def test_the_samples_of_a_prompt_share_its_computation() -> None:

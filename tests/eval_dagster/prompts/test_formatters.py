@@ -45,6 +45,9 @@ class BracketHandle:
             def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
                 return iter(())
 
+            def usage(self) -> tuple[()]:
+                return ()
+
         return Mute()
 
 

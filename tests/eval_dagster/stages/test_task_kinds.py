@@ -129,6 +129,9 @@ class Answering(ScriptedHandle):
         for request in requests:
             yield request, self._respond(request)
 
+    def usage(self) -> tuple[()]:
+        return ()
+
 
 def test_mutual_information_greediness_and_context_reach_the_metrics(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
     def respond(request: Request) -> ModelResponse:

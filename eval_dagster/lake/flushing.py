@@ -1,0 +1,63 @@
+"""Answers on their way into the response cache: flushed every few seconds, whatever the model is doing."""
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from eval_dagster.lake.responses import ResponseCache
+
+FLUSH_S = 3.0
+
+
+class ResponseFlusher:
+    """Takes answers and flushes them every few seconds; the rest when its `with` block is left, however it is left.
+
+    A thread of its own does it: the next answer of a large model can take minutes, and those before it shall not wait for that.
+    """
+
+    def __init__(self, cache: ResponseCache, run_id: str, every_s: float = FLUSH_S) -> None:
+        self._cache = cache
+        self._run_id = run_id
+        self._every_s = every_s
+        self._rows: list[Mapping[str, Any]] = []
+        self._problem: Exception | None = None
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._keep_flushing, name="response flusher", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Flush what is left."""
+        self._is_over.set()
+        self._thread.join()
+        self._flush()
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take an answer. Raises what the last flush met, a full disk say: more work would be lost work."""
+        if self._problem is not None:
+            raise self._problem
+        with self._lock:
+            self._rows.append(row)
+
+    def _keep_flushing(self) -> None:
+        while not self._is_over.wait(self._every_s):
+            try:
+                self._flush()
+            except Exception as error:
+                self._problem = error
+                return
+
+    def _flush(self) -> None:
+        with self._lock:
+            rows = list(self._rows)
+        if not rows:
+            return
+        # Until they are written they stay: an interruption here makes duplicates at worst, which the cache bears.
+        self._cache.add(rows, self._run_id)
+        with self._lock:
+            del self._rows[: len(rows)]

@@ -1,0 +1,66 @@
+"""The most memory that a piece of work took, above what was in use before it."""
+
+import sys
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+_EVERY_S = 0.05
+"""Seconds between two looks at the process: what is there for less may be missed."""
+
+ON_GPU = "allocated on the GPUs, above what was allocated before"
+ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
+
+
+class PeakMemory:
+    """Measures what happens inside a `with` block.
+
+    Where the process works on GPUs, it is what PyTorch allocated there, exactly; else the memory of the process, of which a thread takes
+    samples (the highest value that the operating system keeps is that of the whole life of the process).
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """The most, above the memory at the start; known after the block."""
+        self.measured = ON_CPU
+        """What was measured, and how."""
+        self._process = psutil.Process()
+        self._is_over = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to measure."""
+        self._cuda = _cuda_in_use()
+        if self._cuda is not None:
+            self.measured = ON_GPU
+            self._before = [self._cuda.memory_allocated(device) for device in range(self._cuda.device_count())]
+            for device in range(self._cuda.device_count()):
+                self._cuda.reset_peak_memory_stats(device)
+        else:
+            self._resident = self._process.memory_info().rss
+            self._sampler.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Take the last sample."""
+        if self._cuda is not None:
+            self.bytes = sum(self._cuda.max_memory_allocated(device) - before for device, before in enumerate(self._before))
+            return
+        self._is_over.set()
+        self._sampler.join()
+        self._look()
+
+    def _sample(self) -> None:
+        while not self._is_over.wait(_EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.bytes = max(self.bytes, self._process.memory_info().rss - self._resident)
+
+
+def _cuda_in_use() -> Any:
+    """`torch.cuda`, where something in this process works on a GPU. Torch is not imported for this: not every model needs it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
