@@ -23,10 +23,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
-
-_BAR_WIDTH = 24
-"""Columns: the figures need the rest of the line."""
 
 
 class Advance(Protocol):
@@ -136,7 +134,7 @@ class RichReporter:
             yield _ignore
             return
         with self._shared_progress() as progress:
-            task = progress.add_task(description, total=total, unit=unit, tokens=tokens)
+            task = progress.add_task(description, total=total, tokens=tokens)
 
             def advance(count: int = 1) -> None:
                 progress.advance(task, count)
@@ -157,12 +155,13 @@ class RichReporter:
             return
         columns = (
             TextColumn("{task.description}", markup=False),
-            BarColumn(_BAR_WIDTH),
-            MofNCompleteColumn(),
+            BarColumn(None),  # takes what the figures leave of the line
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TaskProgressColumn(),
-            _RateColumn(),
+            _RateColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
         )
-        with Progress(*columns, TimeRemainingColumn(elapsed_when_finished=True), console=self._console) as progress:
+        with Progress(*columns, console=self._console) as progress:
             self._progress = progress
             try:
                 yield progress
@@ -243,9 +242,9 @@ class _RateColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed, count, elapsed = task.finished_speed or task.speed, task.fields["tokens"], task.elapsed
         tokens = count() if count else 0
-        parts = [f"{_rate_text(speed)} {task.fields['unit']}/s"] if speed else []
+        parts = [f"{_rate_text(speed)}/s"] if speed else []
         parts += [f"{_rate_text(tokens / elapsed)} tokens/s"] if tokens and elapsed else []
-        return Text(", ".join(parts), style="progress.data.speed")
+        return Text(" ".join(parts), style="progress.data.speed")
 
 
 def _rate_text(rate: float) -> str:

@@ -1,11 +1,13 @@
 """What tests of several folders share: a tokenizer that adds a begin token, a model with a chat template, the option for golden files."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eval_dagster.config import TransformersModel
 from eval_dagster.models.transformers_model import TransformersHandle
@@ -43,6 +45,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     bytewise.add_special_tokens(SPECIAL_TOKENS)
     bytewise.post_processor = processors.TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, bytewise.token_to_id(BEGIN))])
     return PreTrainedTokenizerFast(tokenizer_object=bytewise, bos_token=BEGIN, eos_token="<|im_end|>", chat_template=TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a model that can be loaded and asked: a Llama of two layers, randomly initialised."""
+    folder = tmp_path_factory.mktemp("tiny_model")
+    torch.manual_seed(7)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = LlamaConfig(**sizes, **ends, vocab_size=len(tokenizer), max_position_embeddings=2048, initializer_range=0.3)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

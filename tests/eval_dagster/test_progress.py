@@ -55,6 +55,37 @@ def test_work_that_fails_is_said_to_have_stopped_and_the_error_travels_on(lines:
     assert lines == ["score: stopped after 4/10 samples in 2.0 s (2/s)"]
 
 
+def test_tokens_a_second_stand_beside_the_units(lines: list[str], clock: list[float]) -> None:
+    computed = [0]
+    with LogReporter(lines.append, every_s=5).track("model", total=4, unit="requests", tokens=lambda: computed[0]) as advance:
+        clock[0] += 10
+        advance(0)
+        computed[0] = 12_000
+        clock[0] += 10
+        advance(2)
+        clock[0] += 4
+        advance(2)
+    assert lines == [
+        "model: 0/4 requests (0%), 0:10 so far",
+        "model: 2/4 requests (50%), 0.1/s, 600 tokens/s, 0:20 left",
+        "model: 4 requests in 24.0 s (0.167/s, 500 tokens/s)",
+    ]
+
+
+def test_lines_come_while_nothing_gets_done(lines: list[str]) -> None:
+    started = time.monotonic()
+    tokens = iter(range(500, 100_000, 500))
+    with LogReporter(lines.append, every_s=0.1).track("model", total=2, unit="requests", tokens=lambda: next(tokens)):
+        time.sleep(1)
+        running = list(lines)
+    assert 3 <= len(running) <= (time.monotonic() - started) / 0.1, "not more often than asked for"
+    for line in running:
+        assert re.fullmatch(r"model: 0/2 requests \(0%\), [\d,]+ tokens/s, 0:0\d so far", line)
+    assert len(lines) == len(running) + 1
+    time.sleep(0.3)
+    assert len(lines) == len(running) + 1, "the work is over"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_work_with_nothing_to_do_is_not_reported(lines: list[str], terminal: bool) -> None:
     output = io.StringIO()
@@ -81,6 +112,21 @@ def test_rich_reporter_draws_bars_that_stay(lines: list[str]) -> None:
     with reporter.track("a second time", total=1, unit="evals") as again:
         again()
     assert "a second time" in output.getvalue()
+
+
+def test_a_bar_shows_percent_and_tokens_a_second_while_nothing_gets_done() -> None:
+    output = io.StringIO()
+    computed = [0]
+    reporter = RichReporter(Console(file=output, force_terminal=True, width=140))
+    with reporter.track("model_outputs smol", total=200, unit="requests", tokens=lambda: computed[0]) as advance:
+        advance(50)
+        for _ in range(8):
+            time.sleep(0.1)
+            computed[0] += 100_000
+    screen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue())
+    assert "50/200" in screen
+    assert "25%" in screen
+    assert len(set(re.findall(r"[\d,]+ tokens/s", screen))) > 2, "the figure moves"
 
 
 def test_rich_reporter_writes_plain_lines_where_there_is_no_terminal() -> None:
