@@ -9,7 +9,6 @@ import re
 import string
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from eval_dagster.metrics.answers import AnswerMetric, gold_texts
 from eval_dagster.metrics.base import CompletionMetric
@@ -69,6 +68,9 @@ def _is_number(word: str) -> bool:
 
 def _aligned_f1(spans: list[set[str]], wanted: list[set[str]]) -> float:
     scores = np.array([[_f1(span, truth) for span in spans] for truth in wanted])
+    # It takes a third of a second to import, which no command that scores nothing shall wait for.
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(scores, maximize=True)
     return float(scores[rows, columns].sum()) / max(len(spans), len(wanted))
 
