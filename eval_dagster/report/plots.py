@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 120
 """The newest results that are drawn."""
-_SIZE_INCHES = (4.6, 2.3)
-_DOTS_PER_INCH = 130
+_SIZE_INCHES = (3.8, 2.0)
+_DOTS_PER_INCH = 150
 _COLOURS = 64
 _MOST_LABELS = 5
 _MOST_BARS = 40
@@ -56,10 +56,10 @@ class ScorePoint:
     """Whether the score left its band here."""
 
 
-def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:
     """The picture as an `<svg>` element for a page whose style sheet has the colours `--line`, `--alert`, `--muted` and `--rule`.
 
-    The same points give the same text; ids in it are of the title, so that a page can hold many.
+    The same points give the same text. Its ids begin with `key`, or the title where not given: no two pictures of a page may share one.
     """
     from matplotlib import rc_context
 
@@ -68,7 +68,7 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str) -> str
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         _figure(points, metric).savefig(buffer, format="svg", transparent=True, metadata=nothing)
     root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - what matplotlib wrote a line above
-    _tidy(root, prefix=re.sub(r"\W+", "-", title))
+    _tidy(root, prefix=re.sub(r"\W+", "-", key or title))
     root.attrib.update({"role": "img", "aria-label": describe(points, title=title, metric=metric)})
     for name in ("width", "height"):
         del root.attrib[name]
@@ -80,7 +80,7 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str) -> str
 
 
 def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
-    """The picture as a PNG file of 598 x 299 pixels and at most some 15 KB, on white. The same points give the same bytes."""
+    """The picture as a PNG file of 570 x 300 pixels and at most some 15 KB, on white. The same points give the same bytes."""
     from matplotlib import rc_context
     from PIL import Image
 
@@ -166,8 +166,10 @@ def _number(value: float | None) -> float:
 
 def _labels(times: Sequence[datetime]) -> list[str]:
     """Days, or the time of day where all are of one day."""
-    days = [f"{time.astimezone(UTC):%d %b}" for time in times]
-    return [f"{time.astimezone(UTC):%H:%M}" for time in times] if len(set(days)) == 1 and len(days) > 1 else days
+    days, minutes, seconds = ([time.astimezone(UTC).strftime(form) for time in times] for form in ("%d %b", "%H:%M", "%H:%M:%S"))
+    if len(set(days)) > 1 or len(days) < 2:
+        return days
+    return minutes if len(set(minutes)) == len(minutes) else seconds
 
 
 def _date(time: datetime) -> str:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
-from eval_dagster.report.wording import Tone, cause, evidence, interval, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import Tone, cause, evidence, incomparable, interval, number, p_value, tone, verdict_line
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for (section 2.2), however it is escaped."""
@@ -51,7 +51,7 @@ def markdown(result: GateResult) -> str:
             continue
         lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
         if verdict is Verdict.NOT_COMPARABLE:
-            lines += [f"- **{_inline(title(row))}**: {_inline(row.reason or 'no reason is known')}" for row in rows]
+            lines += [f"- **{_inline(each.model)}** ({_inline(each.what)}): {_inline(each.reason)}" for each in incomparable(result)]
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]

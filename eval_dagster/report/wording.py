@@ -1,6 +1,7 @@
 """Verdicts and figures as text, worded alike wherever a gate's result is told."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from eval_dagster.gate.records import GateResult, Regression
@@ -26,31 +27,30 @@ def tone(result: GateResult) -> Tone:
     """How a result is to be taken."""
     if result.with_verdict(Verdict.REGRESSED):
         return Tone.BAD if result.is_failed else Tone.WARNING
-    incomparable = len(result.with_verdict(Verdict.NOT_COMPARABLE))
-    if incomparable == len(result.regressions):
+    uncompared = len(result.with_verdict(Verdict.NOT_COMPARABLE))
+    if uncompared == len(result.regressions):
         return Tone.UNKNOWN
-    return Tone.WARNING if incomparable else Tone.GOOD
+    return Tone.WARNING if uncompared else Tone.GOOD
 
 
 def verdict_line(result: GateResult) -> str:
     """The result in one line, without the suite's name."""
-    regressed, improved, incomparable = (
+    regressed, improved, uncompared = (
         result.with_verdict(verdict) for verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE)
     )
     total = len(result.regressions)
     if not total:
         return "Nothing to compare: the suite has no results"
-    if len(incomparable) == total:
-        is_first = all(row.baseline is None and row.value is not None for row in incomparable)
-        return f"Nothing to compare with yet: {total} first results" if is_first else f"Nothing could be compared: {_reasons(incomparable)}"
+    if len(uncompared) == total:
+        return f"Nothing could be compared: {_reasons(uncompared)}"
     others = [
         *([f"{len(improved)} improved"] if improved else []),
-        *([f"{len(incomparable)} not comparable"] if incomparable else []),
+        *([f"{len(uncompared)} not comparable"] if uncompared else []),
     ]
     said = (
         f"{len(regressed)} of {total} results regressed: {_names(regressed)}"
         if regressed
-        else f"No regression seen in {_counted(total - len(incomparable), 'comparison')}"
+        else f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"
     )
     return "; ".join([said, *others])
 
@@ -75,6 +75,27 @@ def p_value(value: float | None) -> str:
     if value is None:
         return "–"
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incomparable:
+    """Results of a model that could not be compared for the same reason."""
+
+    model: str
+    what: str
+    """Evals, with the metric where it is one alone."""
+    reason: str
+
+
+def incomparable(result: GateResult) -> list[Incomparable]:
+    """What could not be compared, by model and reason: a model that cannot be loaded is said once."""
+    grouped: dict[tuple[str, str], list[Regression]] = {}
+    for row in result.with_verdict(Verdict.NOT_COMPARABLE):
+        grouped.setdefault((row.model, row.reason or "no reason is known"), []).append(row)
+    return [
+        Incomparable(model=model, what=", ".join(f"{row.eval} · {row.metric}" if row.metric else row.eval for row in rows), reason=reason)
+        for (model, reason), rows in grouped.items()
+    ]
 
 
 def cause(row: Regression) -> str:

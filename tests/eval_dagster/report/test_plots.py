@@ -76,7 +76,7 @@ def test_a_picture_is_part_of_a_page() -> None:
 def test_whatever_there_is_is_drawn(history: list[ScorePoint]) -> None:
     assert ElementTree.fromstring(svg(history)).get("aria-label")
     picture = Image.open(BytesIO(history_png(history, title="a", metric="b")))
-    assert picture.size == (598, 299)
+    assert picture.size == (570, 300)
     assert ("no value yet" in svg(history)) == all(point.value is None for point in history)
 
 

@@ -91,7 +91,7 @@ def test_markdown_has_a_table_of_each_verdict() -> None:
         "what differs": "model, prompt",
     }
     assert [row[0] for row in rows if row != head] == ["capitals", "sums", "capitals"]
-    assert "- **sums · gone**: the model gone cannot be loaded" in text
+    assert "- **gone** (sums): the model gone cannot be loaded" in text
 
 
 def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
@@ -114,9 +114,9 @@ def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
         (gate_result(), Tone.UNKNOWN, "Nothing to compare: the suite has no results"),
         (gate_result(incomparable()), Tone.UNKNOWN, "Nothing could be compared: the model gone cannot be loaded"),
         (
-            gate_result(incomparable(value=0.8), incomparable(value=0.7, reason="other")),
+            gate_result(incomparable(), incomparable(eval="more"), incomparable(reason="other")),
             Tone.UNKNOWN,
-            "Nothing to compare with yet: 2 first results",
+            "Nothing could be compared: the model gone cannot be loaded (and 1 other reason)",
         ),
     ],
 )

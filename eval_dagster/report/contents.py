@@ -1,0 +1,186 @@
+"""What stands on the page of a gate's result: the result itself, and what the lake knows beside it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.points import Point, PointName, history, metric_versions
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.project import Project
+from eval_dagster.report.costs import Cost, costs_of
+from eval_dagster.report.flips import Flips, flips_of
+from eval_dagster.report.plots import MOST_POINTS, ScorePoint
+from eval_dagster.versions import package_versions
+
+LIBRARIES = (
+    *("eval_dagster", "dagster", "duckdb", "mlflow", "torch", "transformers", "tokenizers", "datasets"),
+    *("numpy", "scipy", "statsmodels", "pyarrow"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A model's current headline score of an eval."""
+
+    model: str
+    metric: str | None
+    """Null where there is no result."""
+    rank: int | None
+    value: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    n_errors: int
+    materialized_at: datetime | None
+    problem: str | None
+    """Why there is no result, or why it is not the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A headline score over its materializations."""
+
+    eval: str
+    model: str
+    metric: str
+    points: Sequence[ScorePoint]
+    mlflow_run: str | None
+    """Of the newest."""
+
+    @property
+    def title(self) -> str:
+        """What the picture is of."""
+        return f"{self.eval} · {self.model}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """What one thing was made of, and what the baseline was made of."""
+
+    what: str
+    now: str
+    baseline: str | None
+    """Null where it is the same, or there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """All that a page shows."""
+
+    result: GateResult
+    standings: Mapping[str, Sequence[Standing]]
+    """By eval, the best first."""
+    histories: Sequence[History]
+    flips: Sequence[Flips]
+    costs: Sequence[Cost]
+    versions: Mapping[tuple[str, str], Sequence[Version]]
+    """By eval and model."""
+    libraries: Mapping[str, str | None]
+    settings: Mapping[str, Mapping[str, Any]]
+    """Of each eval and model, as evals.yaml has them, by `eval <name>` and `model <name>`."""
+
+
+def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Contents:
+    """Read what belongs to a result: nothing that is missing or damaged keeps the rest from being shown.
+
+    Args:
+        project: Whose lake is read.
+        result: The suite, judged.
+        run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
+    """
+    evals, models = project.select(suite=result.suite)
+    points: dict[tuple[str, str], list[Point]] = {}
+    damages: dict[tuple[str, str], str] = {}
+    for key in [(eval_name, model) for eval_name in evals for model in models]:
+        try:
+            points[key] = history(project.lake, *key)[-MOST_POINTS:]
+        except EvalDagsterError as error:
+            damages[key] = str(error)
+    problems = damages | {(row.eval, row.model): row.reason for row in result.regressions if row.reason and row.difference is None}
+    current = {key: found[-1] for key, found in points.items() if found}
+    return Contents(
+        result=result,
+        standings={
+            name: _standings([(model, current.get((name, model)), problems.get((name, model))) for model in models]) for name in evals
+        },
+        histories=[_history(found) for found in points.values() if found],
+        flips=flips_of(result),
+        costs=costs_of(project.lake, list(points), run_ids=run_ids),
+        versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
+        libraries=package_versions(LIBRARIES),
+        settings={
+            **{f"eval {name}": project.eval(name).model_dump(mode="json", exclude_defaults=True) for name in evals},
+            **{f"model {name}": project.model(name).model_dump(mode="json", exclude_defaults=True) for name in models},
+        },
+    )
+
+
+def _standings(found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
+    rows = {model: _headline(point) for model, point, _ in found if point is not None}
+    known = [row for row in rows.values() if row and row["value"] is not None]
+    ordered = sorted((row["value"] for row in known), reverse=any(row["higher_is_better"] for row in known))
+    standings = [_standing(model, rows.get(model), ordered, problem) for model, _, problem in found]
+    return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
+
+
+def _standing(model: str, row: Mapping[str, Any] | None, ordered: Sequence[float], problem: str | None) -> Standing:
+    row = row or {}
+    value = row.get("value")
+    return Standing(
+        model=model,
+        metric=row.get("metric"),
+        rank=None if value is None else ordered.index(value) + 1,
+        value=value,
+        ci_low=row.get("ci_low"),
+        ci_high=row.get("ci_high"),
+        n=row.get("n", 0),
+        n_errors=row.get("n_errors", 0),
+        materialized_at=row.get("materialized_at"),
+        problem=problem if problem or row else "no result yet",
+    )
+
+
+def _headline(point: Point) -> Mapping[str, Any] | None:
+    return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
+
+
+def _history(points: Sequence[Point]) -> History:
+    newest = _headline(points[-1]) or {}
+    rows = [row for point in points if (row := _headline(point)) and row["metric"] == newest.get("metric")]
+    drawn = [ScorePoint(at=row["materialized_at"], value=row["value"], ci_low=row["ci_low"], ci_high=row["ci_high"]) for row in rows]
+    return History(
+        eval=points[-1].eval_name,
+        model=points[-1].model,
+        metric=newest.get("metric", "no headline metric"),
+        points=drawn,
+        mlflow_run=newest.get("mlflow_run_id"),
+    )
+
+
+def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Point | None:
+    for row in result.regressions:
+        if (row.eval, row.model) == key and row.baseline and row.baseline_materialized_at:
+            return _found(project, row, row.baseline, row.baseline_materialized_at)
+    return None
+
+
+def _found(project: Project, row: Regression, baseline: str, until: datetime) -> Point | None:
+    model = baseline.rpartition("@")[0] or baseline
+    try:
+        return PointName(model=model, until=until).find(project.lake, row.eval)
+    except EvalDagsterError:
+        return None
+
+
+def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:
+    names = {"data": "dataset rows", "prompt": "prompts", "model": "model"}
+    yield Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)
+    for key, what in names.items():
+        now, before = point.versions[key], baseline.versions[key] if baseline else None
+        yield Version(what=what, now=now, baseline=None if before == now else before)
+    code_before = metric_versions(baseline) if baseline else {}
+    for metric, now in metric_versions(point).items():
+        before = code_before.get(metric)
+        yield Version(what=f"metric {metric}", now=now, baseline=None if before == now else before)

@@ -1,0 +1,127 @@
+"""The samples that flipped, as a page shows them: those that got worse first, and of many the first."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eval_dagster.gate.records import ChangedSample, GateResult, Regression
+from eval_dagster.paired_suites import Verdict
+
+MOST_SHOWN = 10
+"""Samples of each eval, model and metric that are shown."""
+_MOST_CHARACTERS = 6_000
+"""Of a text. A longer prompt loses its beginning, since the question stands at the end of one, a longer answer its end."""
+_PROMPT_END = 280
+_ANSWER_SHOWN = 600
+_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text that others wrote, of which a page shows a part and folds the rest."""
+
+    shown: str
+    """The end of a prompt, the beginning of an answer."""
+    full: str | None
+    """All of it, or what a page has room for; null where all of it is shown."""
+    left_out: int
+    """Characters that are not in `full`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flip:
+    """A sample that result and baseline score differently."""
+
+    sample: ChangedSample
+    is_worse: bool | None
+    """Null where one of them has no value."""
+    prompt: Text | None
+    gold: Sequence[str]
+    now: Text | None
+    baseline: Text | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flips:
+    """The samples of an eval, a model and a metric that flipped."""
+
+    eval: str
+    model: str
+    metric: str
+    verdict: Verdict
+    worse: int
+    better: int
+    alone: int
+    """Samples that one of the two alone has a value for."""
+    shown: Sequence[Flip]
+
+    @property
+    def total(self) -> int:
+        """All samples that flipped."""
+        return self.worse + self.better + self.alone
+
+
+def flips_of(result: GateResult) -> list[Flips]:
+    """The samples that flipped, by eval, model and metric: what regressed first."""
+    rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
+    grouped: dict[tuple[str, str, str], list[ChangedSample]] = {}
+    for change in result.changes:
+        grouped.setdefault((change.eval, change.model, change.metric), []).append(change)
+    found = [_flips(rows[key], changes) for key, changes in grouped.items() if key in rows]
+    return sorted(found, key=lambda flips: _ORDER.index(flips.verdict))
+
+
+def visible(text: str) -> str:
+    """A text whose control characters can be seen."""
+    return text.translate(_CONTROL_PICTURES)
+
+
+def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:
+    worse = {id(change): _is_worse(change, higher_is_better=row.higher_is_better is not False) for change in changes}
+    order: Mapping[bool | None, int] = {True: 0, False: 1, None: 2}
+    ordered = sorted(changes, key=lambda change: order[worse[id(change)]])
+    return Flips(
+        eval=row.eval,
+        model=row.model,
+        metric=row.metric or "",
+        verdict=row.verdict,
+        worse=sum(value is True for value in worse.values()),
+        better=sum(value is False for value in worse.values()),
+        alone=sum(value is None for value in worse.values()),
+        shown=[_flip(change, worse[id(change)]) for change in ordered[:MOST_SHOWN]],
+    )
+
+
+def _is_worse(change: ChangedSample, *, higher_is_better: bool) -> bool | None:
+    if change.value is None or change.baseline_value is None:
+        return None
+    return (change.value < change.baseline_value) == higher_is_better
+
+
+def _flip(change: ChangedSample, is_worse: bool | None) -> Flip:
+    return Flip(
+        sample=change,
+        is_worse=is_worse,
+        prompt=_end(change.prompt),
+        gold=[visible(gold) for gold in change.gold],
+        now=_beginning(change.answer),
+        baseline=_beginning(change.baseline_answer),
+    )
+
+
+def _end(text: str | None) -> Text | None:
+    if text is None:
+        return None
+    text = visible(text)
+    if len(text) <= _PROMPT_END:
+        return Text(shown=text, full=None, left_out=0)
+    return Text(shown=f"…{text[-_PROMPT_END:]}", full=text[-_MOST_CHARACTERS:], left_out=max(0, len(text) - _MOST_CHARACTERS))
+
+
+def _beginning(text: str | None) -> Text | None:
+    if text is None:
+        return None
+    text = visible(text)
+    if len(text) <= _ANSWER_SHOWN:
+        return Text(shown=text, full=None, left_out=0)
+    return Text(shown=f"{text[:_ANSWER_SHOWN]}…", full=text[:_MOST_CHARACTERS], left_out=max(0, len(text) - _MOST_CHARACTERS))

@@ -1,0 +1,235 @@
+"""The page of a gate's result: one HTML file that needs nothing else, neither network nor script."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from eval_dagster.gate.records import Regression
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.report.contents import Contents, History, Standing
+from eval_dagster.report.flips import Flips, visible
+from eval_dagster.report.plots import history_svg
+from eval_dagster.report.wording import Tone, cause, incomparable, interval, number, p_value, title, tone, verdict_line
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
+_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+_MOST_OF_A_PROBLEM = 80
+"""Characters in the leaderboard; all of it stands where it could not be compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pill:
+    """A verdict as a label: told by its words and its mark, not by its colour alone."""
+
+    text: str
+    mark: str
+    tone: str
+
+
+_PILLS = {
+    Verdict.REGRESSED: _Pill(text="regressed", mark="▼", tone="bad"),
+    Verdict.IMPROVED: _Pill(text="improved", mark="▲", tone="good"),
+    Verdict.NO_CHANGE_SEEN: _Pill(text="no change seen", mark="=", tone="unknown"),
+    Verdict.NOT_COMPARABLE: _Pill(text="not comparable", mark="?", tone="warning"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bar:
+    """An interval on a scale from 0 to 100."""
+
+    low: float | None
+    width: float | None
+    value: float | None
+    zero: float | None
+    """Where no difference stands; null on a scale of scores."""
+    colour: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """The range that the bars beside each other share."""
+
+    low: float
+    high: float
+
+    def bar(self, value: float | None, low: float | None, high: float | None, *, zero: bool = False, colour: str = "--line") -> _Bar:
+        """A bar of a value with its interval."""
+        place, start, end = self._place(value), self._place(low), self._place(high)
+        width = None if start is None or end is None else round(end - start, 2)
+        return _Bar(low=start, width=width, value=place, zero=self._place(0.0) if zero else None, colour=colour)
+
+    def _place(self, value: float | None) -> float | None:
+        if value is None:
+            return None
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return round(99 * min(max(share, 0.0), 1.0), 2)
+
+
+def render(contents: Contents) -> str:
+    """The page as text. What models, datasets and exceptions wrote is escaped, and its control characters can be seen."""
+    result = contents.result
+    cards = list(_cards(contents))
+    by_verdict = {verdict: [card for card in cards if card["row"].verdict is verdict] for verdict in Verdict}
+    parts: dict[str, Any] = {
+        "regressed": by_verdict[Verdict.REGRESSED],
+        "improved": by_verdict[Verdict.IMPROVED],
+        "incomparable": incomparable(result),
+        "compared": [card for verdict in _ORDER for card in by_verdict[verdict]],
+        "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
+        "pictures": [
+            {"title": history.title, "svg": Markup(history_svg(history.points, title=history.title, metric=history.metric))}  # noqa: S704 - made by matplotlib, texts escaped
+            for history in contents.histories
+        ],
+        "flips": [
+            {
+                "flips": flips,
+                "anchor": _anchor("flips", flips.eval, flips.model, flips.metric),
+                "is_open": flips.verdict is Verdict.REGRESSED,
+            }
+            for flips in contents.flips
+        ],
+        "costs": contents.costs,
+    }
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **parts,
+            suite=result.suite,
+            result=result,
+            verdict_line=visible(verdict_line(result)),
+            tone=tone(result).value,
+            mark=_MARKS[tone(result)],
+            judged_at=f"{result.judged_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+            tiles=list(_tiles(contents)),
+            sections=list(_sections(parts)),
+            versions=contents.versions,
+            libraries=contents.libraries,
+            settings={name: visible(json.dumps(values, ensure_ascii=False)) for name, values in contents.settings.items()},
+            style=Markup((_TEMPLATES / "style.css").read_text("utf-8")),  # noqa: S704 - a file of this package
+        )
+    )
+
+
+def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
+    """What is said about each comparison."""
+    result = contents.result
+    flips = {(each.eval, each.model, each.metric): each for each in contents.flips}
+    pictures = {(each.eval, each.model): each for each in contents.histories}
+    compared = [row for row in result.regressions if row.difference is not None]
+    for row in compared:
+        scale = _difference_scale([other for other in compared if other.metric == row.metric])
+        colour = {Verdict.REGRESSED: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
+        yield {
+            "row": row,
+            "title": title(row),
+            "anchor": _anchor("result", row.eval, row.model, row.metric or ""),
+            "verdict": _PILLS[row.verdict],
+            "cause": cause(row),
+            "interval": interval(row.ci_low, row.ci_high, "+"),
+            "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
+            "left_out": _left_out(row),
+            "picture": None if row.verdict is Verdict.NO_CHANGE_SEEN else _picture(pictures.get((row.eval, row.model)), row),
+            "flips": _counts(flips.get((row.eval, row.model, row.metric or ""))),
+        }
+
+
+def _picture(history: History | None, row: Regression) -> Markup | None:
+    if history is None or history.metric != row.metric:
+        return None
+    anchor = _anchor("result", row.eval, row.model, row.metric or "")
+    return Markup(history_svg(history.points, title=history.title, metric=history.metric, key=anchor))  # noqa: S704 - made by matplotlib
+
+
+def _counts(flips: Flips | None) -> dict[str, Any] | None:
+    if flips is None:
+        return None
+    anchor = _anchor("flips", flips.eval, flips.model, flips.metric)
+    return {"anchor": anchor, "total": flips.total, "worse": flips.worse, "better": flips.better, "alone": flips.alone}
+
+
+def _left_out(row: Regression) -> str:
+    parts = [(row.n_only_value, "only now"), (row.n_only_baseline, "only in the baseline")]
+    return ", ".join(f"{count:,} {where}" for count, where in parts if count)
+
+
+def _difference_scale(rows: Sequence[Regression]) -> _Scale:
+    ends = [abs(end) for row in rows for end in (row.difference, row.ci_low, row.ci_high) if end is not None]
+    most = max(ends, default=0.0) or 1.0
+    return _Scale(low=-most, high=most)
+
+
+def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+    ends = [end for each in standings for end in (each.value, each.ci_low, each.ci_high) if end is not None]
+    if ends and min(ends) >= 0 and max(ends) <= 1:
+        scale = _Scale(low=0.0, high=1.0)
+    else:
+        scale = _Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
+    return [
+        {
+            "standing": each,
+            "bar": None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
+            "interval": f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
+            "note": _note(each),
+        }
+        for each in standings
+    ]
+
+
+def _note(standing: Standing) -> str:
+    parts = []
+    if standing.metric is not None:
+        parts.append(f"{interval(standing.ci_low, standing.ci_high)}, n = {standing.n:,}")
+    if standing.n_errors:
+        parts.append(f"{standing.n_errors:,} errors")
+    if standing.problem:
+        parts.append(standing.problem if len(standing.problem) <= _MOST_OF_A_PROBLEM else f"{standing.problem[:_MOST_OF_A_PROBLEM]}…")
+    return "; ".join(parts)
+
+
+def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
+    result = contents.result
+    for verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE):
+        count = len(result.with_verdict(verdict))
+        yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
+    if contents.costs:
+        yield {"value": f"{sum(cost.computed for cost in contents.costs):,}", "label": "requests computed", "tone": None}
+        yield {"value": f"{sum(cost.cached for cost in contents.costs):,}", "label": "from the cache", "tone": None}
+        yield {"value": f"{sum(cost.model_seconds for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+
+
+def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    names = {
+        "regressed": ("regressed", "Regressed"),
+        "improved": ("improved", "Improved"),
+        "incomparable": ("incomparable", "Not comparable"),
+        "compared": ("comparisons", "All comparisons"),
+        "leaderboard": ("leaderboard", "Leaderboard"),
+        "pictures": ("history", "History"),
+        "flips": ("flipped", "Flipped samples"),
+        "costs": ("cost", "Cost"),
+    }
+    yield from (where for part, where in names.items() if parts[part])
+    yield "versions", "Versions"
+
+
+def _anchor(kind: str, *names: str) -> str:
+    return "-".join([kind, *("".join(letter if letter.isalnum() else "_" for letter in name) for name in names)])
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"number": number, "p_value": p_value, "visible": visible}
+    return environment
