@@ -1,4 +1,4 @@
--- One row per eval, model, headline metric and materialization: how a score moved, and which inputs moved with it.
+-- One row per eval, model, headline metric and materialization: how a score moved, which inputs moved with it, and where it left its band.
 with ordered as (
     select
         *,
@@ -32,6 +32,7 @@ select
             if(metric_version != previous_metric, 'metric', null)
         ],
         lambda what: what is not null
-    ) as changed
+    ) as changed,
+    (eval, model, metric, materialized_at) in (select (eval, model, metric, materialized_at) from change_points) as is_change_point
 from ordered
 order by eval, model, metric, materialized_at

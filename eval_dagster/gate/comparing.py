@@ -62,21 +62,12 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
     Raises:
         LakeError: The scores of one are gone.
     """
-    of_a, of_b = _by_metric(a), _by_metric(b)
-    corpora = {metric.NAME: metric for metric in metrics if issubclass(metric, CorpusMetric)}
-    overall_a, overall_b = overall(a), overall(b)
     shared = _shared_causes(a, b)
     found = []
-    for name, row in overall_a.items():
-        if name not in overall_b:
+    for name, row in overall(a).items():
+        comparison = compare_metric(a, b, name, metrics, alpha=alpha)
+        if comparison is None:
             continue
-        if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):
-            if name not in corpora:
-                continue  # its code is no longer there to be applied to the common samples
-            comparison = _compare_corpora(corpora[name], of_a, of_b, alpha)
-        else:
-            comparison = _compare_means(name, of_a, of_b, alpha, is_macro=row["aggregation"] == "macro")
-        is_other_code = metric_versions(a).get(name) != metric_versions(b).get(name)
         found.append(
             MetricComparison(
                 a=a,
@@ -85,10 +76,32 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
                 higher_is_better=row["higher_is_better"],
                 is_headline=row["is_headline"],
                 comparison=comparison,
-                causes=(*shared, *(("metric",) if is_other_code else ())),
+                causes=(*shared, *_metric_causes(a, b, name)),
             )
         )
     return found
+
+
+def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
+    """Compare one overall metric of two points, as `compare_points` does.
+
+    Returns:
+        None where one of them does not have it, or where it is of a corpus and its code is gone.
+
+    Raises:
+        LakeError: The scores of one are gone.
+    """
+    if name not in overall(b):
+        return None
+    if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):
+        corpus = next((metric for metric in metrics if name == metric.NAME and issubclass(metric, CorpusMetric)), None)
+        return None if corpus is None else _compare_corpora(corpus, a, b, alpha)
+    return _compare_means(name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
+
+
+def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
+    """All that differs between two points for a metric."""
+    return (*_shared_causes(a, b), *_metric_causes(a, b, metric))
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:
@@ -106,7 +119,7 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
     Raises:
         LakeError: The scores of one are gone. Prompts and answers that are gone are left out.
     """
-    of_a, of_b = _by_metric(a).get(metric, {}), _by_metric(b).get(metric, {})
+    of_a, of_b = a.scores_by_metric.get(metric, {}), b.scores_by_metric.get(metric, {})
     changed = [sample_id for sample_id in dict.fromkeys([*of_a, *of_b]) if _differs(of_a.get(sample_id), of_b.get(sample_id))]
     if not changed:
         return
@@ -135,19 +148,8 @@ def _differs(here: Mapping[str, Any] | None, there: Mapping[str, Any] | None) ->
     return here is None or there is None or here["value"] != there["value"]
 
 
-def _by_metric(point: Point) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Scores by metric and sample."""
-    found: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in point.scores:
-        found.setdefault(row["metric"], {})[row["sample_id"]] = row
-    return found
-
-
-_Scores = Mapping[str, Mapping[str, Mapping[str, Any]]]
-
-
-def _compare_means(name: str, of_a: _Scores, of_b: _Scores, alpha: float, *, is_macro: bool) -> Comparison:
-    a, b = of_a.get(name, {}), of_b.get(name, {})
+def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool) -> Comparison:
+    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
     samples = sorted({*a, *b})
     return compare_means(
         [a[sample]["value"] if sample in a else None for sample in samples],
@@ -158,9 +160,9 @@ def _compare_means(name: str, of_a: _Scores, of_b: _Scores, alpha: float, *, is_
     )
 
 
-def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: _Scores, of_b: _Scores, alpha: float) -> Comparison:
+def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
-    columns_a, columns_b = ([scores.get(name, {}) for name in names] for scores in (of_a, of_b))
+    columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
     samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws follow the order
     clusters = [next(_cluster(column[sample]) for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
     return compare_corpora(
@@ -189,6 +191,10 @@ def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
         is_same = a.model_content is not None and a.model_content == b.model_content
         causes.append("engine" if is_same else "model")
     return tuple(causes)
+
+
+def _metric_causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
+    return () if metric_versions(a).get(metric) == metric_versions(b).get(metric) else ("metric",)
 
 
 def _prompts_differ(a: Point, b: Point) -> bool:

@@ -1,6 +1,6 @@
 """Judging a suite: each of its results against its baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -8,9 +8,11 @@ from eval_dagster.config import GateConfig
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.baselines import Baseline
+from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.comparing import MetricComparison, changed_samples, compare_points, overall
-from eval_dagster.gate.points import Point, PointName
-from eval_dagster.gate.records import ChangedSample, GateResult, Regression
+from eval_dagster.gate.points import Point, PointName, history
+from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
+from eval_dagster.gate.results import known_looks
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.paired import Comparison
 from eval_dagster.paired_suites import Case, Verdict, judge_suite
@@ -45,12 +47,20 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     settings = project.suite(suite)
     evals, models = project.select(suite=suite)
     baseline = Baseline.parse(settings.baseline, list(project.config.models))
+    known = known_looks(project.lake, suite)
     attempts = Attempts(read_attempts(project.lake), since=since)
     findings = [
         finding
         for eval_name in evals
         for model in models
         for finding in _guarded(_Partition(project, suite, settings.gate, eval_name, model), baseline, attempts)
+    ]
+    warnings: list[str] = []
+    looks = [
+        look
+        for eval_name in evals
+        for model in models
+        for look in _looks(_Partition(project, suite, settings.gate, eval_name, model), known, warnings)
     ]
     compared = [(each.row, each.case) for each in findings if each.case is not None]
     judgements = iter(judge_suite([case for _, case in compared], alpha=settings.gate.alpha))
@@ -70,6 +80,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         severity=settings.gate.severity,
         regressions=rows,
         changes=[change for each in findings for change in each.changes],
+        looks=looks,
+        warnings=tuple(warnings),
     )
 
 
@@ -189,6 +201,18 @@ def _guarded(partition: _Partition, baseline: Baseline, attempts: Attempts) -> l
     except Exception as error:  # the boundary between one partition and the next
         reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
         return [_Finding(row=partition.incomparable(reason, current, before))]
+
+
+def _looks(partition: _Partition, known: Mapping[LookKey, Look], warnings: list[str]) -> list[Look]:
+    """How a score got where it is; what fails is a warning, since the verdict does not depend on it."""
+    name = f"{partition.eval_name}|{partition.model}"
+    try:
+        points = history(partition.project.lake, partition.eval_name, partition.model)
+        metrics = partition.project.task(partition.eval_name).METRICS
+        return list(find_looks(points, metrics, suite=partition.suite, alpha=partition.gate.alpha, known=known))
+    except Exception as error:  # the boundary between one partition and the next
+        warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
+        return []
 
 
 def _why_not(comparison: Comparison) -> str:

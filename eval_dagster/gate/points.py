@@ -53,6 +53,14 @@ class Point:
         return read_rows(self._scores_path)
 
     @cached_property
+    def scores_by_metric(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Its scores by metric and sample."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for row in self.scores:
+            found.setdefault(row["metric"], {})[row["sample_id"]] = row
+        return found
+
+    @cached_property
     def prompts(self) -> dict[str, dict[str, Any]]:
         """Its rows of `prompts` by sample. Raises `LakeError` where they are gone."""
         return self._by_sample("prompts", self.metrics.info.inputs["rendered_prompts"])

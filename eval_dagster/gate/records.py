@@ -73,6 +73,28 @@ class ChangedSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Look:
+    """A past result of a headline metric, compared with the reference that its segment of the history starts at."""
+
+    suite: str
+    eval: str
+    model: str
+    metric: str
+    materialized_at: datetime
+    reference_at: datetime
+    """When the reference was materialized."""
+    value: float | None
+    """On the samples that both have, as all that follows."""
+    reference_value: float | None
+    difference: float | None
+    p_value: float | None
+    is_change_point: bool
+    """Whether the score left its band here, so that a new segment starts."""
+    cause: str | None
+    """What differs from the result before it, as in `Regression`; null where nothing changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GateResult:
     """A suite, judged."""
 
@@ -83,6 +105,15 @@ class GateResult:
     severity: Severity
     regressions: Sequence[Regression]
     changes: Sequence[ChangedSample]
+    looks: Sequence[Look] = ()
+    """How each score got where it is, the oldest first within an eval and a model."""
+    warnings: Sequence[str] = ()
+    """What went wrong beside the result; not kept."""
+
+    @property
+    def change_points(self) -> list[Look]:
+        """Where scores left their bands."""
+        return [look for look in self.looks if look.is_change_point]
 
     def with_verdict(self, verdict: Verdict) -> list[Regression]:
         """The rows of one verdict."""

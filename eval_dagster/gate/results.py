@@ -5,7 +5,9 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from eval_dagster.gate.records import ChangedSample, GateResult, Regression
+from eval_dagster.errors import LakeError
+from eval_dagster.gate.change_points import LOOK_VERSION, LookKey, key_of
+from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_rows, table_of, write_parquet
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.versions import stable_hash
@@ -14,7 +16,11 @@ from eval_dagster.versions import stable_hash
 def write_result(lake: Lake, result: GateResult) -> LakeFile:
     """Keep a judgement; it becomes the current one of its suite."""
     name = new_name(result.run_id, result.judged_at)
-    rows = {"sample_changes": _rows(result, result.changes), "regressions": _rows(result, result.regressions)}
+    rows = {
+        "sample_changes": _rows(result, result.changes),
+        "looks": _rows(result, result.looks),
+        "regressions": _rows(result, result.regressions),
+    }
     info = FileInfo(
         fingerprint=name,  # judging is cheap, and never spared
         version=stable_hash(
@@ -22,7 +28,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         ),
         run_id=result.run_id,
         materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        inputs={"suite": result.suite, "severity": result.severity},
+        inputs={"suite": result.suite, "severity": result.severity, "looks": LOOK_VERSION},
         counts={"alpha": result.alpha, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
     for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
@@ -45,13 +51,26 @@ def past_results(lake: Lake, suite: str) -> list[GateResult]:
     return [_read(lake, suite, file) for file in lake.history("regressions", suite)]
 
 
-def _rows(result: GateResult, records: Sequence[Regression | ChangedSample]) -> list[dict[str, Any]]:
+def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
+    """The comparisons of the last judgement of a suite that the same code would make again; none where it is damaged."""
+    try:
+        file = lake.current("looks", suite)
+        if file is None or file.info.inputs["looks"] != LOOK_VERSION:
+            return {}
+        looks = [Look(**_of(Look, row)) for row in read_rows(file.path)]
+    except LakeError:
+        return {}
+    return {key_of(look): look for look in looks}
+
+
+def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Look]) -> list[dict[str, Any]]:
     return [asdict(record) | {"judged_at": result.judged_at, "run_id": result.run_id} for record in records]
 
 
 def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
     regressions = [{**row, "verdict": Verdict(row["verdict"])} for row in read_rows(file.path)]
     changes = [{**row, "gold": tuple(row["gold"])} for row in read_rows(lake.folder("sample_changes", suite) / file.path.name)]
+    looks = read_rows(lake.folder("looks", suite) / file.path.name)
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
@@ -60,9 +79,10 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         regressions=[Regression(**_of(Regression, row)) for row in regressions],
         changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
+        looks=[Look(**_of(Look, row)) for row in looks],
     )
 
 
-def _of(record: type[Regression | ChangedSample], row: Mapping[str, Any]) -> dict[str, Any]:
+def _of(record: type[Regression | ChangedSample | Look], row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns that are fields of a record; null where the file is from before there was one."""
     return {field.name: row.get(field.name) for field in fields(record)}

@@ -24,7 +24,13 @@ from eval_dagster.versions import file_stamp, module_version, stable_hash
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _LOST = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
-_TABLE_OF = {"_metrics_files": "metrics", "_all_scores": "scores", "regressions_history": "regressions", "_attempts_files": "attempts"}
+_TABLE_OF = {
+    "_metrics_files": "metrics",
+    "_all_scores": "scores",
+    "regressions_history": "regressions",
+    "_attempts_files": "attempts",
+    "_looks": "looks",
+}
 """Which table a relation has the columns of, where the names differ."""
 _STORAGE_VERSION = "v1.2.0"
 """The oldest command line that may open the file: a 1.x one refuses what DuckDB 2 writes by default."""
@@ -219,9 +225,11 @@ def _create_judgements(connection: duckdb.DuckDBPyConnection, lake: Lake, damage
         for path in current:
             if not path.exists():
                 damages[str(path)] = f"the lake file {path} is missing; judge its suite again"
-        _create(connection, table, "view" if table == "sample_changes" else "table", [path for path in current if str(path) not in damages])
+        name = {"looks": "_looks"}.get(table, table)
+        _create(connection, name, "view" if table == "sample_changes" else "table", [path for path in current if str(path) not in damages])
     every = [path for files in suites for path in files if str(path) not in damages]
     _create(connection, "regressions_history", "view", every)
+    connection.execute("create or replace table change_points as select * exclude (is_change_point) from _looks where is_change_point")
 
 
 def _partition_of(path: Path) -> tuple[str, str]:

@@ -184,6 +184,22 @@ SAMPLE_CHANGES = pa.schema(
     ]
 )
 
+LOOKS = pa.schema(
+    [
+        *_JUDGED,
+        *_PARTITION,
+        pa.field("metric", pa.string()),
+        pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
+        pa.field("reference_at", pa.timestamp("us", tz="UTC")),
+        pa.field("value", pa.float64()),
+        pa.field("reference_value", pa.float64()),
+        pa.field("difference", pa.float64()),
+        pa.field("p_value", pa.float64()),
+        pa.field("is_change_point", pa.bool_()),
+        pa.field("cause", pa.string()),
+    ]
+)
+
 ATTEMPTS = pa.schema(
     [
         *_PARTITION,
@@ -202,7 +218,7 @@ ATTEMPTS = pa.schema(
     ]
 )
 
-SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES}
+SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES, "looks": LOOKS}
 """The tables that have a partition a suite. Files of one judgement bear the same name in all of them; `regressions` is written last."""
 
 TABLES = {
