@@ -129,7 +129,7 @@ class PointName:
 
 
 def parse_time(text: str, *, what: str) -> datetime:
-    """A day, which means its end, or a time; in UTC where no zone is given.
+    """A day or a time, in UTC where no zone is given; a day means its end, and a second too, as `Point.name` names what was made in it.
 
     Raises:
         UsageError: It is neither.
@@ -142,6 +142,8 @@ def parse_time(text: str, *, what: str) -> datetime:
         ) from error
     if len(text) == len("2026-01-31"):
         found = datetime.combine(found, time.max)
+    elif not found.microsecond:
+        found = found.replace(microsecond=999_999)
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 

@@ -190,6 +190,7 @@ def test_points_are_named_by_model_and_time(run: Callable[..., Project]) -> None
     lake = project.lake
     first, last = history(lake, "sums", "one")
     assert PointName.parse("one", ["one"]).find(lake, "sums") == last
+    assert PointName.parse(last.name(), ["one"]).find(lake, "sums") == last
     assert PointName.parse("one@previous", ["one"]).find(lake, "sums") == first
     between = first.materialized_at + (last.materialized_at - first.materialized_at) / 2
     assert PointName.parse(f"one@{between.isoformat()}", ["one"]).find(lake, "sums") == first
