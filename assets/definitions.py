@@ -5,11 +5,12 @@ import warnings
 import dagster as dg
 
 from assets.evaluation import evaluation_assets
-from assets.jobs import evaluation_job, leaderboard_job, suite_job
+from assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
 from assets.leaderboard import leaderboard
+from assets.regressions import gate_check, regressions
 from assets.resources import ProjectResource
 from assets.schedules import suite_schedule
-from assets.sensors import killed_runs_sensor, leaderboard_sensor
+from assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
 from assets.snapshots import snapshot_assets
 from eval_dagster.project import Project
 
@@ -17,14 +18,17 @@ from eval_dagster.project import Project
 def build_definitions(project: Project) -> dg.Definitions:
     """The assets, jobs, schedules and sensors of a project."""
     config = project.config
+    gates = {name: gate_job(name, suite) for name, suite in config.suites.items()}
+    nightly = {name: gate for name, gate in gates.items() if config.suites[name].cron}
     with warnings.catch_warnings():
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.Definitions(
-            assets=[snapshot_assets(config), evaluation_assets(config), leaderboard],
-            jobs=[evaluation_job(), leaderboard_job(), *(suite_job(name, suite) for name, suite in config.suites.items())],
-            schedules=[suite_schedule(name, suite, config) for name, suite in config.suites.items() if suite.cron],
-            sensors=[leaderboard_sensor(), killed_runs_sensor],
+            assets=[snapshot_assets(config), evaluation_assets(config), leaderboard, regressions],
+            asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
+            jobs=[evaluation_job(), leaderboard_job(), *(suite_job(*each) for each in config.suites.items()), *gates.values()],
+            schedules=[suite_schedule(name, config.suites[name], config) for name in nightly],
+            sensors=[leaderboard_sensor(), killed_runs_sensor, *([suite_gates_sensor(nightly)] if nightly else [])],
             resources={"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))},
             executor=dg.in_process_executor,
         )

@@ -5,6 +5,7 @@ from typing import Any
 import dagster as dg
 
 from assets.events import format_score, table_metadata
+from assets.liveness import alive
 from assets.resources import ProjectResource
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.versions import stable_hash
@@ -26,10 +27,11 @@ _REFRESH = (
 def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Publish the catalog and show its leaderboard."""
     opened = project.open(context)
-    damages = publish(opened.lake)
+    with alive(opened.home, context.run.run_id):
+        damages = publish(opened.lake)
+        rows = read_rows(opened.lake, "select * from leaderboard")
     for damage in damages:
         context.log.warning(damage)
-    rows = read_rows(opened.lake, "select * from leaderboard")
     metadata: dict[str, Any] = {
         "dagster/row_count": len(rows),
         "summary": "\n".join(f"{row['eval']}: {row['rank']}. {row['model']} {row['metric']} {format_score(row)}" for row in rows),

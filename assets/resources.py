@@ -21,10 +21,10 @@ class ProjectResource(dg.ConfigurableResource[Project]):
     home: str
     """Folder of all state."""
 
-    def open(self, context: dg.AssetExecutionContext) -> Project:
-        """Open the project for a run, with the limit that the run's tags set."""
+    def open(self, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | None = None) -> Project:
+        """Open the project; for a run, with the limit that its tags set."""
         project = Project.open(TASKS, config_path=Path(self.config_path), home=Path(self.home))
-        limit = context.run.tags.get(LIMIT_TAG)
+        limit = context.run.tags.get(LIMIT_TAG) if context else None
         if limit is None:
             return project
         if not limit.isdecimal() or int(limit) < 1:

@@ -1,17 +1,21 @@
 """Runs started from Python: the same jobs as in the UI, in this process, recorded in the persistent instance."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 
 from assets.definitions import build_definitions
+from assets.failures import step_messages
 from assets.instance import open_instance
-from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, SUITE_TAG
+from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, SINCE_TAG, SUITE_TAG, gate_job_name
 from assets.partitions import contiguous, range_tags
 from assets.resources import LIMIT_TAG
+from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.results import current_result
 from eval_dagster.project import Project
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -31,17 +35,25 @@ class RunSummary:
     requests_computed: int = 0
     requests_cached: int = 0
     warnings: list[str] = field(default_factory=list)
+    gate: GateResult | None = None
+    """The suite, judged; null where no suite was asked for, or its gate could not work."""
 
 
 def run_evaluation(
     project: Project, evals: Sequence[str], models: Sequence[str], *, limit: int | None = None, suite: str | None = None
 ) -> RunSummary:
-    """Take evals and models from dataset to leaderboard, by as few runs as neighbouring partitions allow."""
-    definitions = build_definitions(project)
+    """Take evals and models from dataset to leaderboard, by as few runs as neighbouring partitions allow; then judge the suite.
+
+    Of a suite that is evaluated in part, the rest is judged as it was evaluated last.
+    """
     summary = RunSummary()
     tags = {**({LIMIT_TAG: str(limit)} if limit else {}), **({SUITE_TAG: suite} if suite else {})}
-    job = definitions.resolve_job_def(EVALUATION_JOB)
+    if suite and project.select(suite=suite) == (list(evals), list(models)):
+        tags[SINCE_TAG] = datetime.now(UTC).isoformat()
     with open_instance(project.home) as instance:
+        # Made here because Dagster asks the instance for what it knows of definitions: that of an earlier call is closed.
+        definitions = build_definitions(project)
+        job = definitions.resolve_job_def(EVALUATION_JOB)
         for model_range in contiguous(models, list(project.config.models)):
             for eval_range in contiguous(evals, list(project.config.evals)):
                 result = job.execute_in_process(
@@ -52,7 +64,20 @@ def run_evaluation(
             instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False
         )
         _add(summary, result)
+        if suite:
+            gate = definitions.resolve_job_def(gate_job_name(suite))
+            result = gate.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
+            _add_gate(summary, result, current_result(project.lake, suite))
     return summary
+
+
+def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: GateResult | None) -> None:
+    """Keep what a gate found. A regression fails its run, which is the answer, and no failure of the gate."""
+    if judged is None or judged.run_id != result.run_id:
+        _add(summary, result)
+        return
+    summary.run_ids.append(result.run_id)
+    summary.gate = judged
 
 
 def _add(summary: RunSummary, result: dg.ExecuteInProcessResult) -> None:
@@ -70,7 +95,7 @@ def _add(summary: RunSummary, result: dg.ExecuteInProcessResult) -> None:
         elif event.is_step_failure and _is_interruption(event.step_failure_data):
             raise KeyboardInterrupt
         elif event.is_step_failure:
-            summary.failures += _messages(event.step_failure_data)
+            summary.failures += step_messages(event.step_failure_data)
     if not result.success and len(summary.failures) == failures_before:
         summary.failures.append(f"the run {result.run_id} failed outside its steps; see its log in the Dagster UI")
 
@@ -88,13 +113,3 @@ def _count(summary: RunSummary, stage: str, metadata: Mapping[str, Any]) -> None
 
 def _is_interruption(failure: Any) -> bool:
     return failure.error is not None and failure.error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt")
-
-
-def _messages(failure: Any) -> Iterable[str]:
-    data = failure.user_failure_data
-    if data is not None and "failures" in data.metadata:
-        return [f"{row.data['stage']} {row.data['partition']}: {row.data['message']}" for row in data.metadata["failures"].records]
-    error = failure.error
-    while error is not None and error.cause is not None:
-        error = error.cause
-    return [error.message.strip() if error else "the run failed"]

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
 
@@ -60,9 +61,11 @@ def run(
     evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
     models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Most samples a subject, instead of each eval's own limit.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what the suite's gate found as JUnit XML.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as Markdown.")] = None,
 ) -> None:
-    """Evaluate, through Dagster: everything of evals.yaml, or what the options choose."""
-    running.run(suite=suite, evals=evals or [], models=models or [], limit=limit)
+    """Evaluate, through Dagster: everything of evals.yaml, or what the options choose. A suite is compared with its baseline."""
+    running.run(suite=suite, evals=evals or [], models=models or [], limit=limit, junit=junit, markdown=markdown)
 
 
 @app.command()

@@ -5,8 +5,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from eval_dagster.cli.console import WarningHandler, errors, out, program_name
 from eval_dagster.cli.querying import print_leaderboard
+from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog import catalog_path, connect
 from eval_dagster.progress import RichReporter, use_reporter
 from eval_dagster.project import Project
@@ -23,13 +25,17 @@ if TYPE_CHECKING:
     from assets.running import RunSummary
 
 
-def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], limit: int | None) -> None:
-    """Evaluate and print the leaderboard; exit status 1 if something failed."""
+def run(
+    *, suite: str | None, evals: Sequence[str], models: Sequence[str], limit: int | None, junit: Path | None, markdown: Path | None
+) -> None:
+    """Evaluate and print the leaderboard, and of a suite what got worse; exit status 1 if something failed or the gate did."""
     project = Project.open(TASKS)
+    _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.check(chosen_evals, chosen_models)
-    # Dagster takes a second to import, which a wrong configuration and the other commands need not wait for.
+    # Dagster takes a second to import, as do the statistics; a wrong configuration and the other commands need not wait for them.
     from assets.running import run_evaluation
+    from eval_dagster.cli import gating
 
     started = time.monotonic()
     # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
@@ -41,13 +47,17 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], limit
         warnings.simplefilter("ignore")
         summary = run_evaluation(project, chosen_evals, chosen_models, limit=limit, suite=suite)
     print_leaderboard(project.lake)
-    _print_summary(project, summary, chosen_evals[0], time.monotonic() - started)
+    if summary.gate is not None:
+        gating.print_gate(summary.gate, baseline=project.suite(summary.gate.suite).baseline)
+        gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
+    next_command = gating.next_command(summary.gate) if summary.gate else ""
+    _print_summary(project, summary, chosen_evals[0], time.monotonic() - started, next_command)
     unscored = _without_score(project, chosen_evals, chosen_models)
     for message in [*summary.failures, *unscored]:
         errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
     for message in dict.fromkeys(summary.warnings):
         errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
-    if summary.failures or unscored:
+    if summary.failures or unscored or (summary.gate is not None and summary.gate.is_failed):
         raise typer.Exit(1)
 
 
@@ -63,7 +73,18 @@ def _reporting(console: Console) -> Iterator[None]:
         library.removeHandler(handler)
 
 
-def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds: float) -> None:
+def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> None:
+    """Raise `UsageError` where there will be nothing to write, or nowhere to write it."""
+    for option, path in files.items():
+        if path is None:
+            continue
+        if suite is None:
+            raise UsageError(f"{option} tells what the gate of a suite found; name the suite: --suite NAME")
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{option} {path} cannot be written; expected a file in a folder that is there and may be written to")
+
+
+def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds: float, next_command: str) -> None:
     if summary.requests_computed or any(summary.made.values()):
         out.print(
             f"{summary.requests_computed} requests sent to models, {summary.requests_cached} answered from the cache; "
@@ -77,6 +98,7 @@ def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds:
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
         "Next\n"
+        f"{next_command}"
         f"  {f'{program} sql confident_errors':<42}  the mistakes a model was surest of\n"
         f"  {f'{program} show {shown}':<42}  the exact prompt that a model sees\n"
         f"  {'make ui':<42}  the assets in Dagster, the runs in MLflow",

@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> None:
     graph = build_definitions(project).resolve_asset_graph()
-    assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == sorted([*STAGES, "leaderboard"])
+    assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == sorted([*STAGES, "leaderboard", "regressions"])
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
         assert node.description
@@ -48,6 +48,7 @@ def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> Non
     chain = [graph.get(dg.AssetKey(name)) for name in [*STAGES, "leaderboard"]]
     for upstream, downstream in pairwise(chain):
         assert downstream.parent_keys == {upstream.key}
+    assert graph.get(dg.AssetKey("regressions")).parent_keys == {dg.AssetKey("task_metrics")}
     assert all(node.code_version for node in chain[:5])
 
 
@@ -71,8 +72,10 @@ def test_the_schedule_asks_for_one_run_a_model_and_range(project: Project) -> No
     assert schedule.cron_schedule == "30 2 * * *"
     assert schedule.execution_timezone == "Europe/Berlin"
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
-    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 31, 2, 30, tzinfo=UTC))
-    requests = schedule.evaluate_tick(context).run_requests
+    time = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
+    with dg.DagsterInstance.local_temp() as instance:
+        context = dg.build_schedule_context(instance=instance, scheduled_execution_time=time, resources=definitions.resources)
+        requests = schedule.evaluate_tick(context).run_requests
     assert [(request.tags[f"dagster/asset_partition_range_{end}"]) for request in requests for end in ("start", "end")] == [
         "one|a",
         "one|a",
@@ -111,8 +114,8 @@ def test_a_run_covers_neighbours_at_once_and_loads_each_model_once(project: Proj
 
 
 def test_a_stage_without_its_input_says_what_to_materialize(project: Project) -> None:
-    definitions = build_definitions(project)
     with dg.DagsterInstance.ephemeral() as instance:
+        definitions = build_definitions(project)
         result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
             instance=instance, asset_selection=[dg.AssetKey("sample_scores")], partition_key="one|a", raise_on_error=False
         )

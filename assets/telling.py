@@ -1,0 +1,47 @@
+"""What a suite's people are told: evaluations that failed, results that got worse, a night that was left out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import dagster as dg
+
+from assets.failures import run_messages
+from assets.ticks import evaluation_runs
+from eval_dagster.gate.records import GateResult
+from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
+from eval_dagster.notices import Kind, notify
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.project import Project
+
+
+def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, *, since: str | None, report: Path | None) -> list[str]:
+    """Send a notice of what got worse, and one of the evaluations that failed.
+
+    Args:
+        instance: That knows the evaluations.
+        project: Whose lake records the notices.
+        result: The suite, judged.
+        since: The tag of the runs that evaluated it; without one, nothing is known of them.
+        report: The page that shows more.
+
+    Returns:
+        What became of each notice; nothing where there is nothing to tell.
+    """
+    notices: list[tuple[Kind, tuple[str, str]]] = []
+    if result.with_verdict(Verdict.REGRESSED):
+        notices.append(("regression", regression_notice(result, report)))
+    if failures := _failures(instance, result.suite, since):
+        notices.append(("failure", failure_notice(result.suite, failures, report)))
+    outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
+    return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
+
+
+def tell_skipped(project: Project, suite: str, reason: str) -> None:
+    """Send a notice of a night that was left out."""
+    title, body = skipped_notice(suite, reason)
+    notify(project, suite, title=title, body=body, kind="skipped")
+
+
+def _failures(instance: dg.DagsterInstance, suite: str, since: str | None) -> Sequence[str]:
+    runs = evaluation_runs(instance, suite, since) if since else []
+    return [message for run in runs for message in run_messages(instance, run)]

@@ -1,0 +1,79 @@
+"""How a suite's gate is told on the command line, and to CI systems."""
+
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.gate.points import PREVIOUS
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.report.summaries import junit_xml
+from eval_dagster.report.summaries import markdown as markdown_summary
+from eval_dagster.report.wording import Tone, cause, interval, number, p_value, title, tone, verdict_line
+
+_COLUMNS = ("eval", "model", "metric", "baseline", "now", "difference", "95 % interval", "p (Holm)", "samples", "verdict", "what differs")
+_NUMBERS = ("baseline", "now", "difference", "p (Holm)", "samples")
+_STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
+_MOST_NAMED = 4
+
+
+def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | None) -> None:
+    """Write what a gate found into the files in which a CI system looks for it, each whole or not at all."""
+    for path, words in ((junit, junit_xml), (markdown, markdown_summary)):
+        if path is not None:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            temporary.write_text(words(result), "utf-8")
+            temporary.replace(path)
+
+
+def print_gate(result: GateResult, *, baseline: str) -> None:
+    """Print what changed against the baseline, what could not be compared and why, and the outcome in a line.
+
+    Args:
+        result: Of the suite.
+        baseline: As the suite names it.
+    """
+    changed = [*result.with_verdict(Verdict.REGRESSED), *result.with_verdict(Verdict.IMPROVED)]
+    if changed:
+        print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
+    rows = result.regressions
+    if baseline == PREVIOUS and all(row.materialized_at and not row.baseline for row in rows):
+        out.print(f"Gate      {result.suite}: nothing to compare with yet; a later result will be compared with these {len(rows)}")
+        return
+    out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], markup=False, soft_wrap=True)
+    incomparable = sorted(result.with_verdict(Verdict.NOT_COMPARABLE), key=lambda row: row.reason or "")
+    for reason, alike in groupby(incomparable, key=lambda row: row.reason):
+        out.print(f"          not comparable: {_names(list(alike))}: {reason}", markup=False, soft_wrap=True)
+
+
+def next_command(result: GateResult) -> str:
+    """The line that shows what got worse in full; empty where nothing did."""
+    regressed = result.with_verdict(Verdict.REGRESSED)
+    if not regressed:
+        return ""
+    worst = regressed[0]
+    command = f"{program_name()} compare {worst.model} {worst.baseline} --eval {worst.eval} --samples 50"
+    return f"  {command:<42}  the samples that flipped, with both answers\n"
+
+
+def _row(row: Regression) -> list[str]:
+    return [
+        row.eval,
+        row.model,
+        row.metric or "",
+        number(row.baseline_value),
+        number(row.value),
+        number(row.difference, "+"),
+        interval(row.ci_low, row.ci_high, "+"),
+        p_value(row.p_adjusted),
+        str(row.n_common),
+        row.verdict.value,
+        cause(row),
+    ]
+
+
+def _names(rows: Sequence[Regression]) -> str:
+    names = ", ".join(title(row) for row in rows[:_MOST_NAMED])
+    return f"{names} and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else names

@@ -1,0 +1,186 @@
+"""The asset `regressions` and its checks, on a suite of scripted models whose answers change."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.definitions import build_definitions
+from assets.instance import open_instance
+from assets.running import RunSummary, run_evaluation
+from eval_dagster.lake.catalog import read_rows
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.project import Project
+from task_defs import TASKS
+
+CONFIG = """
+    models:
+      calculator: {backend: scripted, function: "calculator.py:answer"}
+      sevens: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, limit: 20}
+      capitals: {task: capitals, limit: 2}
+    suites:
+      strict: {evals: [sums, capitals], models: [calculator, sevens]}
+      lenient: {evals: [sums], models: [calculator], gate: {severity: warn}}
+"""
+CALCULATOR = """
+    import re
+
+    def answer(request):
+        if request.choices is not None:
+            return [float(-len(choice)) for choice in request.choices]
+        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
+        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        return f" {right + WRONG(right)}"
+"""
+REGRESSIONS = dg.AssetKey("regressions")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
+    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    _calculator(tmp_path, wrong="False")
+    return _open(tmp_path)
+
+
+def _open(folder: Path) -> Project:
+    return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+
+
+def _calculator(folder: Path, *, wrong: str) -> None:
+    (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG(right)", f"int({wrong})"))
+
+
+def _night(project: Project, suite: str, *, wrong: str = "False") -> RunSummary:
+    _calculator(project.folder, wrong=wrong)
+    evals, models = project.select(suite=suite)
+    return run_evaluation(_open(project.folder), evals, models, suite=suite)
+
+
+def _checks(project: Project, run_id: str) -> dict[str, Any]:
+    """The evaluations of checks in a run, by name."""
+    with open_instance(project.home) as instance:
+        entries = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+        found = [entry.dagster_event.asset_check_evaluation_data for entry in entries if entry.dagster_event]
+    return {evaluation.check_name: evaluation for evaluation in found}
+
+
+def _status(project: Project, run_id: str) -> dg.DagsterRunStatus:
+    with open_instance(project.home) as instance:
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        return run.status
+
+
+def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) -> None:
+    first = _night(project, "strict")
+    assert first.gate is not None
+    assert not first.failures
+    assert {row.verdict for row in first.gate.regressions} == {Verdict.NOT_COMPARABLE}
+    assert not first.gate.is_failed
+    assert _status(project, first.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
+
+    second = _night(project, "strict", wrong="right % 3 == 0")
+    assert second.gate is not None
+    assert second.gate.is_failed
+    assert not second.failures, "the gate did its work"
+    [worse] = second.gate.with_verdict(Verdict.REGRESSED)
+    assert (worse.eval, worse.model, worse.cause) == ("sums", "calculator", "model")
+    gate_run = second.run_ids[-1]
+    assert _status(project, gate_run) is dg.DagsterRunStatus.FAILURE
+    checks = _checks(project, gate_run)
+    assert list(checks) == ["nothing_regressed_in_strict"], "a suite's gate runs the check of that suite alone"
+    evaluation = checks["nothing_regressed_in_strict"]
+    assert not evaluation.passed
+    assert evaluation.blocking
+    assert evaluation.severity is dg.AssetCheckSeverity.ERROR
+    assert "sums" in evaluation.description
+    assert "calculator" in evaluation.description
+    [row] = evaluation.metadata["regressed"].records
+    assert (row.data["eval"], row.data["model"], row.data["cause"]) == ("sums", "calculator", "model")
+    assert row.data["difference"] < -0.2
+    assert evaluation.metadata["n_regressed"].value == 1
+
+    third = _night(project, "strict")
+    assert third.gate is not None
+    assert not third.gate.with_verdict(Verdict.REGRESSED)
+    assert third.requests_computed == 0
+    assert _status(project, third.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
+    assert _checks(project, third.run_ids[-1])["nothing_regressed_in_strict"].passed
+
+
+def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
+    _night(project, "lenient")
+    second = _night(project, "lenient", wrong="right % 3 == 0")
+    assert second.gate is not None
+    assert second.gate.with_verdict(Verdict.REGRESSED)
+    assert not second.gate.is_failed
+    evaluation = _checks(project, second.run_ids[-1])["nothing_regressed_in_lenient"]
+    assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.WARN
+    assert _status(project, second.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
+
+
+def test_materialized_by_hand_it_judges_every_suite(project: Project) -> None:
+    _night(project, "strict")
+    _night(project, "strict", wrong="right % 3 == 0")
+    with open_instance(project.home) as instance:
+        job = build_definitions(project).resolve_implicit_global_asset_job_def()
+        result = job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], raise_on_error=False)
+        latest = instance.get_latest_materialization_event(REGRESSIONS)
+    assert not result.success
+    checks = _checks(project, result.run_id)
+    assert {name: evaluation.passed for name, evaluation in checks.items()} == {
+        "nothing_regressed_in_strict": False,
+        "nothing_regressed_in_lenient": False,
+    }
+    assert latest is not None
+    materialization = latest.asset_materialization
+    assert materialization is not None
+    assert materialization.metadata["dagster/row_count"].value == 5
+    assert materialization.metadata["n_regressed"].value == 2
+    assert "strict: " in str(materialization.metadata["summary"].value)
+    assert {row.data["suite"] for row in materialization.metadata["all_results"].records} == {"strict", "lenient"}
+    rows = read_rows(project.lake, "select suite, verdict, count(*) as n from regressions group by all order by all")
+    assert [(row["suite"], row["n"]) for row in rows if row["verdict"] == "regressed"] == [("lenient", 1), ("strict", 1)]
+
+
+def test_a_check_alone_reads_what_was_judged(project: Project) -> None:
+    name = "nothing_regressed_in_lenient"
+    check = dg.AssetSelection.checks(dg.AssetCheckKey(REGRESSIONS, name))
+    with open_instance(project.home) as instance:
+        definitions = dg.Definitions.merge(build_definitions(project), dg.Definitions(jobs=[dg.define_asset_job("check_alone", check)]))
+        run = definitions.resolve_job_def("check_alone").execute_in_process(instance=instance, raise_on_error=False)
+    evaluation = _checks(project, run.run_id)[name]
+    assert run.success
+    assert not evaluation.passed
+    assert "not judged yet" in evaluation.description
+
+
+def test_an_evaluation_that_fails_is_no_regression_and_hides_none(project: Project) -> None:
+    _night(project, "strict")
+    (project.folder / "calculator.py").write_text("raise OSError('the weights are gone')")
+    evals, models = project.select(suite="strict")
+    broken = run_evaluation(_open(project.folder), evals, models, suite="strict")
+    assert len(broken.failures) == 2
+    assert broken.gate is not None
+    assert not broken.gate.is_failed
+    reasons = {(row.eval, row.model): row.reason for row in broken.gate.with_verdict(Verdict.NOT_COMPARABLE)}
+    assert "the weights are gone" in str(reasons["sums", "calculator"])
+    assert "the weights are gone" in str(reasons["capitals", "calculator"])
+    notices = read_rows(project.lake, "select kind, title, body from notices")
+    assert [notice["kind"] for notice in notices] == ["failure"]
+    assert "the weights are gone" in notices[0]["body"]
+
+
+def test_a_part_of_a_suite_is_judged_with_what_was_evaluated_last(project: Project) -> None:
+    _night(project, "strict")
+    _calculator(project.folder, wrong="right % 3 == 0")
+    part = run_evaluation(_open(project.folder), ["sums"], ["calculator"], suite="strict")
+    assert part.gate is not None
+    assert [row.eval for row in part.gate.with_verdict(Verdict.REGRESSED)] == ["sums"]
+    assert not any("not evaluated in this run" in str(row.reason) for row in part.gate.regressions)

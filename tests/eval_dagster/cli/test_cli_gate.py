@@ -1,0 +1,130 @@
+"""`run --suite`: what got worse, on the screen, in files for CI systems, in a notice, and as an exit status."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+CONFIG = """
+    models:
+      calculator: {backend: scripted, function: "calculator.py:answer"}
+      sevens: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, limit: 20}
+      capitals: {task: capitals, limit: 2}
+    suites:
+      nightly: {evals: [sums, capitals], models: [calculator, sevens], notify: [GATE_HOOK]}
+"""
+CALCULATOR = """
+    import re
+
+    def answer(request):
+        if request.choices is not None:
+            return [float(-len(choice)) for choice in request.choices]
+        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
+        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        return f" {right + WRONG}"
+"""
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a server, and the notices that it was sent."""
+    notices: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            notices.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"json://127.0.0.1:{server.server_address[1]}/hook", notices
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gate")
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cli(folder: Path, received: tuple[str, list[dict[str, Any]]]) -> Run:
+    def run(*arguments: str, wrong: str = "0") -> "subprocess.CompletedProcess[str]":
+        (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG", f"int({wrong})"))
+        environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
+        environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "GATE_HOOK": received[0]}
+        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize("option", ["--junit", "--markdown"])
+def test_a_summary_of_no_suite_is_wrong_usage(cli: Run, folder: Path, option: str) -> None:
+    alone = cli("run", option, str(folder / "summary"))
+    assert alone.returncode == 2
+    assert f"{option} tells what the gate of a suite found; name the suite: --suite NAME" in alone.stderr
+
+
+def test_a_summary_that_cannot_be_written_is_said_before_anything_runs(cli: Run, folder: Path) -> None:
+    nowhere = cli("run", "--suite", "nightly", "--junit", str(folder / "none" / "gate.xml"))
+    assert nowhere.returncode == 2
+    assert "gate.xml cannot be written" in nowhere.stderr
+    assert not (folder / ".eval_dagster" / "lake").exists()
+
+
+def test_three_nights(cli: Run, folder: Path, received: tuple[str, list[dict[str, Any]]]) -> None:
+    address, notices = received
+    junit, markdown = folder / "gate.xml", folder / "gate.md"
+    first = cli("run", "--suite", "nightly", "--junit", str(junit))
+    assert first.returncode == 0, first.stderr
+    assert "nightly: nothing to compare with yet; a later result will be compared with these 4" in first.stdout
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    assert notices == []
+
+    second = cli("run", "--suite", "nightly", "--junit", str(junit), "--markdown", str(markdown), wrong="right % 3 == 0")
+    assert second.returncode == 1
+    assert "failed" not in second.stderr, "the evaluation and the gate did their work"
+    assert "nightly: 1 of 4 results regressed: sums on calculator (exact_number -" in second.stdout
+    table = [line for line in second.stdout.splitlines() if "│ sums" in line and "regressed" in line]
+    assert len(table) == 1
+    assert "model" in table[0].split("│")[-2]
+    next_line = next(line for line in second.stdout.splitlines() if "the samples that flipped" in line)
+    command = next_line.split("  the samples")[0].split("compare", 1)[1].split()
+    shown = cli("compare", *command, wrong="right % 3 == 0")
+    assert shown.returncode == 0, shown.stderr
+    assert "regressed" in shown.stdout
+    root = ElementTree.parse(junit).getroot()
+    assert (root.get("tests"), root.get("failures")) == ("4", "1")
+    [failed] = root.iterfind(".//testcase[failure]")
+    assert failed.get("classname") == "nightly.sums"
+    assert "1 of 4 results regressed" in markdown.read_text("utf-8")
+    assert not list(folder.glob(".gate*")), "no unfinished file is left"
+    [notice] = notices
+    assert "nightly" in notice["title"]
+    assert "sums" in notice["message"]
+    assert address not in second.stdout + second.stderr
+
+    third = cli("run", "--suite", "nightly", "--junit", str(junit))
+    assert third.returncode == 0, third.stdout + third.stderr
+    assert "0 requests sent to models" in third.stdout
+    assert ElementTree.parse(junit).getroot().get("failures") == "0"
+    assert len(notices) == 1
