@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 
 from eval_dagster.config import GateConfig
 from eval_dagster.errors import EvalDagsterError
@@ -10,6 +11,7 @@ from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.comparing import MetricComparison, changed_samples, compare_points, overall
+from eval_dagster.gate.noise import measured_noise
 from eval_dagster.gate.points import Point, PointName, history
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.gate.results import known_looks
@@ -49,19 +51,14 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     baseline = Baseline.parse(settings.baseline, list(project.config.models))
     known = known_looks(project.lake, suite)
     attempts = Attempts(read_attempts(project.lake), since=since)
-    findings = [
-        finding
-        for eval_name in evals
-        for model in models
-        for finding in _guarded(_Partition(project, suite, settings.gate, eval_name, model), baseline, attempts)
-    ]
+    findings: list[_Finding] = []
+    looks: list[Look] = []
     warnings: list[str] = []
-    looks = [
-        look
-        for eval_name in evals
-        for model in models
-        for look in _looks(_Partition(project, suite, settings.gate, eval_name, model), known, warnings)
-    ]
+    for eval_name in evals:
+        for model in models:
+            partition = _Partition(project, suite, settings.gate, eval_name, model)
+            findings += _guarded(partition, baseline, attempts)
+            looks += _looks(partition, known, warnings)
     compared = [(each.row, each.case) for each in findings if each.case is not None]
     judgements = iter(judge_suite([case for _, case in compared], alpha=settings.gate.alpha))
     rows: list[Regression] = []
@@ -94,6 +91,11 @@ class _Partition:
     gate: GateConfig
     eval_name: str
     model: str
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """All its materializations, the oldest first. Raises `LakeError` where the newest is damaged."""
+        return history(self.project.lake, self.eval_name, self.model)
 
     def current(self) -> Point | None:
         """The result in question. Raises `LakeError` where it is damaged."""
@@ -146,6 +148,7 @@ class _Partition:
 
     def _compared(self, each: MetricComparison) -> _Finding:
         known = each.comparison
+        noise = measured_noise(each.a, self.points, each.metric)
         row = replace(
             self.incomparable("", each.a, each.b),
             metric=each.metric,
@@ -161,10 +164,16 @@ class _Partition:
             n_only_value=known.n_only_a,
             n_only_baseline=known.n_only_b,
             min_detectable=known.min_detectable,
+            noise_floor=None if noise is None else noise.difference,
             higher_is_better=each.higher_is_better,
             cause=", ".join(each.causes),
         )
-        case = Case(comparison=known, higher_is_better=each.higher_is_better, smallest_difference=self.gate.smallest_difference)
+        case = Case(
+            comparison=known,
+            higher_is_better=each.higher_is_better,
+            smallest_difference=self.gate.smallest_difference,
+            noise_floor=0.0 if noise is None else noise.difference,
+        )
         return _Finding(row=row, case=case, changes=list(self._changes(each)))
 
     def _changes(self, each: MetricComparison) -> Iterator[ChangedSample]:
@@ -207,9 +216,8 @@ def _looks(partition: _Partition, known: Mapping[LookKey, Look], warnings: list[
     """How a score got where it is; what fails is a warning, since the verdict does not depend on it."""
     name = f"{partition.eval_name}|{partition.model}"
     try:
-        points = history(partition.project.lake, partition.eval_name, partition.model)
         metrics = partition.project.task(partition.eval_name).METRICS
-        return list(find_looks(points, metrics, suite=partition.suite, alpha=partition.gate.alpha, known=known))
+        return list(find_looks(partition.points, metrics, suite=partition.suite, alpha=partition.gate.alpha, known=known))
     except Exception as error:  # the boundary between one partition and the next
         warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
         return []

@@ -45,10 +45,15 @@ class Point:
         """Its rows of `metrics`."""
         return read_rows(self.metrics.path)
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether its scores are still in the lake."""
+        return self._scores_path.exists()
+
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
         """Its rows of `scores`. Raises `LakeError` where they are gone."""
-        if not self._scores_path.exists():
+        if not self.has_scores:
             raise self._gone("scores")
         return read_rows(self._scores_path)
 

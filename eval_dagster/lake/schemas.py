@@ -87,6 +87,7 @@ SCORES = pa.schema(
         pa.field("subject", pa.string()),
         pa.field("metric", pa.string()),
         pa.field("value", pa.float64()),
+        pa.field("text_values", pa.list_(pa.float64())),
         pa.field("error", pa.string()),
     ]
 )

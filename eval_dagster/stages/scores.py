@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +32,14 @@ from eval_dagster.versions import code_version, module_version, package_versions
 
 _PREVIEW = ("sample_id", "subject", "metric", "value", "error")
 _CONTENT = ("sample_id", "cluster", "metric", "value", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedScore(Score):
+    """The mean over several texts of a prompt. Apart from `Score`, on which the code of every metric depends."""
+
+    text_values: tuple[float, ...]
+    """Of each text: how much they differ tells how much chance there is in the mean."""
 
 
 def materialize_scores(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:
@@ -93,7 +102,7 @@ def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completi
             scores.append(Score(metric=metric.NAME, value=None, error=error))
             continue
         try:
-            scores += [_finite(name, value) for name, value in _values(metric, views).items()]
+            scores += _values(metric, views)
         except RequirementError:
             raise  # nothing of the sample's: kept as its error, it would stay when what is missing is there
         except Exception as problem:  # the one boundary behind which metrics may fail
@@ -102,13 +111,13 @@ def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completi
     return scores
 
 
-def _finite(name: str, value: float) -> Score:
+def _finite(name: str, value: float, texts: Sequence[float] = ()) -> Score:
     if math.isfinite(value):
-        return Score(metric=name, value=value)
+        return RepeatedScore(metric=name, value=value, text_values=tuple(texts)) if len(texts) > 1 else Score(metric=name, value=value)
     return Score(metric=name, value=None, error=f"the metric gave {value}, which is no number that can be averaged")
 
 
-def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood]) -> dict[str, float]:
+def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood]) -> list[Score]:
     kind = response_kind(metric)
     for view in views:
         if kind is None or not isinstance(view, kind):
@@ -116,12 +125,15 @@ def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood
                 f"the metric {metric.__name__} cannot score a {type(view).__name__}; choose one for this response type"
             )
     if issubclass(metric, RepeatedMetric):
-        return _named(metric, metric().calculate_all([view for view in views if isinstance(view, Completion)]))
+        of_all = _named(metric, metric().calculate_all([view for view in views if isinstance(view, Completion)]))
+        return [_finite(name, value) for name, value in of_all.items()]
     named = [_named(metric, metric().calculate(view)) for view in views]
     if any(values.keys() != named[0].keys() for values in named):
         raise DataError(f"the metric {metric.NAME} gave other names for one text of a prompt than for another; expected the same for all")
-    combine = math.fsum if issubclass(metric, CorpusMetric) else fmean
-    return {name: combine(values[name] for values in named) for name in named[0]}
+    by_name = {name: [values[name] for values in named] for name in named[0]}
+    if issubclass(metric, CorpusMetric):
+        return [_finite(name, math.fsum(values)) for name, values in by_name.items()]
+    return [_finite(name, fmean(values), values) for name, values in by_name.items()]
 
 
 def _named(metric: type[BaseMetric], result: object) -> dict[str, float]:
@@ -162,6 +174,7 @@ def _score_rows(project: Project, eval_name: str, model: str, prompts: LakeFile,
                 "subject": prompt["subject"],
                 "metric": score.metric,
                 "value": score.value,
+                "text_values": list(score.text_values) if isinstance(score, RepeatedScore) else None,
                 "error": score.error,
                 "retryable": score.retryable,  # counted with the file, and no column of it
             }

@@ -50,10 +50,10 @@ ANSWERS = """
 """
 CONFIG = """
     models:
-      one: {{backend: scripted, function: "one.py:answer"}}
+      one: {{backend: scripted, function: "one.py:answer", generation: {{temperature: 1.0}}}}
       two: {{backend: scripted, function: "two.py:answer"}}
     evals:
-      left: {{task: "left.py:Numbers"}}
+      left: {{task: "left.py:Numbers", num_samples: {texts}}}
       right: {{task: "right.py:Numbers"}}
     suites:
       nightly: {{evals: [left, right], models: {models}, baseline: "{baseline}", gate: {{{gate}}}}}
@@ -68,20 +68,20 @@ class Nights:
         self.home = folder / "home"
         self._write_files()
 
-    def project(self, *, models: str = "[one]", baseline: str = "previous", gate: str = "") -> Project:
-        self._write("evals.yaml", CONFIG.format(models=models, baseline=baseline, gate=gate))
+    def project(self, *, models: str = "[one]", baseline: str = "previous", gate: str = "", texts: int = 1) -> Project:
+        self._write("evals.yaml", CONFIG.format(models=models, baseline=baseline, gate=gate, texts=texts))
         return Project.open({}, config_path=self.folder / "evals.yaml", home=self.home)
 
     def evaluate(
-        self, *, models: Sequence[str] = ("one",), evals: Sequence[str] = ("left", "right"), **files: Any
+        self, *, models: Sequence[str] = ("one",), evals: Sequence[str] = ("left", "right"), texts: int = 1, **files: Any
     ) -> tuple[list[StageResult], list[StageFailure]]:
-        """One night with the files as `_write_files` makes them."""
+        """One night with the files as `_write_files` makes them, and so many texts a prompt of `left`."""
         self._write_files(**files)
         partitions = [(name, model) for name in evals for model in models]
-        outcomes = list(evaluate(self.project(), partitions, stages=set(STAGES), run_id="night", reporter=SilentReporter()))
+        outcomes = list(evaluate(self.project(texts=texts), partitions, stages=set(STAGES), run_id="night", reporter=SilentReporter()))
         return [each for each in outcomes if isinstance(each, StageResult)], [each for each in outcomes if isinstance(each, StageFailure)]
 
-    def judge(self, *, since: datetime | None = None, **settings: str) -> GateResult:
+    def judge(self, *, since: datetime | None = None, **settings: Any) -> GateResult:
         return judge(self.project(**settings), "nightly", run_id="gate", since=since)
 
     def _write_files(

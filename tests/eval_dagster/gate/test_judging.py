@@ -1,9 +1,11 @@
 """A suite night by night: verdicts, baselines, causes, and results that cannot be compared."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from judged_project import Nights, now, row
+from scipy.stats import t as student
 
 from eval_dagster.gate.points import history
 from eval_dagster.gate.results import current_result, past_results, write_result
@@ -133,6 +135,43 @@ def test_what_was_not_evaluated_in_this_run_does_not_pass_for_it(nights: Nights)
     assert row(result).verdict is Verdict.REGRESSED
     assert row(result, "right", metric=None).verdict is Verdict.NOT_COMPARABLE
     assert (row(result, "right", metric=None).reason or "").startswith("was not evaluated in this run")
+
+
+ODD_CALLS_FAIL = """global calls
+        calls = globals().get("calls", 0) + 1
+        if number < {upto} and calls % 2:
+            return "wrong"
+"""
+
+
+def test_what_several_texts_of_a_prompt_differ_by_is_no_change(nights: Nights) -> None:
+    nights.evaluate(texts=2, raising=ODD_CALLS_FAIL.format(upto=40))
+    nights.evaluate(texts=2, raising=ODD_CALLS_FAIL.format(upto=40), wrong=range(4))
+    found = row(nights.judge(texts=2))
+    # Each of 40 samples has one text right and one wrong, a variance of 1/2: sqrt(2 / 2 * 40 * 1/2) / 40, less those that are all wrong.
+    assert found.noise_floor == pytest.approx(student.ppf(0.975, 36) * (36 / 2) ** 0.5 / 40)
+    assert found.difference == pytest.approx(-2 / 40)
+    assert found.verdict is Verdict.NO_CHANGE_SEEN
+    assert row(nights.judge(texts=2), "right").noise_floor is None, "one text a prompt, always answered from the cache"
+
+
+def test_runs_of_the_same_versions_tell_the_noise_where_there_is_one_text(nights: Nights) -> None:
+    nights.evaluate(wrong=range(30))
+    drawn = """Path = __import__("pathlib").Path
+        mark = Path(__file__).with_name("second")
+        if number == 39 and mark.exists():
+            return "wrong"
+"""
+    nights.evaluate(raising=drawn)
+    (nights.folder / "second").touch()
+    shutil.rmtree(nights.home / "lake" / "response_cache")
+    for path in (nights.home / "lake" / "responses").rglob("*.parquet"):
+        path.unlink()
+    nights.evaluate(raising=drawn)
+    found = row(nights.judge())
+    # One of 40 samples was right and then wrong: a variance of 1/2 with one degree of freedom.
+    assert found.noise_floor == pytest.approx(student.ppf(0.975, 1) / 40)
+    assert found.verdict is Verdict.IMPROVED
 
 
 def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> None:

@@ -16,7 +16,7 @@ from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, Score
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.scores import score_response
+from eval_dagster.stages.scores import RepeatedScore, score_response
 from eval_dagster.statistics import estimate_mean
 from eval_dagster.tasks.base import BaseTask
 
@@ -102,7 +102,7 @@ def _found(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str | None
 def test_several_texts_of_a_prompt_are_averaged_summed_or_seen_at_once() -> None:
     scores = score_response([Right, ErrorRate, AnyRight], _texts("abcd", "abxx", "xxxx", "abcd"), None)
     assert scores == [
-        Score(metric="right", value=0.5),
+        RepeatedScore(metric="right", value=0.5, text_values=(1.0, 0.0, 0.0, 1.0)),
         Score(metric="error_rate/all", value=16.0),
         Score(metric="error_rate/wrong", value=6.0),
         Score(metric="any_right", value=1.0),

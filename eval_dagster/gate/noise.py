@@ -1,0 +1,62 @@
+"""How much two runs of the same model differ where answers are drawn at random: what a difference must exceed to be one of the model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from eval_dagster.gate.comparing import overall
+from eval_dagster.gate.points import Point, metric_versions
+from eval_dagster.paired_suites import NoiseFloor, noise_floor
+
+
+def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:
+    """Measure the noise of a metric that is a mean, from the texts of each prompt, or else from runs of the same versions.
+
+    Args:
+        point: The result in question.
+        others: All materializations of its eval for its model. Those count that were made of the same versions and have other answers;
+            the same answers come from the cache, and tell nothing.
+        metric: Its name.
+
+    Returns:
+        None where no prompt was answered twice under this metric.
+
+    Raises:
+        LakeError: The scores of one are gone.
+    """
+    if point.metrics.info.inputs.get("model_outputs") is None or metric not in overall(point):
+        return None
+    is_macro = overall(point)[metric]["aggregation"] == "macro"
+    rows = point.scores_by_metric.get(metric, {})
+    texts = [row.get("text_values") or () for row in rows.values()]
+    most = max(map(len, texts), default=0)
+    if most > 1:
+        return noise_floor(_matrix(texts, most), texts=most, subjects=_subjects(rows) if is_macro else None)
+    repeats = [point, *_repeats(point, others, metric)]
+    if len(repeats) == 1:
+        return None
+    columns = [each.scores_by_metric.get(metric, {}) for each in repeats]
+    values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
+    return noise_floor(_matrix(values, len(columns)), subjects=_subjects(rows) if is_macro else None)
+
+
+def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
+    """One materialization for each set of answers that the same versions gave, other than those of the point."""
+    found: dict[str, Point] = {}
+    for other in others:
+        is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
+        answers = other.metrics.info.inputs.get("model_outputs")
+        if is_same and answers is not None and other.has_scores:
+            found[answers] = other
+    found.pop(point.metrics.info.inputs["model_outputs"], None)
+    return list(found.values())
+
+
+def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """One row a sample; NaN where there is no value."""
+    return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
+
+
+def _subjects(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [row["subject"] for row in rows.values()]
