@@ -10,7 +10,7 @@ import re
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +76,39 @@ class Tracker:
                 run_id = str(run.info.run_id)
                 if run.info.status != "FINISHED":
                     self._complete(run, result)
+                return run_id
+
+    def log_file(self, run_id: str, path: Path) -> None:
+        """Add a file to a run; one of the same name is replaced.
+
+        Raises:
+            TrackingError: There is no such run, or MLflow cannot be reached.
+        """
+        with self._failures(f"add {path.name} to run {run_id}"):
+            self._client.log_artifact(run_id, str(path))
+
+    def log_page(self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+        """Make sure that a page has a run of its own, and give its MLflow run id.
+
+        Args:
+            path: The page; one of the same name in the run is replaced.
+            key: Names the page: the same key always gives the same run. No quotes.
+            run_name: What the MLflow UI lists.
+            tags: Shown with the run.
+
+        Raises:
+            TrackingError: MLflow cannot be reached or refuses something.
+        """
+        with self._failures(f"log {run_name!r}"):
+            client = self._client
+            with self._lock():
+                experiment_id = self._experiment_id()
+                run = self._find_run(experiment_id, key) or client.create_run(
+                    experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=run_name
+                )
+                run_id = str(run.info.run_id)
+                client.log_artifact(run_id, str(path))
+                client.set_terminated(run_id, "FINISHED")
                 return run_id
 
     def prepare(self) -> str:

@@ -91,13 +91,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
     """
     evals, models = project.select(suite=result.suite)
-    points: dict[tuple[str, str], list[Point]] = {}
-    damages: dict[tuple[str, str], str] = {}
-    for key in [(eval_name, model) for eval_name in evals for model in models]:
-        try:
-            points[key] = history(project.lake, *key)[-MOST_POINTS:]
-        except EvalDagsterError as error:
-            damages[key] = str(error)
+    points, damages = _points(project, result.suite)
     problems = damages | {(row.eval, row.model): row.reason for row in result.regressions if row.reason and row.difference is None}
     current = {key: found[-1] for key, found in points.items() if found}
     return Contents(
@@ -115,6 +109,24 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             **{f"model {name}": project.model(name).model_dump(mode="json", exclude_defaults=True) for name in models},
         },
     )
+
+
+def histories(project: Project, suite: str) -> list[History]:
+    """The headline scores of a suite over their materializations; those that are damaged are left out."""
+    return [_history(found) for found in _points(project, suite)[0].values() if found]
+
+
+def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
+    """The newest points of each eval and model, the oldest first; and what is damaged."""
+    evals, models = project.select(suite=suite)
+    points: dict[tuple[str, str], list[Point]] = {}
+    damages: dict[tuple[str, str], str] = {}
+    for key in [(eval_name, model) for eval_name in evals for model in models]:
+        try:
+            points[key] = history(project.lake, *key)[-MOST_POINTS:]
+        except EvalDagsterError as error:
+            damages[key] = str(error)
+    return points, damages
 
 
 def _standings(found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:

@@ -1,18 +1,55 @@
-"""Reports in the home: a page a judgement, and the newest one under a name that stays."""
+"""Reports in the home, a page a judgement and the newest under a name that stays; and the same in MLflow."""
 
 import os
 import secrets
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 
+from eval_dagster.errors import TrackingError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
-from eval_dagster.report.contents import collect
+from eval_dagster.report.contents import collect, histories
 from eval_dagster.report.page import render
+from eval_dagster.report.plots import history_png
+from eval_dagster.report.wording import tone, verdict_line
 
 LATEST = "latest.html"
 """The newest page of a suite."""
+PICTURE = "score_history.png"
+"""The artifact of a result's MLflow run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Where the report of a result is to be found."""
+
+    page: Path | None
+    """Null where it could not be written."""
+    mlflow_link: str | None
+    """Its run in MLflow; null where that is out of reach."""
+    warnings: Sequence[str]
+    """What went wrong."""
+
+
+def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Report:
+    """Write the page of a result and see that MLflow has it; whatever fails is a warning, since the result stands without.
+
+    Args:
+        project: Whose lake is read.
+        result: The suite, judged.
+        run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
+    """
+    try:
+        page = write_report(project, result, run_ids=run_ids)
+    except Exception as error:  # the boundary between a result and what is told of it
+        return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {type(error).__name__}: {error}"])
+    try:
+        return Report(page=page, mlflow_link=track_report(project, result, page), warnings=[])
+    except TrackingError as error:
+        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {error}"])
 
 
 def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Path:
@@ -33,6 +70,29 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
     for each in (path, folder / LATEST):
         _write(each, page)
     return path
+
+
+def track_report(project: Project, result: GateResult, page: Path) -> str:
+    """Log the page as a run of its own, `<suite> · report`, and to the run of each result the picture of its history.
+
+    Returns:
+        The address of the report's run.
+
+    Raises:
+        TrackingError: MLflow cannot be reached or refuses something.
+    """
+    judged_at = result.judged_at.astimezone(UTC).isoformat()
+    tags = {"suite": result.suite, "judged_at": judged_at, "verdict": verdict_line(result), "tone": tone(result).value}
+    run_id = project.tracker.log_page(
+        page, key=f"report/{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags={**tags, "dagster_run_id": result.run_id}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / PICTURE
+        for history in histories(project, result.suite):
+            if history.mlflow_run is not None:
+                picture.write_bytes(history_png(history.points, title=history.title, metric=history.metric))
+                project.tracker.log_file(history.mlflow_run, picture)
+    return project.tracker.run_link(run_id)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,7 +1,6 @@
 """The page of a suite's night, made from a lake that the stages wrote."""
 
 import re
-from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from eval_dagster.report.contents import collect
 from eval_dagster.report.flips import MOST_SHOWN
 from eval_dagster.report.page import render
 from eval_dagster.report.wording import number
-from eval_dagster.report.writing import write_report
 
 
 @pytest.fixture(scope="module")
@@ -200,18 +198,6 @@ def test_costs_are_those_of_the_runs_asked_for(nights: Nights, project: Project,
     assert collect(project, result).costs == again
     said = Page(render(collect(project, result))).text("header#")
     assert "0 requests computed 1,080 from the cache" in said
-
-
-def test_pages_are_kept_and_the_newest_has_a_name(project: Project, result: GateResult) -> None:
-    first = write_report(project, result)
-    later = replace(result, judged_at=result.judged_at.replace(year=result.judged_at.year + 1), regressions=[])
-    second = write_report(project, later)
-    folder = project.home / "reports" / "nightly"
-    assert first.parent == second.parent == folder
-    assert {path.name for path in folder.iterdir()} == {first.name, second.name, "latest.html"}
-    assert (folder / "latest.html").read_bytes() == second.read_bytes() != first.read_bytes()
-    assert first.name == f"{result.judged_at:%Y-%m-%dT%H-%M-%S-%fZ}.html"
-    assert write_report(project, result) == first
 
 
 def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:

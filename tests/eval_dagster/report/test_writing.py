@@ -1,0 +1,101 @@
+"""Reports in the home and in MLflow."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+from PIL import Image
+from scripted_nights import Nights
+
+from eval_dagster.gate.judging import judge
+from eval_dagster.gate.records import GateResult
+from eval_dagster.project import Project
+from eval_dagster.report.writing import report, write_report
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    nights = Nights(tmp_path_factory.mktemp("nights"))
+    nights.run()
+    nights.run(capitals=0.4)
+    return nights.project()
+
+
+@pytest.fixture
+def result(project: Project) -> GateResult:
+    return judge(project, "nightly", run_id="gate")
+
+
+@pytest.fixture
+def client(project: Project) -> MlflowClient:
+    return MlflowClient(tracking_uri=f"sqlite:///{project.home / 'mlflow.db'}")
+
+
+def _reports(client: MlflowClient) -> list[str]:
+    experiment = client.get_experiment_by_name("eval_dagster")
+    assert experiment is not None
+    return [run.info.run_id for run in client.search_runs([experiment.experiment_id], "attributes.run_name = 'nightly · report'")]
+
+
+def test_pages_are_kept_and_the_newest_has_a_name(project: Project, result: GateResult) -> None:
+    first = write_report(project, result)
+    later = replace(result, judged_at=result.judged_at.replace(year=result.judged_at.year + 1), regressions=[])
+    second = write_report(project, later)
+    folder = project.home / "reports" / "nightly"
+    assert first.parent == second.parent == folder
+    assert {path.name for path in folder.iterdir()} == {first.name, second.name, "latest.html"}
+    assert (folder / "latest.html").read_bytes() == second.read_bytes() != first.read_bytes()
+    assert first.name == f"{result.judged_at:%Y-%m-%dT%H-%M-%S-%fZ}.html"
+    assert write_report(project, result) == first
+
+
+def test_mlflow_has_the_page_and_the_pictures(project: Project, result: GateResult, client: MlflowClient, tmp_path: Path) -> None:
+    before = _reports(client)
+    found = report(project, result)
+    assert found.warnings == []
+    assert found.page is not None
+    (run_id,) = set(_reports(client)) - set(before)
+    assert str(found.mlflow_link).endswith(f"/runs/{run_id}")
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert (run.data.tags["suite"], run.data.tags["tone"]) == ("nightly", "bad")
+    assert run.data.tags["verdict"].startswith("1 of 6 results regressed: capitals on mine")
+    page = client.download_artifacts(run_id, found.page.name, str(tmp_path))
+    assert Path(page).read_bytes() == found.page.read_bytes()
+
+    metrics = project.lake.require("metrics", "task_metrics", "capitals", "mine")
+    result_run = metrics.info.inputs["mlflow_run"]
+    picture = client.download_artifacts(result_run, "score_history.png", str(tmp_path))
+    with Image.open(picture) as image:
+        assert image.size == (570, 300)
+    assert client.get_run(result_run).data.metrics["accuracy"] < 0.7
+
+    again = report(project, result)
+    assert again.mlflow_link == found.mlflow_link
+    assert len(_reports(client)) == len(before) + 1
+
+
+def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResult, tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(
+        project.config_path.read_text().replace("models:", "mlflow: {tracking_uri: 'http://127.0.0.1:9'}\nmodels:", 1)
+    )
+    for name in ("mine.py", "other.py", "gone.py"):
+        (tmp_path / name).write_text("def answer(request):\n    return ''\n")
+    far = Project.open(project.tasks, config_path=tmp_path / "evals.yaml", home=project.home)
+    found = report(far, result)
+    assert found.page is not None
+    assert found.page.exists()
+    assert found.mlflow_link is None
+    (warning,) = found.warnings
+    assert warning.startswith("the report of nightly is not in MLflow: MLflow at http://127.0.0.1:9 could not")
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(project: Project, result: GateResult, tmp_path: Path) -> None:
+    """Where the reports should lie, there is a file."""
+    elsewhere = replace(project, home=tmp_path)
+    (tmp_path / "reports").write_text("in the way")
+    found = report(elsewhere, result)
+    assert (found.page, found.mlflow_link) == (None, None)
+    (warning,) = found.warnings
+    assert warning.startswith("no report of nightly: ")
