@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.comparing import overall
 from eval_dagster.gate.points import Point, PointName, history, metric_versions
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GateResult, Look, Regression
+from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.costs import Cost, costs_of
 from eval_dagster.report.flips import Flips, flips_of
@@ -40,14 +42,17 @@ class Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A headline score over its materializations."""
+    """A score over its materializations."""
 
     eval: str
     model: str
     metric: str
     points: Sequence[ScorePoint]
+    changes: Sequence[Look]
+    """Where it left its band, the oldest first."""
     mlflow_run: str | None
     """Of the newest."""
+    is_headline: bool
 
     @property
     def title(self) -> str:
@@ -99,7 +104,9 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         standings={
             name: _standings([(model, current.get((name, model)), problems.get((name, model))) for model in models]) for name in evals
         },
-        histories=[_history(found) for found in points.values() if found],
+        histories=[
+            _history(points[key], metric, result) for key, found in points.items() if found for metric in _drawn_metrics(found[-1], result)
+        ],
         flips=flips_of(result),
         costs=costs_of(project.lake, list(points), run_ids=run_ids),
         versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
@@ -111,9 +118,10 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     )
 
 
-def histories(project: Project, suite: str) -> list[History]:
+def headline_histories(project: Project, result: GateResult) -> list[History]:
     """The headline scores of a suite over their materializations; those that are damaged are left out."""
-    return [_history(found) for found in _points(project, suite)[0].values() if found]
+    found = _points(project, result.suite)[0].values()
+    return [_history(points, str(row["metric"]), result) for points in found if points and (row := _headline(points[-1]))]
 
 
 def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
@@ -158,16 +166,41 @@ def _headline(point: Point) -> Mapping[str, Any] | None:
     return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
 
 
-def _history(points: Sequence[Point]) -> History:
-    newest = _headline(points[-1]) or {}
-    rows = [row for point in points if (row := _headline(point)) and row["metric"] == newest.get("metric")]
-    drawn = [ScorePoint(at=row["materialized_at"], value=row["value"], ci_low=row["ci_low"], ci_high=row["ci_high"]) for row in rows]
+def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
+    """The headline metric, and those that have changed."""
+    headline = _headline(point)
+    changed = [
+        row.metric
+        for row in result.regressions
+        if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
+    ]
+    return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
+
+
+def _history(points: Sequence[Point], metric: str, result: GateResult) -> History:
+    newest = points[-1]
+    looks = [look for look in result.change_points if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
+    changed = {look.materialized_at for look in looks}
+    drawn = [
+        ScorePoint(
+            at=point.materialized_at,
+            value=row["value"],
+            ci_low=row["ci_low"],
+            ci_high=row["ci_high"],
+            is_change=point.materialized_at in changed,
+        )
+        for point in points
+        if (row := overall(point).get(metric)) is not None
+    ]
+    row = overall(newest).get(metric, {})
     return History(
-        eval=points[-1].eval_name,
-        model=points[-1].model,
-        metric=newest.get("metric", "no headline metric"),
+        eval=newest.eval_name,
+        model=newest.model,
+        metric=metric,
         points=drawn,
-        mlflow_run=newest.get("mlflow_run_id"),
+        changes=looks,
+        mlflow_run=row.get("mlflow_run_id"),
+        is_headline=bool(row.get("is_headline")),
     )
 
 

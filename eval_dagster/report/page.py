@@ -11,12 +11,12 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval_dagster.gate.records import Regression
+from eval_dagster.gate.records import Look, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.contents import Contents, History, Standing
 from eval_dagster.report.flips import Flips, visible
 from eval_dagster.report.plots import history_svg
-from eval_dagster.report.wording import Tone, cause, incomparable, interval, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, number, p_value, title, tone, verdict_line
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
@@ -86,7 +86,11 @@ def render(contents: Contents) -> str:
         "compared": [card for verdict in _ORDER for card in by_verdict[verdict]],
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
         "pictures": [
-            {"title": history.title, "svg": Markup(history_svg(history.points, title=history.title, metric=history.metric))}  # noqa: S704 - made by matplotlib, texts escaped
+            {
+                "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
+                "svg": _svg(history, _anchor("history", history.eval, history.model, history.metric)),
+                "changes": [_change(look) for look in reversed(history.changes)],
+            }
             for history in contents.histories
         ],
         "flips": [
@@ -124,30 +128,36 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
     """What is said about each comparison."""
     result = contents.result
     flips = {(each.eval, each.model, each.metric): each for each in contents.flips}
-    pictures = {(each.eval, each.model): each for each in contents.histories}
+    histories = {(each.eval, each.model, each.metric): each for each in contents.histories}
     compared = [row for row in result.regressions if row.difference is not None]
     for row in compared:
+        history = histories.get((row.eval, row.model, row.metric or ""))
+        anchor = _anchor("result", row.eval, row.model, row.metric or "")
         scale = _difference_scale([other for other in compared if other.metric == row.metric])
         colour = {Verdict.REGRESSED: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
         yield {
             "row": row,
             "title": title(row),
-            "anchor": _anchor("result", row.eval, row.model, row.metric or ""),
+            "anchor": anchor,
             "verdict": _PILLS[row.verdict],
             "cause": cause(row),
             "interval": interval(row.ci_low, row.ci_high, "+"),
             "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
             "left_out": _left_out(row),
-            "picture": None if row.verdict is Verdict.NO_CHANGE_SEEN else _picture(pictures.get((row.eval, row.model)), row),
+            "picture": None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else _svg(history, anchor),
+            "since": _change(history.changes[-1]) if history is not None and history.changes else None,
             "flips": _counts(flips.get((row.eval, row.model, row.metric or ""))),
         }
 
 
-def _picture(history: History | None, row: Regression) -> Markup | None:
-    if history is None or history.metric != row.metric:
-        return None
-    anchor = _anchor("result", row.eval, row.model, row.metric or "")
-    return Markup(history_svg(history.points, title=history.title, metric=history.metric, key=anchor))  # noqa: S704 - made by matplotlib
+def _svg(history: History, key: str) -> Markup:
+    return Markup(history_svg(history.points, title=history.title, metric=history.metric, key=key))  # noqa: S704 - matplotlib's, texts escaped
+
+
+def _change(look: Look) -> str:
+    """Where a score left its band, and what differed from the result before."""
+    causes = cause_text(look.cause)
+    return f"{look.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
 
 
 def _counts(flips: Flips | None) -> dict[str, Any] | None:
@@ -223,7 +233,10 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _anchor(kind: str, *names: str) -> str:
-    return "-".join([kind, *("".join(letter if letter.isalnum() else "_" for letter in name) for name in names)])
+    """An id that no other names have."""
+    return "-".join(
+        [kind, *("".join(letter if letter.isalnum() or letter == "_" else f"_{ord(letter):x}_" for letter in name) for name in names)]
+    )
 
 
 @cache

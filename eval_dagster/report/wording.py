@@ -100,9 +100,14 @@ def incomparable(result: GateResult) -> list[Incomparable]:
 
 def cause(row: Regression) -> str:
     """What differs from the baseline; empty where nothing tells."""
-    if row.cause is None:
+    return cause_text(row.cause)
+
+
+def cause_text(text: str | None) -> str:
+    """A cause in words; empty where nothing tells."""
+    if text is None:
         return ""
-    return ", ".join(part.strip() for part in row.cause.split(",")) if row.cause else "nothing differs"
+    return ", ".join(part.strip() for part in text.split(",")) if text else "nothing differs"
 
 
 def evidence(row: Regression) -> str:

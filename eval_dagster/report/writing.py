@@ -11,7 +11,7 @@ from pathlib import Path
 from eval_dagster.errors import TrackingError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
-from eval_dagster.report.contents import collect, histories
+from eval_dagster.report.contents import collect, headline_histories
 from eval_dagster.report.page import render
 from eval_dagster.report.plots import history_png
 from eval_dagster.report.wording import tone, verdict_line
@@ -88,7 +88,7 @@ def track_report(project: Project, result: GateResult, page: Path) -> str:
     )
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / PICTURE
-        for history in histories(project, result.suite):
+        for history in headline_histories(project, result):
             if history.mlflow_run is not None:
                 picture.write_bytes(history_png(history.points, title=history.title, metric=history.metric))
                 project.tracker.log_file(history.mlflow_run, picture)

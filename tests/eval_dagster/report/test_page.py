@@ -63,12 +63,13 @@ def test_each_verdict_has_its_evidence(page: Page, result: GateResult) -> None:
         assert rows
         assert page.text(f"section#{section}").count("95 % interval") == len(rows)
         for row in rows:
-            said = page.text(f"article#result-{row.eval.replace('-', '_')}-{row.model.replace('-', '_')}-{row.metric}")
+            said = page.text(f"article#result-{row.eval}-{row.model}-{row.metric}".replace("s-c", "s_2d_c").replace("-bf", "_2d_bf"))
             figures = (
                 number(row.difference, "+"),
                 f"{number(row.baseline_value)} → {number(row.value)}",
                 f"{number(row.ci_low, '+')} to {number(row.ci_high, '+')}",
                 "exact McNemar",
+                f"last left its band {result.judged_at:%Y-%m-%d}",
                 f"common samples {row.n_common}",
                 f"smallest seen {number(row.min_detectable)}",
                 "prompt, model" if row.eval == "arithmetic" else "what differs model",
@@ -95,6 +96,11 @@ def test_the_leaderboard_and_the_histories_are_those_of_the_lake(page: Page, pro
     assert [point.value for point in fallen.points][-1] == second.value
     labels = [str(attrs["aria-label"]) for tag, attrs in page.tags if tag == "svg"]
     assert any(label.startswith("capitals · mine: accuracy over 2 results") for label in labels)
+    assert [point.is_change for point in fallen.points] == [False, True]
+    (look,) = fallen.changes
+    marked = [label for label in labels if "it left its band on" in label]
+    assert len(marked) == 2 * 3  # where it changed, and in the history
+    assert f"◆ {look.materialized_at:%Y-%m-%d %H:%M}: {number(look.difference)} (model)" in page.text("section#history")
 
 
 def test_flipped_samples_stand_side_by_side(page: Page, result: GateResult) -> None:
@@ -111,7 +117,7 @@ def test_flipped_samples_stand_side_by_side(page: Page, result: GateResult) -> N
 
 def test_what_a_model_wrote_is_text(page: Page, html: str) -> None:
     """The scripted sums are answered with a script."""
-    said = page.text("details#flips-arithmetic-mine_bf16-exact_number")
+    said = page.text("details#flips-arithmetic-mine_2d_bf16-exact_number")
     assert "<script>alert(1)</script>" in said
     assert "<script" not in html
     assert not [tag for tag, _ in page.tags if tag in ("script", "iframe", "object", "link", "img", "form")]
