@@ -126,6 +126,30 @@ def test_a_model_that_fails_is_not_comparable_and_takes_no_other_down(nights: Ni
         assert result.is_failed
 
 
+def test_every_evaluation_is_written_down_with_how_it_ended(nights: Nights) -> None:
+    nights.evaluate(models=["one", "two"])
+    nights.evaluate(models=["one", "two"], function="elsewhere")
+    nights.evaluate(models=["two"], numbers=[])
+    lake = nights.project().lake
+    columns = "eval, model, status, stage, requests_computed, requests_cached, cached"
+    rows = read_rows(lake, f"select {columns} from attempts order by finished_at, eval")
+    assert [tuple(row.values()) for row in rows] == [
+        ("left", "one", "ok", "task_metrics", 40, 0, False),
+        ("right", "one", "ok", "task_metrics", 40, 0, False),
+        ("left", "two", "ok", "task_metrics", 40, 0, False),
+        ("right", "two", "ok", "task_metrics", 40, 0, False),
+        ("left", "one", "failed", "model_outputs", None, None, False),
+        ("right", "one", "failed", "model_outputs", None, None, False),
+        ("left", "two", "ok", "task_metrics", 0, 40, True),
+        ("right", "two", "ok", "task_metrics", 0, 40, True),
+        ("left", "two", "failed", "dataset_snapshot", None, None, False),
+        ("right", "two", "ok", "task_metrics", 0, 40, True),
+    ]
+    (message,) = {row["message"] for row in read_rows(lake, "select message from attempts where stage = 'dataset_snapshot'")}
+    assert "is empty" in message
+    assert (row(nights.judge(models="[two]"), model="two", metric=None).reason or "").startswith("failed at dataset_snapshot")
+
+
 def test_what_was_not_evaluated_in_this_run_does_not_pass_for_it(nights: Nights) -> None:
     nights.evaluate()
     nights.evaluate(wrong=range(10))

@@ -32,5 +32,8 @@ def test_columns_that_no_file_has_are_null_and_every_row_was_a_mean_of_samples(t
     assert read_rows(lake, "select distinct cluster from scores") == [{"cluster": None}]
     assert read_rows(lake, "select model, rank from leaderboard") == [{"model": "a", "rank": 1}, {"model": "b", "rank": 2}]
     assert read_rows(lake, "select model from scores_history order by model") == [{"model": "a"}, {"model": "b"}]
+    assert read_rows(lake, "select distinct changed, is_change_point from score_history") == [{"changed": [], "is_change_point": False}]
+    for relation in ("regressions", "regressions_history", "sample_changes", "change_points", "attempts"):
+        assert read_rows(lake, f"select * from {relation}") == []
     [row] = read_rows(lake, "select difference, a_better, stderr from paired_difference('a', 'b')")
     assert row == {"difference": 1.0, "a_better": 1, "stderr": None}
