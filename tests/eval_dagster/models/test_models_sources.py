@@ -200,7 +200,7 @@ def test_what_changes_the_version(tmp_path: Path, tiny_folders: dict[str, Path],
 def test_every_module_that_runs_a_model_is_part_of_the_version() -> None:
     """Left out are those that prepare prompts and files, batches and counts: none of them changes what a given prompt gives."""
     others = {"base", "batching", "chat_template", "checkpoint", "digests", "gguf", "hub", "registry", "scripted"}
-    others |= {"sources", "usage"}
+    others |= {"content", "sources", "usage"}
     modules = {path.stem for path in Path(str(transformers_model.__file__)).parent.glob("[!_]*.py")}
     assert {module.__name__.rpartition(".")[2] for module in transformers_model._ENGINE} == modules - others - {"transformers_model"}
 
