@@ -185,7 +185,7 @@ class ModelResponse:
     padded_tokens_count: int = 0
     """Tokens of padding that the request's sequences bore in their batches; in no other count and no log-probability."""
     finish_reason: Sequence[str] = ()
-    """One a generated text: `stop` (end token or stop sequence) or `length` (cut at `max_tokens`)."""
+    """One a generated text: `stop` (end token or stop sequence) or `length` (cut at `max_tokens`, or where the context ends)."""
     latency_s: float = 0.0
     """Seconds of model time: the batch's seconds divided by the requests in it."""
     error: str | None = None

@@ -55,7 +55,7 @@ class Decoder:
     def run(self, samples: Sequence[Sample], plan: TextPlan) -> Iterator[Outcomes]:
         """Generate texts. Yields each as soon as it is over."""
         ordered = by_prefix(samples, lambda sample: sample.prompt)
-        longest = max((len(sample.prompt) for sample in samples), default=0) + plan.settings.max_tokens
+        longest = max((len(sample.prompt) + sample.owner.prompt.max_tokens for sample in samples), default=0)
         is_scarce = self.network.rows_in_memory(longest) < min(self.rows, len(samples))
         try:
             for part in _by_length(ordered) if is_scarce else [ordered]:
@@ -175,7 +175,7 @@ class _Batch:
         # Each of a row's tokens must reach its grammar once, whatever its text holds.
         is_complete = row.grammar is not None and row.grammar.take(0, token)
         is_stopped = is_complete or self._stop.is_in(row.tokens)
-        if not is_stopped and token not in self._plan.ends and len(row.tokens) < self._plan.settings.max_tokens:
+        if not is_stopped and token not in self._plan.ends and len(row.tokens) < row.sample.owner.prompt.max_tokens:
             return None
         failure = row.grammar.failure(0) if row.grammar else None
         end = len(row.tokens) if is_stopped else None

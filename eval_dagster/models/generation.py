@@ -64,6 +64,12 @@ class GenerationEngine:
                 pending.append(Pending(request, self._codec.encode_prompt(request, settings.max_tokens)))
             except Exception as error:
                 yield request, refusal(error)
+        capped = sum(owner.prompt.max_tokens < settings.max_tokens for owner in pending)
+        if capped:
+            _log.warning(
+                "%d of %d requests may have fewer than their max_tokens=%d: the context of %d tokens holds no more beside their prompts",
+                *(capped, len(pending), settings.max_tokens, self._codec.max_length),
+            )
         self.usage.requests += len(pending)
         self.usage.prompt_tokens_asked += settings.num_samples * sum(len(owner.prompt.tokens) for owner in pending)
         samples = [Sample(owner=owner, index=index) for owner in pending for index in range(settings.num_samples)]

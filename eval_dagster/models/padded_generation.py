@@ -29,12 +29,20 @@ class PaddedGenerator:
         self._usage = usage
 
     def run(self, samples: Sequence[Sample], plan: TextPlan, *, alone: bool = False) -> Iterator[list[Outcome[Sample, Text]]]:
-        """Generate texts, the longest prompts first; each in a batch of its own if `alone`."""
-        return (self._single if alone else self._runner).run(
-            sorted(samples, key=lambda sample: len(sample.prompt), reverse=True),
-            length=lambda sample: len(sample.prompt) + plan.settings.max_tokens,
-            forward=lambda batch: self._generate(batch, plan),
-        )
+        """Generate texts, the longest prompts first; each in a batch of its own if `alone`.
+
+        So are those that may have fewer tokens than others: a row that is over goes on to the end of its batch, and would not fit the
+        context there.
+        """
+        most = plan.settings.max_tokens
+        apart = [sample for sample in samples if alone or sample.owner.prompt.max_tokens < most]
+        chosen = set(map(id, apart))
+        for runner, part in ((self._runner, [sample for sample in samples if id(sample) not in chosen]), (self._single, apart)):
+            yield from runner.run(
+                sorted(part, key=lambda sample: len(sample.prompt), reverse=True),
+                length=lambda sample: len(sample.prompt) + sample.owner.prompt.max_tokens,
+                forward=lambda batch: self._generate(batch, plan),
+            )
 
     @torch.inference_mode()
     def _generate(self, batch: Sequence[Sample], plan: TextPlan) -> list[Text | Failure]:
@@ -50,7 +58,7 @@ class PaddedGenerator:
         output = self._network.generate(
             **inputs,
             generation_config=GenerationConfig(
-                max_new_tokens=settings.max_tokens,
+                max_new_tokens=batch[0].owner.prompt.max_tokens,
                 do_sample=False,
                 num_beams=1,
                 use_cache=True,

@@ -1,7 +1,7 @@
 """Between texts and tokens: how a prompt and its choices are encoded, what fits the context, where a text ends."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from eval_dagster.errors import ModelError, PromptTooLongError
@@ -19,6 +19,8 @@ class EncodedPrompt:
     """Tokens cut off on the left."""
     tensors: Mapping[str, Any] = field(default_factory=dict)
     """What goes in beside the tokens: the values of the prompt's images."""
+    max_tokens: int = 0
+    """Most tokens that a text after it may have: what was asked for, or what the context leaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class ImageCodec(Protocol):
         ...
 
     def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
-        """Encode a prompt with images that `max_tokens` tokens shall follow."""
+        """Encode a prompt with images that up to `max_tokens` tokens shall follow, by the rule of `Codec.encode_prompt`."""
         ...
 
 
@@ -85,10 +87,13 @@ class Codec:
         )
 
     def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
-        """Encode a prompt that `max_tokens` tokens shall follow.
+        """Encode a prompt that up to `max_tokens` tokens shall follow.
+
+        With truncation, the prompt is cut so that as many fit, if that leaves any of it. Else `max_tokens` is an upper bound: where the
+        context leaves room for fewer, though one at least, a text may have that many, and ends there for its length.
 
         Raises:
-            PromptTooLongError: They do not fit the context, and truncation is off or would leave no prompt.
+            PromptTooLongError: The prompt leaves no room in the context, and truncation is off or would leave no prompt.
         """
         if request.images:
             return self._images().encode_prompt(request, max_tokens)
@@ -96,10 +101,12 @@ class Codec:
         tokens = tokens or (self._prefix_token(),)
         excess = len(tokens) + max_tokens - self.max_length
         room = self.max_length - len(tokens)
-        remedies = [f"lower `generation.max_tokens` of this model ({room} would fit)"] if room > 0 else []
-        what = f"prompt and max_tokens={max_tokens}"
-        cut = self._cut(excess, keep_one_of=len(tokens), what=what, needed=excess, remedies=remedies)
-        return self._prompt(request, tokens, cut)
+        if self._truncate and excess < len(tokens):
+            return replace(self._prompt(request, tokens, max(excess, 0)), max_tokens=max_tokens)
+        if room < 1:
+            what, remedies = "prompt and one token after it", ["lower `generation.max_tokens` of this model"] if self._truncate else []
+            self._cut(1 - room, keep_one_of=0, what=what, needed=1 - room, remedies=remedies)
+        return replace(self._prompt(request, tokens, 0), max_tokens=min(max_tokens, room))
 
     def encode_text(self, text: str) -> tuple[int, tuple[int, ...]]:
         """Encode a text to be scored as a whole: the token to start it with, and its own tokens.

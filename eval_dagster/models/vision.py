@@ -1,6 +1,7 @@
 """Prompts with images: their marks become as many tokens as the model's processor gives an image, its values go in beside them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BytesIO
 from typing import Any
 
@@ -43,15 +44,15 @@ class ProcessorCodec:
         )
 
     def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
-        """Encode a prompt with images that `max_tokens` tokens shall follow.
+        """Encode a prompt with images that up to `max_tokens` tokens shall follow: fewer where the context leaves no more.
 
         Raises:
-            PromptTooLongError: They do not fit the context.
+            PromptTooLongError: The prompt leaves no room in the context.
             ModelError: An image cannot be read, or marks and images differ in number.
         """
         prompt = self._encode(request.prompt, self._images(request), request)
-        self._check_length(len(prompt.tokens) + max_tokens, f"prompt, images and max_tokens={max_tokens}")
-        return prompt
+        self._check_length(len(prompt.tokens) + 1, "prompt, images and one token after them")
+        return replace(prompt, max_tokens=min(max_tokens, self._max_length - len(prompt.tokens)))
 
     def _images(self, request: Request) -> list[Any]:
         mark = image_mark(self._processor)

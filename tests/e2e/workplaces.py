@@ -11,6 +11,7 @@ from pathlib import Path
 
 import duckdb
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = """
     models:
       slow: {backend: scripted, function: "answer.py:answer"}
@@ -56,6 +57,7 @@ class Workplace:
             "EVAL_DAGSTER_CONFIG": str(self.folder / "evals.yaml"),
             "EVAL_DAGSTER_HOME": str(self.folder / "home"),
             "DAGSTER_HOME": str(self.folder / "home" / "dagster"),
+            "PYTHONPATH": str(REPOSITORY),
             "ASKED_LOG": str(self.log),
             "ANSWER_S": str(answer_s),
             **(more or {}),

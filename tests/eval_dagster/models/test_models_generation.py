@@ -14,6 +14,7 @@ from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]
 
+CONTEXT = 64
 PROMPTS = ("the cat sat on the mat and", "a dog", "one two three", "red green blue, yes no the hill", "")
 
 
@@ -184,20 +185,48 @@ def test_settings_that_make_no_sense_are_an_error(settings: dict[str, Any], open
 
 
 def test_a_prompt_that_leaves_no_room_is_an_error_or_truncated(tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
-    request = requests_with([" cat" * 58])[0]
-    response = respond(open_tiny().load(), [request])["r0"]
+    response = respond(open_tiny().load(), requests_with([" cat" * 63]))["r0"]
     assert response.error is not None
     assert response.error.startswith("PromptTooLongError: ")
+    request = requests_with([" cat" * 58])[0]
     cut = respond(open_tiny(truncate=True).load(), [request])["r0"]
     tokens = AutoTokenizer.from_pretrained(tiny_folders["llama"]).encode(request.prompt)
     assert cut.truncated_tokens_count == len(tokens) + 12 - 64
     assert list(cut.input_tokens) == tokens[cut.truncated_tokens_count :]
 
 
-def test_weights_that_give_no_number_are_an_error_and_no_text(tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
+@pytest.mark.parametrize(("kind", "way"), [("llama", "rows"), ("gpt2", "rows"), ("gpt2", "padded")])
+def test_more_tokens_than_the_context_leaves_are_an_upper_bound(
+    kind: str, way: str, tiny_folders: dict[str, Path], open_tiny: OpenTiny, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = [prompt + " cat" * 40 for prompt in PROMPTS[:3]]
+    settings: dict[str, Any] = {"temperature": 1.0, "num_samples": 2}
+    model = open_tiny(kind, batch_size=16).load()
+    if way == "padded":
+        model._generator._is_checked, model._generator.usage.path = True, "padded"
+    responses = respond(model, requests_with(prompts, max_tokens=32_768, **settings))
+    for name, prompt in enumerate(prompts):
+        request = requests_with(prompts, max_tokens=32_768, **settings)[name]
+        response = responses[request.request_id]
+        room = CONTEXT - len(AutoTokenizer.from_pretrained(tiny_folders[kind]).encode(prompt))
+        assert response.error is None
+        assert 1 < max(map(len, response.output_tokens)) <= room
+        for tokens, reason in zip(response.output_tokens, response.finish_reason, strict=True):
+            assert (reason == "length") == (len(tokens) == room and tokens[-1] != 1)
+        fitting = replace(request, generation=replace(request.generation, max_tokens=room))
+        assert respond(model, [fitting])[request.request_id].output_tokens == response.output_tokens, "the bound is the room"
+    assert any("length" in response.finish_reason for response in responses.values())
+    assert model.generation_usage().path == way
+    assert "3 of 3 requests may have fewer than their max_tokens=32768: the context of 64 tokens" in caplog.text
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_weights_that_give_no_number_are_an_error_and_no_text(
+    value: str, tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny
+) -> None:
     network = AutoModelForCausalLM.from_pretrained(tiny_folders["llama"])
     with torch.no_grad():
-        network.model.norm.weight[3] = float("nan")
+        network.model.norm.weight[3] = float(value)
     network.save_pretrained(tmp_path / "broken")
     AutoTokenizer.from_pretrained(tiny_folders["llama"]).save_pretrained(tmp_path / "broken")
     for response in respond(open_tiny(folder=tmp_path / "broken").load(), requests_with()).values():

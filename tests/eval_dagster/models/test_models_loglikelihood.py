@@ -237,10 +237,13 @@ def test_another_exception_fails_its_request_alone(
     assert all(response.error is None for response in responses.values())
 
 
-def test_weights_that_give_no_number_are_an_error_and_no_score(tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_weights_that_give_no_number_are_an_error_and_no_score(
+    value: str, tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny
+) -> None:
     network = AutoModelForCausalLM.from_pretrained(tiny_folders["llama"])
     with torch.no_grad():
-        network.model.norm.weight[3] = float("nan")
+        network.model.norm.weight[3] = float(value)
     network.save_pretrained(tmp_path / "broken")
     AutoTokenizer.from_pretrained(tiny_folders["llama"]).save_pretrained(tmp_path / "broken")
     for response in respond(open_tiny(folder=tmp_path / "broken").load(), REQUESTS).values():

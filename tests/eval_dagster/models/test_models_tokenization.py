@@ -68,15 +68,28 @@ def test_duplicate_choices_stay() -> None:
     assert len(codec().encode_choices(request("a", " c", " c")).inputs) == 2
 
 
-def test_a_prompt_and_its_new_tokens_must_fit() -> None:
+@pytest.mark.parametrize(("asked", "given"), [(3, 3), (4, 4), (5, 4), (32_768, 4)])
+def test_a_text_may_have_what_is_asked_for_or_what_the_context_leaves(asked: int, given: int) -> None:
+    encoded = codec(max_length=10).encode_prompt(Request(request_id="r", prompt="acacac"), asked)
+    assert (encoded.truncated, encoded.max_tokens) == (0, given)
+
+
+def test_a_prompt_that_leaves_room_for_one_token_is_the_longest() -> None:
     plain = Request(request_id="r", prompt="acacac")
-    assert codec(max_length=10).encode_prompt(plain, 4).truncated == 0
-    with pytest.raises(PromptTooLongError, match="need 11 tokens, the model's context holds 10: 1 too many"):
-        codec(max_length=10).encode_prompt(plain, 5)
+    assert codec(max_length=7).encode_prompt(plain, 5).max_tokens == 1
+    with pytest.raises(PromptTooLongError, match="one token after it need 7 tokens, the model's context holds 6: 1 too many"):
+        codec(max_length=6).encode_prompt(plain, 5)
+    with pytest.raises(PromptTooLongError, match=r"lower `generation[.]max_tokens`"):
+        codec(max_length=6, truncate=True).encode_prompt(plain, 6)
+
+
+def test_truncation_makes_room_for_all_new_tokens_where_that_leaves_a_prompt() -> None:
+    plain = Request(request_id="r", prompt="acacac")
     cut = codec(max_length=10, truncate=True).encode_prompt(plain, 5)
     assert (cut.tokens, cut.truncated, cut.text) == ((2, 0, 2, 0, 2), 1, "cacac")
-    with pytest.raises(PromptTooLongError):
-        codec(max_length=10, truncate=True).encode_prompt(plain, 10)
+    assert cut.max_tokens == 5
+    whole = codec(max_length=10, truncate=True).encode_prompt(plain, 10)
+    assert (whole.truncated, whole.max_tokens) == (0, 4)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,10 @@ BAD = [
     ({"images": (b"no image",)}, "ModelError: Image 0 (from 0) of the request cannot be read (UnidentifiedImageError"),
     ({"prompt": "a <image> <image>"}, "ModelError: The prompt holds 2 marks '<image>' and the request 1 images"),
     ({"choices": (" cat" * 60,)}, "PromptTooLongError: prompt, images and choice need "),
-    ({"choices": None, "generation": GenerationSettings(max_tokens=60)}, "PromptTooLongError: prompt, images and max_tokens=60 need "),
+    (
+        {"prompt": "a <image>" + " cat" * 60, "choices": None, "generation": GenerationSettings(max_tokens=60)},
+        "PromptTooLongError: prompt, images and one token after them need ",
+    ),
     ({"choices": ()}, "ModelError: The request has an empty list of choices"),
     ({"choices": None, "perplexity": True}, "ModelError: The request asks for the log-probability of a text with 1 images"),
 ]

@@ -1,0 +1,33 @@
+"""What one row of logits gives its token: a score, or an error where there is no number."""
+
+import pytest
+import torch
+
+from eval_dagster.models.spans import NOT_FINITE, SpanScore, score_tokens, span_score
+
+GOLD, OTHER = 2, 4
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_at_the_token_that_is_no_number_is_never_a_score(value: float) -> None:
+    logits = torch.zeros(2, 6)
+    logits[1, GOLD] = value
+    scored = score_tokens(logits, [0, 1], [GOLD, GOLD])
+    assert span_score(scored.logprobs, scored.logits, scored.greedy) is NOT_FINITE
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nor_is_one_at_another_token(value: float) -> None:
+    logits = torch.zeros(1, 6)
+    logits[0, OTHER] = value
+    scored = score_tokens(logits, [0], [GOLD])
+    assert span_score(scored.logprobs, scored.logits, scored.greedy) is NOT_FINITE
+
+
+def test_a_token_that_the_model_rules_out_beside_it_is_no_fault() -> None:
+    logits = torch.zeros(1, 6)
+    logits[0, OTHER] = float("-inf")
+    scored = score_tokens(logits, [0], [GOLD])
+    score = span_score(scored.logprobs, scored.logits, scored.greedy)
+    assert isinstance(score, SpanScore)
+    assert score.logprobs == pytest.approx([-torch.log(torch.tensor(5.0)).item()])
