@@ -42,7 +42,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
             reporter=reporter_for(context),
         )
         with alive(opened.home, context.run.run_id), library_log(context.log):
-            yield from report(context, outcomes)
+            yield from report(context, outcomes, lake=opened.lake)
 
     return evaluate
 

@@ -7,7 +7,9 @@ from typing import Any
 import dagster as dg
 from dagster import MetadataValue, TableRecord
 
+from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
+from eval_dagster.report.histories import headline_markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
 
 _MOST_CHARACTERS = 400
@@ -15,11 +17,18 @@ _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """What each stage calls the number of its rows."""
 
 
-def report(context: dg.AssetExecutionContext, outcomes: Iterable[Outcome]) -> Iterator[dg.AssetMaterialization]:
+def report(
+    context: dg.AssetExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None
+) -> Iterator[dg.AssetMaterialization]:
     """Log a materialization for each partition as soon as it is current, and fail at the end if any could not be made.
 
     Partitions are logged one by one, rather than as the outcome of the step, so that what succeeded is current in Dagster too when
     something else in the run fails or the run is killed, and so that each bears its own data version.
+
+    Args:
+        context: Of the step.
+        outcomes: Of the stages.
+        lake: Whose history of a score is shown with its metrics; none is shown where not given.
 
     Raises:
         Failure: At least one partition failed.
@@ -35,7 +44,7 @@ def report(context: dg.AssetExecutionContext, outcomes: Iterable[Outcome]) -> It
         done += 1
         for warning in outcome.warnings:
             context.log.warning(warning)
-        yield _materialization(outcome, code_versions.get(outcome.stage))
+        yield _materialization(outcome, code_versions.get(outcome.stage), _history(lake, outcome))
     if failures:
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
@@ -45,11 +54,19 @@ def report(context: dg.AssetExecutionContext, outcomes: Iterable[Outcome]) -> It
         )
 
 
+def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
+    """The picture of a score's history, where there is one."""
+    if lake is None or result.stage != "task_metrics" or result.model is None:
+        return {}
+    picture = headline_markdown(lake, result.eval_name, result.model)
+    return {"score_history": MetadataValue.md(picture)} if picture else {}
+
+
 def _failure_row(failure: StageFailure) -> dict[str, str]:
     return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), "message": failure.message}
 
 
-def _materialization(result: StageResult, code_version: str | None) -> dg.AssetMaterialization:
+def _materialization(result: StageResult, code_version: str | None, pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
     info = result.file.info
     counts, when_made = _split_counts(result)
     upstream = [name for name in STAGES if name in info.inputs]
@@ -57,6 +74,7 @@ def _materialization(result: StageResult, code_version: str | None) -> dg.AssetM
         **(_score_metadata(result.preview) if result.stage == "task_metrics" else {}),
         "cached": result.cached,
         "summary": _summary(result),
+        **pictures,
         **{name: MetadataValue.url(link) for name, link in result.links.items()},
         **({"preview": table_metadata([_preview_row(row) for row in result.preview])} if result.preview else {}),
         **{name: _number(value) for name, value in counts.items()},

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.gate.comparing import overall
 from eval_dagster.gate.points import Point, PointName, history, metric_versions
-from eval_dagster.gate.records import GateResult, Look, Regression
+from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.costs import Cost, costs_of
 from eval_dagster.report.flips import Flips, flips_of
-from eval_dagster.report.plots import MOST_POINTS, ScorePoint
+from eval_dagster.report.histories import History, headline_of, history_of
+from eval_dagster.report.plots import MOST_POINTS
 from eval_dagster.versions import package_versions
 
 LIBRARIES = (
@@ -38,26 +38,6 @@ class Standing:
     materialized_at: datetime | None
     problem: str | None
     """Why there is no result, or why it is not the last one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """A score over its materializations."""
-
-    eval: str
-    model: str
-    metric: str
-    points: Sequence[ScorePoint]
-    changes: Sequence[Look]
-    """Where it left its band, the oldest first."""
-    mlflow_run: str | None
-    """Of the newest."""
-    is_headline: bool
-
-    @property
-    def title(self) -> str:
-        """What the picture is of."""
-        return f"{self.eval} · {self.model}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +85,10 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             name: _standings([(model, current.get((name, model)), problems.get((name, model))) for model in models]) for name in evals
         },
         histories=[
-            _history(points[key], metric, result) for key, found in points.items() if found for metric in _drawn_metrics(found[-1], result)
+            history_of(found, metric, result.change_points)
+            for found in points.values()
+            if found
+            for metric in _drawn_metrics(found[-1], result)
         ],
         flips=flips_of(result),
         costs=costs_of(project.lake, list(points), run_ids=run_ids),
@@ -121,7 +104,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
 def headline_histories(project: Project, result: GateResult) -> list[History]:
     """The headline scores of a suite over their materializations; those that are damaged are left out."""
     found = _points(project, result.suite)[0].values()
-    return [_history(points, str(row["metric"]), result) for points in found if points and (row := _headline(points[-1]))]
+    return [history_of(points, str(row["metric"]), result.change_points) for points in found if points and (row := headline_of(points[-1]))]
 
 
 def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
@@ -138,7 +121,7 @@ def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Po
 
 
 def _standings(found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
-    rows = {model: _headline(point) for model, point, _ in found if point is not None}
+    rows = {model: headline_of(point) for model, point, _ in found if point is not None}
     known = [row for row in rows.values() if row and row["value"] is not None]
     ordered = sorted((row["value"] for row in known), reverse=any(row["higher_is_better"] for row in known))
     standings = [_standing(model, rows.get(model), ordered, problem) for model, _, problem in found]
@@ -162,46 +145,15 @@ def _standing(model: str, row: Mapping[str, Any] | None, ordered: Sequence[float
     )
 
 
-def _headline(point: Point) -> Mapping[str, Any] | None:
-    return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
-
-
 def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
     """The headline metric, and those that have changed."""
-    headline = _headline(point)
+    headline = headline_of(point)
     changed = [
         row.metric
         for row in result.regressions
         if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
     ]
     return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
-
-
-def _history(points: Sequence[Point], metric: str, result: GateResult) -> History:
-    newest = points[-1]
-    looks = [look for look in result.change_points if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
-    changed = {look.materialized_at for look in looks}
-    drawn = [
-        ScorePoint(
-            at=point.materialized_at,
-            value=row["value"],
-            ci_low=row["ci_low"],
-            ci_high=row["ci_high"],
-            is_change=point.materialized_at in changed,
-        )
-        for point in points
-        if (row := overall(point).get(metric)) is not None
-    ]
-    row = overall(newest).get(metric, {})
-    return History(
-        eval=newest.eval_name,
-        model=newest.model,
-        metric=metric,
-        points=drawn,
-        changes=looks,
-        mlflow_run=row.get("mlflow_run_id"),
-        is_headline=bool(row.get("is_headline")),
-    )
 
 
 def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Point | None:

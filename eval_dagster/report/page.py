@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from eval_dagster.gate.records import Look, Regression
 from eval_dagster.paired_suites import Verdict
-from eval_dagster.report.contents import Contents, History, Standing
+from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips, visible
+from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
 from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, number, p_value, title, tone, verdict_line
 

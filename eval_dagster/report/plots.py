@@ -1,10 +1,4 @@
-"""A score over its materializations, drawn: value, 95 % band, and the results at which it left its band.
-
-Dagster shows the picture where it stands in Markdown metadata, and MLflow where it is an artifact:
-
-    png = history_png(points, title="mmlu · smollm2-135m", metric="accuracy")
-    metadata = {"score_history": dagster.MetadataValue.md(history_markdown(png))}
-"""
+"""A score over its materializations, drawn: value, 95 % band, and the results at which it left its band."""
 
 import base64
 import math

@@ -61,15 +61,19 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
         run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
 
     Returns:
-        The page of this result. Written twice, it is replaced.
+        The page of this result, `page_path`. Written twice, it is replaced.
     """
     page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
-    folder = project.home / "reports" / result.suite
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
-    for each in (path, folder / LATEST):
+    path = page_path(project, result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for each in (path, path.with_name(LATEST)):
         _write(each, page)
     return path
+
+
+def page_path(project: Project, result: GateResult) -> Path:
+    """Where the page of a result lies, if it was written."""
+    return project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
 
 
 def track_report(project: Project, result: GateResult, page: Path) -> str:

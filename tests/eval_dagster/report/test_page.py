@@ -1,6 +1,7 @@
 """The page of a suite's night, made from a lake that the stages wrote."""
 
 import re
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_each_verdict_has_its_evidence(page: Page, result: GateResult) -> None:
                 "exact McNemar",
                 f"last left its band {result.judged_at:%Y-%m-%d}",
                 f"common samples {row.n_common}",
-                f"smallest seen {number(row.min_detectable)}",
+                f"detectable from {number(row.min_detectable)}",
                 "prompt, model" if row.eval == "arithmetic" else "what differs model",
                 f"{sum((each.eval, each.model) == (row.eval, row.model) for each in result.changes)} samples flipped",
             )
@@ -126,10 +127,12 @@ def test_what_a_model_wrote_is_text(page: Page, html: str) -> None:
 def test_hostile_texts_everywhere_are_text(project: Project) -> None:
     everywhere = change(prompt=HOSTILE, gold=(HOSTILE, ""), answer=HOSTILE * 200, baseline_answer=None, sample_id=HOSTILE, subject=HOSTILE)
     rows = (regression(cause=HOSTILE, baseline=HOSTILE), incomparable(reason=HOSTILE, metric=HOSTILE))
-    found = Page(render(collect(project, gate_result(*rows, changes=(everywhere,)))))
+    hostile = replace(gate_result(*rows, changes=(everywhere,)), warnings=(HOSTILE,))
+    found = Page(render(collect(project, hostile)))
     assert not [tag for tag, _ in found.tags if tag == "script"]
     said = found.text()
     assert said.count('<script>alert("1")</script>&␀␋]]>') > 5
+    assert "What went wrong beside a|b" in said
     assert "baseline answered (not kept)" in said
     assert f"({200 * len(HOSTILE) - 6000:,} characters are left out)" in said
     assert not [value for _, attrs in found.tags for name, value in attrs.items() if name.startswith("on")]

@@ -1,0 +1,102 @@
+"""Scores over their materializations, as pictures need them."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval_dagster.gate.change_points import score_series
+from eval_dagster.gate.comparing import overall
+from eval_dagster.gate.points import Point, PointName
+from eval_dagster.gate.records import Look
+from eval_dagster.lake.files import Lake
+from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """A score over its materializations."""
+
+    eval: str
+    model: str
+    metric: str
+    points: Sequence[ScorePoint]
+    changes: Sequence[Look]
+    """Where it left its band, the oldest first."""
+    mlflow_run: str | None
+    """Of the newest."""
+    is_headline: bool
+
+    @property
+    def title(self) -> str:
+        """What the picture is of."""
+        return f"{self.eval} · {self.model}"
+
+
+def history_of(points: Sequence[Point], metric: str, change_points: Iterable[Look]) -> History:
+    """The history of a metric of an eval for a model.
+
+    Args:
+        points: Its materializations, the oldest first; at least one.
+        metric: Its name.
+        change_points: Where scores left their bands, of whatever evals and models.
+    """
+    newest = points[-1]
+    looks = [look for look in change_points if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
+    changed = {look.materialized_at for look in looks}
+    drawn = [
+        ScorePoint(
+            at=point.materialized_at,
+            value=row["value"],
+            ci_low=row["ci_low"],
+            ci_high=row["ci_high"],
+            is_change=point.materialized_at in changed,
+        )
+        for point in points
+        if (row := overall(point).get(metric)) is not None
+    ]
+    row = overall(newest).get(metric, {})
+    return History(
+        eval=newest.eval_name,
+        model=newest.model,
+        metric=metric,
+        points=drawn,
+        changes=looks,
+        mlflow_run=row.get("mlflow_run_id"),
+        is_headline=bool(row.get("is_headline")),
+    )
+
+
+def headline_of(point: Point) -> Mapping[str, Any] | None:
+    """The row of `metrics` that the leaderboard shows."""
+    return next((row for row in point.metric_rows if row["is_headline"] and row["subject"] is None), None)
+
+
+def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
+    """The picture of the headline score's history, as Markdown that holds it whole: at most some 20 KB, for Dagster's metadata.
+
+    Change points are those of the last judgement of a suite.
+
+    Returns:
+        None where there are fewer than two results, since there is no history to be seen, or it cannot be drawn, which is logged.
+    """
+    try:
+        return _headline_markdown(lake, eval_name, model)
+    except Exception as error:  # the boundary between a result and its picture
+        _LOG.warning("no picture of the history of %s|%s: %s: %s", eval_name, model, type(error).__name__, error)
+        return None
+
+
+def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
+    newest = PointName(model=model).find(lake, eval_name)
+    row = None if newest is None else headline_of(newest)
+    series = [] if row is None else score_series(lake, eval_name, model, str(row["metric"]))
+    if row is None or len(series) < 2:
+        return None
+    points = [
+        ScorePoint(at=point.materialized_at, value=point.value, ci_low=point.ci_low, ci_high=point.ci_high, is_change=point.is_change_point)
+        for point in series
+    ]
+    return history_markdown(history_png(points, title=f"{eval_name} · {model}", metric=str(row["metric"])))
