@@ -116,10 +116,12 @@ def overall(point: Point) -> dict[str, Mapping[str, Any]]:
 def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
     """The samples that two points score differently under a metric, and those that one of them alone has.
 
+    Under a metric of a corpus a sample has no value: those that one of the points alone has are all.
+
     Raises:
         LakeError: The scores of one are gone. Prompts and answers that are gone are left out.
     """
-    of_a, of_b = a.scores_by_metric.get(metric, {}), b.scores_by_metric.get(metric, {})
+    of_a, of_b = _scores_or_statistics(a, metric), _scores_or_statistics(b, metric)
     changed = [sample_id for sample_id in dict.fromkeys([*of_a, *of_b]) if _differs(of_a.get(sample_id), of_b.get(sample_id))]
     if not changed:
         return
@@ -141,6 +143,14 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
             answer_a=_answer(responses_a.get(sample_id), prompt_a),
             answer_b=_answer(responses_b.get(sample_id), prompt_b),
         )
+
+
+def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
+    """Scores by sample; for a metric of a corpus rows without a value, one a sample."""
+    if metric in point.scores_by_metric:
+        return point.scores_by_metric[metric]
+    statistics = next((rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/")), {})
+    return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
 
 
 def _differs(here: Mapping[str, Any] | None, there: Mapping[str, Any] | None) -> bool:

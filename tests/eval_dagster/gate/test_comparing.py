@@ -152,6 +152,16 @@ def test_changed_rows_are_the_cause_and_those_that_are_new_are_listed(run: Calla
     ]
 
 
+def test_rows_that_are_new_are_listed_for_a_metric_of_a_corpus_too(run: Callable[..., Project]) -> None:
+    run(rows=5)
+    chrf = compared(run(rows=6, wrong=("1",)))["chrf"]
+    changes = list(changed_samples(chrf.a, chrf.b, "chrf"))
+    assert [(change.prompt, change.value_a, change.answer_a) for change in changes] == [
+        ("Say 6\n", None, "word 6"),
+        ("Say 105\n", None, "word 105"),
+    ]
+
+
 def test_changed_code_of_a_metric_is_the_cause(run: Callable[..., Project]) -> None:
     run(judged="1.0")
     found = compared_with(run(judged="0.0"))
