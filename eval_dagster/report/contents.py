@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.points import Point, PointName, history, metric_versions
 from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.costs import Cost, costs_of
@@ -77,7 +79,8 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     """
     evals, models = project.select(suite=result.suite)
     points, damages = _points(project, result.suite)
-    problems = damages | {(row.eval, row.model): row.reason for row in result.regressions if row.reason and row.difference is None}
+    attempts = Attempts(read_attempts(project.lake))
+    problems = {key: damages.get(key) or attempts.problem(*key) for key in [*points, *damages]}
     current = {key: found[-1] for key, found in points.items() if found}
     return Contents(
         result=result,

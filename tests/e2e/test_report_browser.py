@@ -78,6 +78,10 @@ def test_it_fits_and_needs_nothing_else(open_report: Callable[..., Opened], size
     _open_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0]
     assert page.evaluate("[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth).length") == 0
+    widths = page.evaluate(
+        "[...document.querySelectorAll('#leaderboard svg')].map(bar => bar.clientWidth / bar.closest('.card').clientWidth)"
+    )
+    assert min(widths) > (0.8 if size == "phone" else 0.3)
     assert opened.loaded == [report.as_uri()]
     assert opened.said == []
 

@@ -221,6 +221,7 @@ def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     first = Page(render(collect(project, judge(project, "nightly", run_id="gate"))))
     assert "Nothing could be compared: mine has no earlier result" in first.text("header#")
     assert "mine 0." in first.text("section#leaderboard")
+    assert "no earlier result" not in first.text("section#leaderboard"), "the score is as good as any"
     assert "differ from the baseline" not in first.text("section#versions")
     assert all(target[1:] in first.ids for target in first.targets)
 
