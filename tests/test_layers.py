@@ -34,7 +34,7 @@ LAYERS = [
     ("tasks", "prompts"),
     ("models", "lake", "tracked_result", "tracking"),
     ("project",),
-    ("stages", "gate", "notice_texts", "notices"),
+    ("stages", "gate", "notice_texts", "notices", "retained", "retention"),
     ("report",),
     ("pipeline",),
     ("cli",),

@@ -108,6 +108,21 @@ def sql(
 
 
 @app.command()
+def gc(
+    keep: Annotated[str, typer.Option(metavar="90d|10", help="What is kept: all of the last 90 days, or the newest 10 of each partition.")],
+    catalogs: Annotated[
+        str | None, typer.Option(metavar="90d|10", help="The same for the catalogs of past days (0: none); as --keep when absent.")
+    ] = None,
+    removed: Annotated[bool, typer.Option("--removed", help="Also all of evals, models and suites that evals.yaml no longer has.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete, instead of saying what would be deleted.")] = False,
+) -> None:
+    """Say what of the past can be deleted: old results with what they were made of, judgements, reports, catalogs, unused answers."""
+    from eval_dagster.cli.collecting import collect  # as with `compare`: what it asks for takes a second to import
+
+    collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
+
+
+@app.command()
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where Dagster listens; the next free one if it is taken.")] = 3000,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Where MLflow listens; the next free one if it is taken.")] = 5000,

@@ -5,7 +5,6 @@ opened, and blocks nobody. Scores and metrics are published together: both belon
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import QueryError
 from eval_dagster.lake import schemas
+from eval_dagster.lake.archives import archive
 from eval_dagster.lake.files import Lake, damage_of
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.versions import file_stamp, module_version, stable_hash
@@ -47,38 +47,49 @@ def publish(lake: Lake) -> list[str]:
     Returns:
         A message for each damaged file; damaged files are left out, and listed in the relation `damaged_files`.
     """
+    with lake.lock("catalog"):
+        return publish_locked(lake)
+
+
+def publish_locked(lake: Lake, *, archiving: bool = True) -> list[str]:
+    """Do what `publish` does, for a caller that holds the lock `catalog`.
+
+    Args:
+        lake: What it is made of.
+        archiving: Whether the last state of a past day is kept.
+    """
     path = catalog_path(lake)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lake.lock("catalog"):
-        sources = _sources(lake)
-        if _is_made_of(path, sources):
-            return []
-        building = path.with_name(".evals.duckdb.building")
-        building.unlink(missing_ok=True)
-        damages: dict[str, str] = {}
-        with duckdb.connect() as connection:
-            connection.execute(f"attach '{_quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
-            connection.execute("use evals")
-            while True:
-                try:
-                    _build(connection, lake, damages)
-                    break
-                except duckdb.Error:
-                    found = _damages(lake, known=damages)
-                    if not found:
-                        raise
-                    damages |= found
-            connection.execute("use memory")
-            connection.execute("detach evals")
-        _archive(path)
-        # Nobody is to write to what the next publication replaces; and a log of changes that somebody wrote all the same
-        # would be replayed onto the new file, with which it has nothing to do.
-        building.chmod(0o444)
-        _log_of_changes(path).unlink(missing_ok=True)
-        building.replace(path)
-        _log_of_changes(path).unlink(missing_ok=True)
-        if not damages:  # which are to be said each time
-            _note(path).write_text(json.dumps([sources, file_stamp(path)]), "utf-8")
+    sources = _sources(lake)
+    if _is_made_of(path, sources):
+        return []
+    building = path.with_name(".evals.duckdb.building")
+    building.unlink(missing_ok=True)
+    damages: dict[str, str] = {}
+    with duckdb.connect() as connection:
+        connection.execute(f"attach '{_quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
+        connection.execute("use evals")
+        while True:
+            try:
+                _build(connection, lake, damages)
+                break
+            except duckdb.Error:
+                found = _damages(lake, known=damages)
+                if not found:
+                    raise
+                damages |= found
+        connection.execute("use memory")
+        connection.execute("detach evals")
+    if archiving:
+        archive(path)
+    # Nobody is to write to what the next publication replaces; and a log of changes that somebody wrote all the same
+    # would be replayed onto the new file, with which it has nothing to do.
+    building.chmod(0o444)
+    _log_of_changes(path).unlink(missing_ok=True)
+    building.replace(path)
+    _log_of_changes(path).unlink(missing_ok=True)
+    if not damages:  # which are to be said each time
+        _note(path).write_text(json.dumps([sources, file_stamp(path)]), "utf-8")
     return list(damages.values())
 
 
@@ -262,19 +273,6 @@ def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
         if last is not None and len(failed) == len(waiting):
             raise QueryError(f"sql/{next(iter(failed))}.sql does not fit the catalog: {last}")
         waiting = failed
-
-
-def _archive(path: Path) -> None:
-    """Keep the last state of a past day: no file it names ever changes, so it stays queryable."""
-    if not path.exists():
-        return
-    day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date()
-    kept = path.parent / "catalogs" / f"{day}.duckdb"
-    if day < datetime.now(UTC).date() and not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
-        temporary = kept.with_name(f".{kept.name}.tmp")
-        shutil.copy2(path, temporary)
-        temporary.replace(kept)
 
 
 def _quoted(path: Path) -> str:
