@@ -142,13 +142,13 @@ class Retained:
             if info is None:
                 continue
             eval_name, model = path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
-            scores = self._lake.root / str(read_head(path, 1, ["scores_file"])[0]["scores_file"])
-            yield scores
             yield from self._of_version(self._lake.folder("prompts", eval_name, model), info.inputs.get("rendered_prompts"))
             yield from self._of_version(self._lake.folder("samples", eval_name), info.inputs.get("dataset_snapshot"))
-            of_scores = self._info(scores) if scores.exists() else None
-            if of_scores is not None:
-                yield from self._of_version(self._lake.folder("responses", eval_name, model), of_scores.inputs.get("model_outputs"))
+            for row in read_head(path, 1, ["scores_file"]):
+                scores = self._lake.root / row["scores_file"]
+                of_scores = self._info(scores) if scores.exists() else None
+                version = None if of_scores is None else of_scores.inputs.get("model_outputs")
+                yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
 
     def _second_halves(self) -> Iterator[Path]:
         """A judgement is a file in each of its tables."""
