@@ -13,13 +13,14 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.points import history, previous_point
 from eval_dagster.lake.files import FileInfo, read_head, read_info, read_rows, time_of
+from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
 
 GRACE = timedelta(days=1)
 """What is younger, or was current until then, stays whatever else is asked for: somebody may be at work with it."""
 BY_EVAL = ("samples",)
 BY_MODEL = ("prompts", "responses", "scores", "metrics")
-BY_SUITE = ("regressions", "sample_changes")
+BY_SUITE = tuple(SUITE_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Retained:
         self.files.update(self._compared_with())
         self.files.update(self._named_by_judgements())
         self.files.update(list(self._made_of()))
-        self.files.update(self._second_halves())
+        self.files.update(self._other_parts())
 
     @cached_property
     def model_versions(self) -> set[str]:
@@ -150,10 +151,10 @@ class Retained:
                 version = None if of_scores is None else of_scores.inputs.get("model_outputs")
                 yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
 
-    def _second_halves(self) -> Iterator[Path]:
+    def _other_parts(self) -> Iterator[Path]:
         """A judgement is a file in each of its tables."""
         for path in self._kept("regressions"):
-            yield self._lake.root / "sample_changes" / path.parent.name / path.name
+            yield from (self._lake.root / table / path.parent.name / path.name for table in BY_SUITE)
 
     def _of_version(self, folder: Path, version: str | None) -> Sequence[Path]:
         """The newest file of a version, which is what is read of it."""

@@ -115,7 +115,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     # Listed before it is looked at what stays: what somebody writes meanwhile is none of these.
     listed = [each for table in _ORDER for each in _table(lake, table)]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
-    named = {lake.root / name for catalog in kept_catalogs for name in _with_second_halves(files_named_by(catalog))}
+    named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
     retained = Retained(project, policy.keep, removed=policy.removed, now=now)
     past = [each for each in listed if each.path not in retained.files and each.time < now - GRACE]
     return Pruning(
@@ -130,7 +130,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     )
 
 
-def _with_second_halves(names: Iterable[str]) -> Iterator[str]:
+def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
     """A judgement is a file of the same name in each of its tables."""
     for name in names:
         table, _, rest = name.partition("/")
