@@ -23,6 +23,7 @@ from eval_dagster.gate.results import past_results, write_result
 from eval_dagster.lake import files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.lake.files import time_of
+from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
@@ -227,7 +228,7 @@ def test_what_was_current_within_the_age_stays(home: Home) -> None:
     ]
     assert home.count("regressions") == home.count("sample_changes") == 4
     assert {each.what for each in found.files} == {
-        *("catalogs", "metrics", "regressions", "sample_changes", "scores", "responses", "samples"),
+        *("catalogs", "metrics", *SUITE_TABLES, "scores", "responses", "samples"),
         *("response cache", "reports"),
     }
     check(home, leaderboard)
