@@ -14,6 +14,7 @@ from assets.instance import open_instance
 from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, SINCE_TAG, SUITE_TAG, gate_job_name
 from assets.partitions import contiguous, range_tags
 from assets.resources import LIMIT_TAG
+from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result
 from eval_dagster.project import Project
@@ -37,6 +38,8 @@ class RunSummary:
     warnings: list[str] = field(default_factory=list)
     gate: GateResult | None = None
     """The suite, judged; null where no suite was asked for, or its gate could not work."""
+    report: str | None = None
+    """Path of the page about it."""
 
 
 def run_evaluation(
@@ -78,6 +81,12 @@ def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: Ga
         return
     summary.run_ids.append(result.run_id)
     summary.gate = judged
+    for event in result.all_events:
+        if event.is_step_materialization:
+            metadata = event.step_materialization_data.materialization.metadata
+            summary.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
+            page = metadata.get(f"report_{identifier(judged.suite)}")
+            summary.report = None if page is None else str(page.value)
 
 
 def _add(summary: RunSummary, result: dg.ExecuteInProcessResult) -> None:

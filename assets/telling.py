@@ -6,7 +6,6 @@ from pathlib import Path
 import dagster as dg
 
 from assets.failures import run_messages
-from assets.ticks import evaluation_runs
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
 from eval_dagster.notices import Kind, notify
@@ -14,14 +13,16 @@ from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 
 
-def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, *, since: str | None, report: Path | None) -> list[str]:
+def tell(
+    instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Path | None
+) -> list[str]:
     """Send a notice of what got worse, and one of the evaluations that failed.
 
     Args:
-        instance: That knows the evaluations.
+        instance: That keeps the logs of the runs.
         project: Whose lake records the notices.
         result: The suite, judged.
-        since: The tag of the runs that evaluated it; without one, nothing is known of them.
+        runs: That evaluated it.
         report: The page that shows more.
 
     Returns:
@@ -30,7 +31,7 @@ def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, *, 
     notices: list[tuple[Kind, tuple[str, str]]] = []
     if result.with_verdict(Verdict.REGRESSED):
         notices.append(("regression", regression_notice(result, report)))
-    if failures := _failures(instance, result.suite, since):
+    if failures := [message for run in runs for message in run_messages(instance, run)]:
         notices.append(("failure", failure_notice(result.suite, failures, report)))
     outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
@@ -40,8 +41,3 @@ def tell_skipped(project: Project, suite: str, reason: str) -> None:
     """Send a notice of a night that was left out."""
     title, body = skipped_notice(suite, reason)
     notify(project, suite, title=title, body=body, kind="skipped")
-
-
-def _failures(instance: dg.DagsterInstance, suite: str, since: str | None) -> Sequence[str]:
-    runs = evaluation_runs(instance, suite, since) if since else []
-    return [message for run in runs for message in run_messages(instance, run)]

@@ -93,8 +93,10 @@ def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds:
     elif not summary.failures:
         out.print(f"Nothing to recompute: all {sum(summary.cached.values())} tables were current, no model was loaded; {seconds:.0f} s")
     program = program_name()
+    report = f"Report    {summary.report}\n" if summary.report else ""
     out.print(
-        f"\nResults   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
+        f"\n{report}"
+        f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
         "Next\n"

@@ -69,6 +69,14 @@ def _checks(project: Project, run_id: str) -> dict[str, Any]:
     return {evaluation.check_name: evaluation for evaluation in found}
 
 
+def _materialized(project: Project, run_id: str) -> Any:
+    """The metadata of the asset as a run made it."""
+    with open_instance(project.home) as instance:
+        [entry] = instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+        assert entry.dagster_event is not None
+        return entry.dagster_event.step_materialization_data.materialization.metadata
+
+
 def _status(project: Project, run_id: str) -> dg.DagsterRunStatus:
     with open_instance(project.home) as instance:
         run = instance.get_run_by_id(run_id)
@@ -104,6 +112,11 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     assert (row.data["eval"], row.data["model"], row.data["cause"]) == ("sums", "calculator", "model")
     assert row.data["difference"] < -0.2
     assert evaluation.metadata["n_regressed"].value == 1
+    metadata = _materialized(project, gate_run)
+    assert metadata["history sums|calculator"].value.startswith("![score history](data:image/png;base64,")
+    assert "sums" in Path(str(metadata["report_strict"].value)).read_text("utf-8")
+    assert str(second.report) == metadata["report_strict"].value
+    assert "/#/experiments/" in str(metadata["report_strict_in_mlflow"].value)
 
     third = _night(project, "strict")
     assert third.gate is not None

@@ -1,0 +1,72 @@
+"""What people look at of a gate: what got worse, in which figures, how it came to that, and where the report is."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import dagster as dg
+
+from assets.events import table_metadata
+from eval_dagster.config import identifier
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.paired_suites import Verdict
+from eval_dagster.project import Project
+from eval_dagster.report.contents import headline_histories
+from eval_dagster.report.plots import history_markdown, history_png
+from eval_dagster.report.wording import verdict_line
+from eval_dagster.report.writing import Report
+
+_COLUMNS = (
+    *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
+    *("n_common", "min_detectable", "cause", "baseline", "reason"),
+)
+_MOST_PICTURES = 8
+"""Of a suite: they are kept in Dagster's database with each event, and the report has them all."""
+
+
+def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
+    """What was found, in a line a suite and as numbers, and what got worse as a table."""
+    rows = [row for result in results for row in result.regressions]
+    regressed = [row for row in rows if row.verdict is Verdict.REGRESSED]
+    verdicts = Counter(row.verdict for row in rows)
+    return {
+        "summary": "\n".join(f"{result.suite}: {verdict_line(result)}" for result in results) or "evals.yaml has no suite",
+        **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
+        **{f"n_{verdict.value.replace(' ', '_')}": verdicts[verdict] for verdict in Verdict},
+        "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
+    }
+
+
+def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
+    """Every comparison, as a table."""
+    rows = [_shown(row) for result in results for row in result.regressions]
+    return {"all_results": table_metadata(rows)} if rows else {}
+
+
+def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
+    """Where the report of each suite is, or why there is none."""
+    metadata: dict[str, Any] = {}
+    for suite, report in reports.items():
+        if report.page:
+            metadata[f"report_{identifier(suite)}"] = dg.MetadataValue.path(str(report.page))
+        if report.mlflow_link:
+            metadata[f"report_{identifier(suite)}_in_mlflow"] = dg.MetadataValue.url(report.mlflow_link)
+    return metadata
+
+
+def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
+    """How the headline scores that changed came to where they are, as pictures with their error bands."""
+    changed = {(row.eval, row.model) for row in result.regressions if row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
+    histories = [history for history in headline_histories(project, result) if (history.eval, history.model) in changed]
+    return {
+        f"history {history.eval}|{history.model}": dg.MetadataValue.md(
+            history_markdown(history_png(history.points, title=history.title, metric=history.metric))
+        )
+        for history in histories[:_MOST_PICTURES]
+    }
+
+
+def _shown(row: Regression) -> dict[str, Any]:
+    values = {**asdict(row), "verdict": row.verdict.value}
+    return {name: values[name] for name in _COLUMNS}
