@@ -1,4 +1,4 @@
-"""A suite's cron fires in the real daemon: a model that fails to load stops no other, and the leaderboard follows."""
+"""A suite's cron fires in the real daemon: a model that fails to load stops no other, the leaderboard follows, and the gate says so."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,13 +13,15 @@ CONFIG = """
     models:
       broken: {backend: scripted, function: "broken.py:answer"}
       steady: {backend: scripted, default: " 7"}
+      other: {backend: scripted, default: " 8"}
     evals:
       sums: {task: arithmetic, num_fewshot: 1, limit: 5}
       capitals: {task: capitals, num_fewshot: 1, limit: 5}
     suites:
       often:
         evals: [sums, capitals]
-        models: [broken, steady]
+        models: [broken, steady, other]
+        baseline: steady
         cron: "* * * * *"
 """
 BROKEN = """
@@ -57,7 +59,11 @@ def test_the_cron_fires_and_one_broken_model_stops_no_other(start_ui: Callable[.
     tick = until(lambda: _first_tick(ui), TICK_S, lambda: f"no tick of the schedule\n{ui.logs()}")
     runs = until(lambda: _finished(ui, tick["runIds"]), RUN_S, lambda: f"{_runs(ui, tick['runIds'])}\n{ui.logs()}")
 
-    assert {model: run["status"] for model, run in runs.items()} == {"steady": "SUCCESS", "broken": "FAILURE"}
+    assert {model: run["status"] for model, run in runs.items()} == {
+        "steady": "SUCCESS",
+        "other": "SUCCESS",
+        "broken": "FAILURE",
+    }
     events = ui.query(FAILURE, run=runs["broken"]["runId"])["logsForRun"]["events"]
     message = next(event["error"]["message"] for event in events if event["__typename"] == "ExecutionStepFailureEvent")
     assert "2 partitions failed" in message
@@ -76,8 +82,22 @@ def test_the_cron_fires_and_one_broken_model_stops_no_other(start_ui: Callable[.
     with duckdb.connect(str(ui.home / "evals.duckdb"), read_only=True) as catalog:
         measured = catalog.execute("select distinct eval, model from metrics where n > 0").fetchall()
         ranked = catalog.execute("select eval, model, rank from leaderboard").fetchall()
-    assert sorted(measured) == [("capitals", "steady"), ("sums", "steady")]
-    assert sorted(ranked) == [("capitals", "steady", 1), ("sums", "steady", 1)]
+    assert sorted(measured) == [(name, model) for name in ("capitals", "sums") for model in ("other", "steady")]
+    assert {(name, model) for name, model, _ in ranked} == set(measured)
+
+    gate = until(lambda: _gate(ui), SENSOR_S, lambda: f"no gate has ended\n{ui.logs()}")
+    assert gate["status"] == "SUCCESS", "what could not be evaluated is no regression"
+    with duckdb.connect(str(ui.home / "evals.duckdb"), read_only=True) as catalog:
+        judged = catalog.execute("select eval, model, verdict, reason from regressions order by all").fetchall()
+        told = catalog.execute("select kind, body from notices").fetchall()
+    assert [row[:3] for row in judged if row[1] == "other"] == [
+        ("capitals", "other", "no change seen"),
+        ("sums", "other", "no change seen"),
+    ]
+    assert [row[:3] for row in judged if row[1] == "broken"] == [(name, "broken", "not comparable") for name in ("capitals", "sums")]
+    assert all("the weights are gone" in row[3] for row in judged if row[1] == "broken")
+    assert "failure" in {kind for kind, _ in told}
+    assert all("the weights are gone" in body for kind, body in told if kind == "failure")
 
 
 def _first_tick(ui: RunningUi) -> dict[str, Any] | None:
@@ -96,6 +116,12 @@ def _finished(ui: RunningUi, run_ids: list[str]) -> dict[str, dict[str, Any]] | 
     """Runs by model, once all have ended."""
     runs = {_tags(run)["eval_dagster/model"]: run for run in _runs(ui, run_ids)}
     return runs if all(run["status"] in FINISHED for run in runs.values()) else None
+
+
+def _gate(ui: RunningUi) -> dict[str, Any] | None:
+    """The first run of the gate, once it has ended."""
+    runs = ui.query(RUNS, filter={"pipelineName": "gate_often"})["runsOrError"]["results"]
+    return next((run for run in reversed(runs) if run["status"] in FINISHED), None)
 
 
 def _tags(run: dict[str, Any]) -> dict[str, str]:

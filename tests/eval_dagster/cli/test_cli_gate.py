@@ -1,18 +1,15 @@
 """`run --suite`: what got worse, on the screen, in files for CI systems, in a notice, and as an exit status."""
 
-import json
 import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hook_server import Hook, hook_server
 
 CONFIG = """
     models:
@@ -38,24 +35,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def received() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The address of a server, and the notices that it was sent."""
-    notices: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            notices.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"json://127.0.0.1:{server.server_address[1]}/hook", notices
-    server.shutdown()
-    server.server_close()
+def hook() -> Iterator[Hook]:
+    with hook_server() as hook:
+        yield hook
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cli(folder: Path, received: tuple[str, list[dict[str, Any]]]) -> Run:
+def cli(folder: Path, hook: Hook) -> Run:
     def run(*arguments: str, wrong: str = "0") -> "subprocess.CompletedProcess[str]":
         (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG", f"int({wrong})"))
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
-        environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "GATE_HOOK": received[0]}
+        environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "GATE_HOOK": hook.address}
         command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
@@ -91,14 +73,13 @@ def test_a_summary_that_cannot_be_written_is_said_before_anything_runs(cli: Run,
     assert not (folder / ".eval_dagster" / "lake").exists()
 
 
-def test_three_nights(cli: Run, folder: Path, received: tuple[str, list[dict[str, Any]]]) -> None:
-    address, notices = received
+def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     junit, markdown = folder / "gate.xml", folder / "gate.md"
     first = cli("run", "--suite", "nightly", "--junit", str(junit))
     assert first.returncode == 0, first.stderr
     assert "nightly: nothing to compare with yet; a later result will be compared with these 4" in first.stdout
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
-    assert notices == []
+    assert hook.notices == []
 
     second = cli("run", "--suite", "nightly", "--junit", str(junit), "--markdown", str(markdown), wrong="right % 3 == 0")
     assert second.returncode == 1
@@ -118,13 +99,13 @@ def test_three_nights(cli: Run, folder: Path, received: tuple[str, list[dict[str
     assert failed.get("classname") == "nightly.sums"
     assert "1 of 4 results regressed" in markdown.read_text("utf-8")
     assert not list(folder.glob(".gate*")), "no unfinished file is left"
-    [notice] = notices
+    [notice] = hook.notices
     assert "nightly" in notice["title"]
     assert "sums" in notice["message"]
-    assert address not in second.stdout + second.stderr
+    assert hook.address not in second.stdout + second.stderr
 
     third = cli("run", "--suite", "nightly", "--junit", str(junit))
     assert third.returncode == 0, third.stdout + third.stderr
     assert "0 requests sent to models" in third.stdout
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
-    assert len(notices) == 1
+    assert len(hook.notices) == 1

@@ -1,0 +1,129 @@
+"""Nights of a real daemon on an every-minute cron: red where the model got worse, green again, and missed ones are not made up for."""
+
+import textwrap
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hook_server import Hook, hook_server
+from ui_servers import RunningUi, running_ui, until
+
+pytestmark = pytest.mark.e2e
+
+CONFIG = """
+    models:
+      calculator: {backend: scripted, function: "calculator.py:answer"}
+    evals:
+      sums: {task: arithmetic, limit: 20}
+    suites:
+      often: {evals: [sums], models: [calculator], cron: "* * * * *", notify: [GATE_HOOK]}
+"""
+CALCULATOR = """
+    import re
+
+    def answer(request):
+        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
+        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        return f" {right + WRONG}"
+"""
+RUNS = """
+    query Runs($filter: RunsFilter!) {
+      runsOrError(filter: $filter) { ... on Runs { results { runId status tags { key value } } } }
+    }
+"""
+CHECKS = """
+    query Checks($run: ID!) {
+      logsForRun(runId: $run) {
+        ... on EventConnection {
+          events { ... on AssetCheckEvaluationEvent { evaluation { checkName success severity description } } }
+        }
+      }
+    }
+"""
+SINCE = "eval_dagster/since"
+NIGHT_S = 240
+
+
+class Checkout:
+    """A suite with its home, which servers come to and go from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+        self.answer()
+
+    def answer(self, wrong: str = "0") -> None:
+        """Set what the model adds to the right answer; the file is there whole or not at all."""
+        temporary = self.folder / "calculator.tmp"
+        temporary.write_text(textwrap.dedent(CALCULATOR).replace("WRONG", f"int({wrong})"))
+        temporary.replace(self.folder / "calculator.py")
+
+    def ask(self, query: str, **values: object) -> list[tuple[Any, ...]]:
+        with duckdb.connect(str(self.folder / "home" / "evals.duckdb"), read_only=True) as catalog:
+            return catalog.execute(query, values).fetchall()
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
+    with hook_server() as hook:
+        monkeypatch.setenv("GATE_HOOK", hook.address)
+        yield hook
+
+
+@pytest.mark.timeout(900)
+def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook) -> None:
+    checkout = Checkout(tmp_path)
+    with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "first.out") as ui:
+        first = _gate(ui, after="", status="SUCCESS")
+        assert checkout.ask("select eval, model, verdict from regressions") == [("sums", "calculator", "not comparable")]
+        assert hook.about("worse") == []
+
+        checkout.answer(wrong="right % 3 == 0")
+        red = _gate(ui, after=first[SINCE], status="FAILURE")
+        assert checkout.ask("select verdict, cause from regressions") == [("regressed", "model")]
+        [check] = _checks(ui, red["runId"])
+        assert (check["checkName"], check["success"], check["severity"]) == ("nothing_regressed_in_often", False, "ERROR")
+        assert "sums on calculator" in check["description"]
+        [notice, *_] = hook.about("worse in sums")
+        assert "calculator" in notice["message"]
+        ticks = [run[SINCE] for run in _runs(ui, "gate_often")]
+        assert len(ticks) == len(set(ticks)), "a tick is judged once, and a gate that failed is not tried again"
+    stopped = datetime.now(UTC)
+
+    checkout.answer()
+    until(lambda: (datetime.now(UTC).timestamp() // 60) - (stopped.timestamp() // 60) >= 2, 180, lambda: "two ticks to be missed")
+    started = datetime.now(UTC).replace(second=0, microsecond=0)
+    with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "second.out") as ui:
+        green = _gate(ui, after=stopped.isoformat(), status="SUCCESS")
+        missed = [run[SINCE] for run in _runs(ui, "suite_often") if stopped.isoformat() < run[SINCE] < started.isoformat()]
+        assert missed == [], "of the ticks that were missed the last alone is made up for"
+        assert checkout.ask("select verdict, cause from regressions") == [("improved", "model")]
+        evaluations = [run["runId"] for run in _runs(ui, "suite_often") if run[SINCE] == green[SINCE]]
+        assert len(evaluations) == 1
+        assert checkout.ask("select requests_computed from attempts where run_id = $run", run=evaluations[0]) == [(0,)]
+        [check] = _checks(ui, green["runId"])
+        assert check["success"]
+
+
+def _gate(ui: RunningUi, *, after: str, status: str) -> dict[str, Any]:
+    """The first gate of a later tick that ends so; the one before it may have met an evaluation that was under way."""
+
+    def found() -> dict[str, Any] | None:
+        return next((run for run in reversed(_runs(ui, "gate_often")) if run[SINCE] > after and run["status"] == status), None)
+
+    run: dict[str, Any] = until(found, NIGHT_S, lambda: f"no gate after {after} became {status}: {_runs(ui, 'gate_often')}\n{ui.logs()}")
+    return run
+
+
+def _runs(ui: RunningUi, job: str) -> list[dict[str, Any]]:
+    """The runs of a job, the newest first, with the tick that they belong to."""
+    runs = ui.query(RUNS, filter={"pipelineName": job})["runsOrError"]["results"]
+    return [{**run, **{tag["key"]: tag["value"] for tag in run["tags"] if tag["key"] == SINCE}} for run in runs]
+
+
+def _checks(ui: RunningUi, run: str) -> list[dict[str, Any]]:
+    events = ui.query(CHECKS, run=run)["logsForRun"]["events"]
+    return [event["evaluation"] for event in events if "evaluation" in event]
