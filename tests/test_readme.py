@@ -53,9 +53,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _run(folder: Path, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
-    environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
+    environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_every_command_works(workplace: Path) -> None:
