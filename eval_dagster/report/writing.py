@@ -48,8 +48,9 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
         return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {type(error).__name__}: {error}"])
     try:
         return Report(page=page, mlflow_link=track_report(project, result, page), warnings=[])
-    except TrackingError as error:
-        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {error}"])
+    except Exception as error:  # as above
+        reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
+        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {reason}"])
 
 
 def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Path:

@@ -11,6 +11,7 @@ from scripted_nights import Nights
 from eval_dagster.gate.judging import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
+from eval_dagster.report import writing
 from eval_dagster.report.writing import report, write_report
 
 
@@ -89,6 +90,16 @@ def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResul
     assert found.mlflow_link is None
     (warning,) = found.warnings
     assert warning.startswith("the report of nightly is not in MLflow: MLflow at http://127.0.0.1:9 could not")
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_report(project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bytes:
+        raise MemoryError("no room for a picture")
+
+    monkeypatch.setattr(writing, "history_png", refuse)
+    found = report(project, result)
+    assert found.page is not None
+    assert found.warnings == ["the report of nightly is not in MLflow: MemoryError: no room for a picture"]
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(project: Project, result: GateResult, tmp_path: Path) -> None:
