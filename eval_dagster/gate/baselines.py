@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.points import PREVIOUS, Point, PointName, parse_time
@@ -49,10 +49,12 @@ class Baseline:
             LakeError: There is none, or it is damaged.
         """
         of_model = self.model or model
+        if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
+            raise LakeError(f"the baseline {self.text!r} lies in the future, so every result would be compared with itself")
         found = PointName(model=of_model, until=self.until, previous=self.previous).find(lake, eval_name)
         if found is not None:
             return found
         if self.previous:
             raise LakeError(f"{of_model} has no earlier result of {eval_name} with other data, prompts, model or metric")
-        when = "" if self.until is None else f" of {self.until:%Y-%m-%d %H:%M} or before"
+        when = "" if self.until is None else f" of {self.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC or before"
         raise LakeError(f"the baseline {self.text!r}: {of_model} has no result of {eval_name}{when}")

@@ -14,6 +14,11 @@ PREVIOUS = "previous"
 """The state before the last change."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
 """What can move a score, and what the lake calls its version. The metric's code has a version for each metric."""
+_SHOWN = {
+    "prompts": ("sample_id", "request_id", "prompt", "choices", "gold"),
+    "responses": ("sample_id", "text", "text_post_processed", "choice_logprobs", "error"),
+}
+"""The columns that comparisons read: log-probabilities of tokens are many times as much as all of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +72,12 @@ class Point:
 
     @cached_property
     def prompts(self) -> dict[str, dict[str, Any]]:
-        """Its rows of `prompts` by sample. Raises `LakeError` where they are gone."""
+        """What its prompts were, by sample. Raises `LakeError` where they are gone."""
         return self._by_sample("prompts", self.metrics.info.inputs["rendered_prompts"])
 
     @cached_property
     def responses(self) -> dict[str, dict[str, Any]]:
-        """Its rows of `responses` by sample. Raises `LakeError` where they are gone."""
+        """What was answered, by sample. Raises `LakeError` where they are gone."""
         return self._by_sample("responses", read_info(self._scores_path).inputs["model_outputs"])
 
     @property
@@ -82,7 +87,7 @@ class Point:
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):
             if file.info.version == version:
-                return {row["sample_id"]: row for row in read_rows(file.path)}
+                return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
         raise self._gone(table)
 
     def _gone(self, table: str) -> LakeError:
@@ -180,13 +185,22 @@ def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
 def previous_point(points: Sequence[Point]) -> Point | None:
     """The newest materialization that was made of other data, another prompt or another model version than the last one.
 
-    Where there is none, the newest one whose metrics had other code: a metric that is tidied is not to hide what became of the model.
+    Where there is none, the newest one whose metrics had other code: a metric that is tidied is not to hide what became of the model. One
+    that has values for less than half of the samples, as a trial with a limit or a night of errors leaves, counts only where none has more:
+    it would hide what became of the model, too.
     """
     if not points:
         return None
     last = points[-1]
-    other = next((point for point in reversed(points) if point.versions != last.versions), None)
-    return other or next((point for point in reversed(points) if metric_versions(point) != metric_versions(last)), None)
+    others = [point for point in reversed(points) if point.versions != last.versions]
+    others = others or [point for point in reversed(points) if metric_versions(point) != metric_versions(last)]
+    enough = _samples(last) / 2
+    return next((point for point in others if _samples(point) >= enough), others[0] if others else None)
+
+
+def _samples(point: Point) -> int:
+    """How many samples have a value."""
+    return max((row["n"] for row in point.metric_rows), default=0)
 
 
 def metric_versions(point: Point) -> Mapping[str, str]:

@@ -73,6 +73,23 @@ def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
 
 
+def test_a_trial_or_a_night_of_errors_between_two_nights_hides_no_regression(nights: Nights) -> None:
+    nights.evaluate()
+    nights.evaluate(numbers=range(5))
+    nights.evaluate(raising="raise OSError('no memory')")
+    nights.evaluate(wrong=range(20))
+    found = row(nights.judge())
+    assert (found.verdict, found.n_common, found.baseline_value) == (Verdict.REGRESSED, 40, 1.0)
+    nights.evaluate(wrong=range(20), numbers=range(5))
+    assert row(nights.judge()).n_common == 5, "a trial itself is compared with whatever is the newest"
+
+
+def test_what_has_no_better_baseline_is_compared_with_a_trial(nights: Nights) -> None:
+    nights.evaluate(numbers=range(5))
+    nights.evaluate()
+    assert row(nights.judge()).n_common == 5
+
+
 def test_another_engine_under_the_same_model_is_told_from_another_model(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.evaluate()
     monkeypatch.setattr(scripted, "module_version", lambda *_: "another engine")
@@ -104,8 +121,9 @@ def test_every_form_of_a_baseline(nights: Nights) -> None:
     assert row(nights.judge(baseline=f"one@{between}", models="[two]"), model="two").difference == -0.5
     assert row(nights.judge(baseline=f"{now():%Y-%m-%d}")).difference == 0, "the state of a day is its last"
     assert row(nights.judge(baseline="2020-01-31"), metric=None).reason == (
-        "the baseline '2020-01-31': one has no result of left of 2020-01-31 23:59 or before"
+        "the baseline '2020-01-31': one has no result of left of 2020-01-31 23:59 UTC or before"
     )
+    assert str(row(nights.judge(baseline="2999-01-31"), metric=None).reason).startswith("the baseline '2999-01-31' lies in the future")
     assert row(nights.judge(baseline="one@previous", models="[two]"), model="two").baseline_value == 1.0
 
 
