@@ -16,7 +16,7 @@ class Tone(StrEnum):
     BAD = "bad"
     """Something regressed, in a suite in which that is an error."""
     WARNING = "warning"
-    """Something regressed in a suite in which that is only said, or not all could be compared."""
+    """Something regressed in a suite in which that is only said, or not all could be compared, or on few samples."""
     GOOD = "good"
     """All was compared, and no regression seen."""
     UNKNOWN = "unknown"
@@ -30,7 +30,7 @@ def tone(result: GateResult) -> Tone:
     uncompared = len(result.with_verdict(Verdict.NOT_COMPARABLE))
     if uncompared == len(result.regressions):
         return Tone.UNKNOWN
-    return Tone.WARNING if uncompared else Tone.GOOD
+    return Tone.WARNING if uncompared or _on_few_samples(result) else Tone.GOOD
 
 
 def verdict_line(result: GateResult) -> str:
@@ -46,6 +46,7 @@ def verdict_line(result: GateResult) -> str:
     others = [
         *([f"{len(improved)} improved"] if improved else []),
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
+        *([f"fewer than half of the baseline's samples in {_names_alone(few)}"] if (few := _on_few_samples(result)) else []),
     ]
     said = (
         f"{len(regressed)} of {total} results regressed: {_names(regressed)}"
@@ -53,6 +54,11 @@ def verdict_line(result: GateResult) -> str:
         else f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"
     )
     return "; ".join([said, *others])
+
+
+def _on_few_samples(result: GateResult) -> list[Regression]:
+    """What was compared on less than half of the samples that the baseline has: the others are errors now, or not there."""
+    return [row for row in result.regressions if row.verdict is not Verdict.NOT_COMPARABLE and row.n_common < row.n_only_baseline]
 
 
 def title(row: Regression) -> str:
@@ -134,6 +140,11 @@ def _names(rows: Sequence[Regression]) -> str:
     named = [f"{row.eval} on {row.model} ({row.metric} {number(row.difference, '+')})" for row in rows[:_MOST_NAMED]]
     left = len(rows) - len(named)
     return ", ".join(named) + (f" and {left} more" if left else "")
+
+
+def _names_alone(rows: Sequence[Regression]) -> str:
+    named = ", ".join(f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in rows[:_MOST_NAMED])
+    return named + (f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else "")
 
 
 def _reasons(rows: Sequence[Regression]) -> str:

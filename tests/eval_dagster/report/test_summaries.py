@@ -111,6 +111,12 @@ def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
         (gate_result(UNCHANGED, IMPROVED), Tone.GOOD, "No regression seen in 2 comparisons; 1 improved"),
         (gate_result(UNCHANGED, incomparable()), Tone.WARNING, "No regression seen in 1 comparison; 1 not comparable"),
         (gate_result(regression(), severity="warn"), Tone.WARNING, "1 of 1 results regressed: capitals on mine (accuracy -0.120)"),
+        (
+            gate_result(replace(UNCHANGED, n_common=5, n_only_baseline=35)),
+            Tone.WARNING,
+            "No regression seen in 1 comparison; fewer than half of the baseline's samples in capitals on other (5 of 40)",
+        ),
+        (gate_result(replace(UNCHANGED, n_common=20, n_only_baseline=20)), Tone.GOOD, "No regression seen in 1 comparison"),
         (gate_result(), Tone.UNKNOWN, "Nothing to compare: the suite has no results"),
         (gate_result(incomparable()), Tone.UNKNOWN, "Nothing could be compared: the model gone cannot be loaded"),
         (
