@@ -87,16 +87,23 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     """Compare shares of samples, each of which is right or wrong."""
     n, free, are_clustered = known.n_common, common.degrees_of_freedom, known.n_clusters < known.n_common
     known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
+    known = _tested_shares(known, differences, common)
+    up, down = int((differences > 0).sum()), int((differences < 0).sum())
+    # What a difference that is there costs is no noise of the next one.
+    is_found = known.p_value is not None and known.p_value <= alpha
+    least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
     size, quantile = float(n), float(special.ndtri(_UPPER))
-    least = detectable_share(n, int(np.abs(differences).sum()), alpha)
     if are_clustered:
         size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(special.stdtrit(free, _UPPER))
         least = _detectable_in_clusters(known, least, free, alpha)
     low, high = _bonett_price(differences, size, quantile)
-    known = replace(known, ci_low=low, ci_high=high, min_detectable=least)
+    return replace(known, ci_low=low, ci_high=high, min_detectable=least)
+
+
+def _tested_shares(known: Comparison, differences: Floats, common: CommonSamples) -> Comparison:
     if known.n_clusters < 2:
         return known
-    if not are_clustered:
+    if known.n_clusters == known.n_common:
         p_value = float(exact_mcnemar(np.int64((differences > 0).sum()), np.int64((differences < 0).sum())))
         return replace(known, p_value=p_value, test="exact McNemar")
     advantages = np.bincount(common.cluster, differences).round().astype(np.int64)

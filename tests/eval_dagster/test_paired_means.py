@@ -12,6 +12,7 @@ from scipy import stats
 
 from eval_dagster.paired import Comparison
 from eval_dagster.paired_means import compare_means
+from eval_dagster.paired_tests import detectable_share
 from eval_dagster.statistics import estimate_macro, estimate_mean
 
 SLEEP = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0], [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
@@ -73,6 +74,15 @@ def test_all_flipped() -> None:
     # (0 + 1) / 12 up, (10 + 1) / 12 down, or -5/6 with the standard error sqrt((1 - (5/6)^2) / 12).
     assert (shares.ci_low, shares.ci_high) == (-1.0, pytest.approx(-5 / 6 + 1.959964 * math.sqrt(11 / 36 / 12)))
     assert compare_means([0.0] * 5, [1.0] * 5).min_detectable is None, "five samples can say nothing"
+
+
+def test_a_drop_that_is_found_is_no_noise_that_hides_the_next_one() -> None:
+    dropped = compare_means([0.0] * 15 + [1.0] * 25, [1.0] * 40)
+    assert dropped.min_detectable == compare_means([1.0] * 40, [1.0] * 40).min_detectable
+    noisy = compare_means([0.0] * 15 + [1.0] * 25, [1.0] * 15 + [0.0] * 2 + [1.0] * 23)
+    assert noisy.min_detectable == detectable_share(40, 4, 0.05), "two that got better, and two that got worse by the same chance"
+    unsure = compare_means([0.0] * 8 + [1.0] * 32, [0.0] * 4 + [1.0] * 32 + [0.0] * 4)
+    assert (unsure.p_value, unsure.min_detectable) == (1.0, detectable_share(40, 8, 0.05))
 
 
 def test_constant_columns_are_as_sure_as_their_number() -> None:
