@@ -1,8 +1,11 @@
 """Scores over their materializations, as pictures need them."""
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from eval_dagster.gate.change_points import score_series
@@ -10,7 +13,9 @@ from eval_dagster.gate.comparing import overall
 from eval_dagster.gate.points import Point, PointName
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
+from eval_dagster.report import plots
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
+from eval_dagster.versions import module_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,4 +104,20 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
         ScorePoint(at=point.materialized_at, value=point.value, ci_low=point.ci_low, ci_high=point.ci_high, is_change=point.is_change_point)
         for point in series
     ]
-    return history_markdown(history_png(points, title=f"{eval_name} · {model}", metric=str(row["metric"])))
+    path = lake.home / "pictures" / f"eval={eval_name}" / f"model={model}.md"
+    return _picture(path, points, title=f"{eval_name} · {model}", metric=str(row["metric"]))
+
+
+def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
+    """The picture from its file, or drawn and kept there: drawing takes longer than to find out that a night brought nothing new."""
+    key = stable_hash([module_version(plots), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
+    with suppress(OSError, ValueError):
+        known, _, markdown = path.read_text("utf-8").partition("\n")
+        if known == key:
+            return markdown
+    markdown = history_markdown(history_png(points, title=title, metric=metric))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary.write_text(f"{key}\n{markdown}", "utf-8")
+    temporary.replace(path)
+    return markdown
