@@ -12,6 +12,9 @@ from eval_dagster.locks import locked
 
 _SETTLED_S = 2.0
 """A lock file younger than this may be about to be locked."""
+_LOST_S = 900.0
+"""A run that holds no lock for so long is not about to take one, nor to end: it takes seconds to start and to end."""
+_SUSPECT = ".lost"
 
 
 @contextmanager
@@ -31,16 +34,37 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
     Returns:
         Their ids.
     """
+    folder = _folder(home)
+    _suspect(instance, folder)
     ended: list[str] = []
-    for path in sorted(_folder(home).glob("*")):
-        if time.time() - path.stat().st_mtime < _SETTLED_S or not _is_abandoned(path):
+    for path in sorted(folder.glob("*")):
+        patience = _LOST_S if path.suffix == _SUSPECT else _SETTLED_S
+        if time.time() - path.stat().st_mtime < patience or not _is_abandoned(path):
             continue
-        run = instance.get_run_by_id(path.name)
+        run = instance.get_run_by_id(path.stem)
         if run is not None and not run.is_finished:
             instance.report_run_failed(run, "The process of this run ended without a word: it was killed. What it had flushed is kept.")
-            ended.append(path.name)
+            ended.append(run.run_id)
         path.unlink(missing_ok=True)
     return ended
+
+
+def _suspect(instance: dg.DagsterInstance, folder: Path) -> None:
+    """Note which runs of suites say that they work and hold no lock: a process can be killed before it takes one, or behind it."""
+    statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    working = {record.dagster_run.run_id for record in instance.get_run_records(dg.RunsFilter(statuses=statuses)) if _is_ours(record)}
+    lockless = {run_id for run_id in working if not (folder / run_id).exists()}
+    for path in folder.glob(f"*{_SUSPECT}"):
+        if path.stem not in lockless:
+            path.unlink(missing_ok=True)
+    for run_id in lockless:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{run_id}{_SUSPECT}").open("a").close()  # which leaves the time of one that is there
+
+
+def _is_ours(record: dg.RunRecord) -> bool:
+    """Whether a run is one of a suite's: an instance may have other people's runs, too."""
+    return any(tag.startswith("eval_dagster/") for tag in record.dagster_run.tags)
 
 
 def _is_abandoned(path: Path) -> bool:
