@@ -1,0 +1,80 @@
+"""A suite that got worse, as a real headless Chromium shows it in the Dagster UI: its check is red and names the eval.
+
+Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the README's picture is written to it.
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from ui_servers import RunningUi, running_ui
+
+pytestmark = pytest.mark.e2e
+
+SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
+PAGE_MS = 90_000
+CONFIG = """
+    models:
+      calculator: {backend: scripted, function: "calculator.py:answer"}
+      sevens: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, limit: 20}
+      sums-with-examples: {task: arithmetic, num_fewshot: 2, limit: 20}
+    suites:
+      nightly: {evals: [sums, sums-with-examples], models: [calculator, sevens]}
+"""
+CALCULATOR = """
+    import re
+
+    def answer(request):
+        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
+        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
+        return f" {right + WRONG}"
+"""
+
+
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUi]:
+    """The servers of a home in which the second night got worse."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    environment = os.environ | {
+        "EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"),
+        "EVAL_DAGSTER_HOME": str(folder / "home"),
+        "DAGSTER_HOME": str(folder / "home" / "dagster"),
+    }
+    for wrong, status in (("0", 0), ("int(right % 3 == 0)", 1)):
+        (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG", wrong))
+        command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "nightly"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == status, done.stdout + done.stderr
+    with running_ui(folder / "evals.yaml", folder / "home", folder / "ui.out") as ui:
+        yield ui
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    expect.set_options(timeout=PAGE_MS)
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.set_default_timeout(PAGE_MS)
+    yield page
+    page.close()
+
+
+def test_the_red_check_names_what_got_worse(ui: RunningUi, page: Page, tmp_path: Path) -> None:
+    page.goto(f"{ui.dagster}/assets/regressions?view=checks&checkDetail=nothing_regressed_in_nightly")
+    expect(page.get_by_text("blocking asset check")).to_be_visible()
+    expect(page.get_by_text("Failed", exact=True).first).to_be_visible()
+    expect(page.get_by_text("2 of 4 results regressed: sums on calculator (exact_number -").first).to_be_visible()
+    table = page.locator("table").filter(has_text="regressed").last
+    for words in ("sums-with-examples", "calculator", "model"):
+        expect(table.get_by_text(words, exact=True).first).to_be_visible()
+    folder = Path(SCREENSHOTS).resolve() if SCREENSHOTS else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    page.get_by_text("Hide navigation").click()
+    page.screenshot(path=folder / "red_check.png")
