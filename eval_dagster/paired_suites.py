@@ -91,8 +91,9 @@ def noise_floor(repeats: Floats, *, texts: int = 1, subjects: Sequence[Hashable]
     """Measure how much two runs of the same model differ, from repeated answers to the same samples.
 
     A sample's variance s^2 over its repeats is that of the draw alone, so two runs on n samples differ by a standard deviation of
-    sqrt(2 / texts * sum of s^2) / n, with Satterthwaite's degrees of freedom. Repeats of a sample are independent, and so are the draws
-    of different samples, also in one cluster.
+    sqrt(2 / texts * sum of s^2) / n, with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2), where sigma^4 / f of
+    a sample is estimated without bias by s^4 / (f + 2): most samples never vary, and one that does shall not stand for all. Repeats of
+    a sample are independent, and so are the draws of different samples, also in one cluster.
 
     Args:
         repeats: Values of shape (samples, repeats); NaN where there is none.
@@ -115,6 +116,6 @@ def noise_floor(repeats: Floats, *, texts: int = 1, subjects: Sequence[Hashable]
     stderr = math.sqrt(float(parts.sum()))
     if stderr == 0:
         return NoiseFloor(stderr=0.0, difference=0.0, n=len(values))
-    degrees_of_freedom = float(parts.sum() ** 2 / (parts**2 / free).sum())
+    degrees_of_freedom = float(parts.sum() ** 2 / (parts**2 / (free + 2)).sum())
     quantile = float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE) / 2))
     return NoiseFloor(stderr=stderr, difference=quantile * stderr, n=len(values))

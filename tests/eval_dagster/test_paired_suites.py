@@ -85,14 +85,21 @@ def test_a_noise_floor_by_hand() -> None:
     floor = noise_floor(repeats)
     assert floor is not None
     assert (floor.stderr, floor.n) == (pytest.approx((5 / 3) ** 0.5 / 3), 3)
-    # (1/2 + 1/3)^2 / ((1/2)^2 / 1 + (1/3)^2 / 2) = 25/11 degrees of freedom.
-    assert floor.difference / floor.stderr == pytest.approx(3.843846)
+    # (1/2 + 1/3)^2 / ((1/2)^2 / (1 + 2) + (1/3)^2 / (2 + 2)) = 6.25 degrees of freedom.
+    assert floor.difference / floor.stderr == pytest.approx(2.423381)
     by_subject = noise_floor(repeats, subjects=["x", "x", "y", "y"])
     assert by_subject is not None
     assert by_subject.stderr == pytest.approx((2 * (0.5 / 16 + 1 / 3 / 4)) ** 0.5)
     of_four_texts = noise_floor(repeats, texts=4)
     assert of_four_texts is not None
     assert of_four_texts.stderr == pytest.approx(floor.stderr / 2)
+
+
+def test_one_sample_that_varies_makes_no_floor_that_hides_a_fall() -> None:
+    floor = noise_floor(np.array([[1.0, 0.0], *[[1.0, 1.0]] * 39]))
+    assert floor is not None
+    # Two runs can differ by this sample alone, 0.025, and by the few that could have varied as well.
+    assert 0.05 < floor.difference < 0.1
 
 
 def test_what_never_varies_has_no_noise_and_what_was_never_repeated_has_no_floor() -> None:
