@@ -191,7 +191,7 @@ def test_what_several_texts_of_a_prompt_differ_by_is_no_change(nights: Nights) -
     nights.evaluate(texts=2, raising=ODD_CALLS_FAIL.format(upto=40), wrong=range(4))
     found = row(nights.judge(texts=2))
     # Each of 40 samples has one text right and one wrong, a variance of 1/2: sqrt(2 / 2 * 40 * 1/2) / 40, less those that are all wrong.
-    assert found.noise_floor == pytest.approx(student.ppf(0.975, 36) * (36 / 2) ** 0.5 / 40)
+    assert found.noise_floor == pytest.approx(student.ppf(0.975, 3 * 36) * (36 / 2) ** 0.5 / 40)
     assert found.difference == pytest.approx(-2 / 40)
     assert found.verdict is Verdict.NO_CHANGE_SEEN
     assert row(nights.judge(texts=2), "right").noise_floor is None, "one text a prompt, always answered from the cache"
@@ -211,8 +211,8 @@ def test_runs_of_the_same_versions_tell_the_noise_where_there_is_one_text(nights
         path.unlink()
     nights.evaluate(raising=drawn)
     found = row(nights.judge())
-    # One of 40 samples was right and then wrong: a variance of 1/2 with one degree of freedom.
-    assert found.noise_floor == pytest.approx(student.ppf(0.975, 1) / 40)
+    # One of 40 samples was right and then wrong: a variance of 1/2, estimated with one degree of freedom, 1 + 2 of them for the quantile.
+    assert found.noise_floor == pytest.approx(student.ppf(0.975, 3) / 40)
     assert found.verdict is Verdict.IMPROVED
 
 
