@@ -11,12 +11,12 @@ import dagster as dg
 from assets.definitions import build_definitions
 from assets.failures import step_messages
 from assets.instance import open_instance
-from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, SINCE_TAG, SUITE_TAG, gate_job_name
+from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, SINCE_TAG, SUITE_TAG, gate_job_name
 from assets.partitions import contiguous, range_tags
 from assets.resources import LIMIT_TAG
 from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import current_result
+from eval_dagster.gate.results import result_of_run
 from eval_dagster.project import Project
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -70,13 +70,13 @@ def run_evaluation(
         if suite:
             gate = definitions.resolve_job_def(gate_job_name(suite))
             result = gate.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
-            _add_gate(summary, result, current_result(project.lake, suite))
+            _add_gate(summary, result, result_of_run(project.lake, suite, result.run_id))
     return summary
 
 
 def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: GateResult | None) -> None:
     """Keep what a gate found. A regression fails its run, which is the answer, and no failure of the gate."""
-    if judged is None or judged.run_id != result.run_id:
+    if judged is None:
         _add(summary, result)
         return
     summary.run_ids.append(result.run_id)
@@ -87,6 +87,8 @@ def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: Ga
             summary.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
             page = metadata.get(f"report_{identifier(judged.suite)}")
             summary.report = None if page is None else str(page.value)
+        elif event.is_step_failure and event.step_key == REGRESSIONS:  # it judged, but could not make known what it found
+            summary.failures += step_messages(event.step_failure_data)
 
 
 def _add(summary: RunSummary, result: dg.ExecuteInProcessResult) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LOOK_VERSION, LookKey, key_of
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
-from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.versions import stable_hash
 
@@ -43,6 +43,18 @@ def current_result(lake: Lake, suite: str) -> GateResult | None:
         LakeError: Its file is damaged.
     """
     file = lake.current("regressions", suite)
+    return None if file is None else _read(lake, suite, file)
+
+
+def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
+    """The judgement of a suite by one run, which another run's may have followed; None where it made none.
+
+    Raises:
+        LakeError: Its file is damaged.
+    """
+    named = sorted(lake.folder("regressions", suite).glob(f"[!.]*-{run_id[:8]}-*.parquet"), reverse=True)
+    files = (LakeFile(path=path, info=read_info(path)) for path in named)
+    file = next((file for file in files if file.info.run_id == run_id), None)
     return None if file is None else _read(lake, suite, file)
 
 

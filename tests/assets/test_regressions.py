@@ -1,6 +1,8 @@
 """The asset `regressions` and its checks, on a suite of scripted models whose answers change."""
 
 import textwrap
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from assets.definitions import build_definitions
 from assets.instance import open_instance
 from assets.running import RunSummary, run_evaluation
+from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from task_defs import TASKS
@@ -197,3 +202,27 @@ def test_a_part_of_a_suite_is_judged_with_what_was_evaluated_last(project: Proje
     assert part.gate is not None
     assert [row.eval for row in part.gate.with_verdict(Verdict.REGRESSED)] == ["sums"]
     assert not any("not evaluated in this run" in str(row.reason) for row in part.gate.regressions)
+
+
+def test_a_run_tells_what_it_found_itself_though_another_run_follows(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    _night(project, "lenient")
+
+    def followed(lake: Lake, result: GateResult) -> LakeFile:
+        kept = write_result(lake, result)
+        write_result(lake, replace(result, run_id="another", judged_at=result.judged_at + timedelta(seconds=1), regressions=[]))
+        return kept
+
+    monkeypatch.setattr("assets.regressions.write_result", followed)
+    summary = _night(project, "lenient", wrong="True")
+    assert summary.gate is not None
+    assert (summary.gate.run_id, len(summary.gate.with_verdict(Verdict.REGRESSED))) == (summary.run_ids[-1], 1)
+
+
+def test_a_judgement_that_cannot_be_made_known_is_a_failure(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Lake) -> list[str]:
+        raise OSError("no space left on the device")
+
+    monkeypatch.setattr("assets.regressions.publish", refuse)
+    summary = _night(project, "lenient")
+    assert summary.gate is not None
+    assert any("no space left" in failure for failure in summary.failures)
