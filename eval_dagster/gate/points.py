@@ -199,8 +199,11 @@ def previous_point(points: Sequence[Point]) -> Point | None:
 
 
 def _samples(point: Point) -> int:
-    """How many samples have a value."""
-    return max((row["n"] for row in point.metric_rows), default=0)
+    """How many samples have a value; none where the rows are damaged."""
+    try:
+        return max((row["n"] for row in point.metric_rows), default=0)
+    except LakeError:
+        return 0
 
 
 def metric_versions(point: Point) -> Mapping[str, str]:
