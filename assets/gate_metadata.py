@@ -12,8 +12,7 @@ from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
-from eval_dagster.report.contents import headline_histories
-from eval_dagster.report.plots import history_markdown, history_png
+from eval_dagster.report.histories import headline_markdown
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import Report
 
@@ -57,13 +56,13 @@ def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
 
 def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
     """How the headline scores that changed came to where they are, as pictures with their error bands."""
-    changed = {(row.eval, row.model) for row in result.regressions if row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)}
-    histories = [history for history in headline_histories(project, result) if (history.eval, history.model) in changed]
+    changed = (row for row in result.regressions if row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED))
+    partitions = list(dict.fromkeys((row.eval, row.model) for row in changed))[:_MOST_PICTURES]
+    pictures = {(eval_name, model): headline_markdown(project.lake, eval_name, model) for eval_name, model in partitions}
     return {
-        f"history {history.eval}|{history.model}": dg.MetadataValue.md(
-            history_markdown(history_png(history.points, title=history.title, metric=history.metric))
-        )
-        for history in histories[:_MOST_PICTURES]
+        f"history {eval_name}|{model}": dg.MetadataValue.md(picture)
+        for (eval_name, model), picture in pictures.items()
+        if picture is not None
     }
 
 

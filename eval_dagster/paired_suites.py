@@ -7,7 +7,6 @@ from enum import StrEnum
 
 import numpy as np
 from scipy import special
-from statsmodels.stats.multitest import multipletests
 
 from eval_dagster.paired import ALPHA, Comparison, Floats
 from eval_dagster.statistics import CONFIDENCE, numbered
@@ -73,6 +72,9 @@ def judge_suite(cases: Sequence[Case], *, alpha: float = ALPHA) -> list[Judgemen
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust p-values by Holm's correction (1979, Scandinavian Journal of Statistics 6); one that is null is no comparison."""
+    # It brings pandas with it, half a second that runs without a comparison need not wait for.
+    from statsmodels.stats.multitest import multipletests
+
     known = [p_value for p_value in p_values if p_value is not None]
     adjusted = iter(multipletests(known, method="holm")[1].tolist() if known else [])
     return [None if p_value is None else next(adjusted) for p_value in p_values]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import special
 
 POWER = 0.8
 """How often the smallest detectable difference is detected."""
@@ -132,6 +132,8 @@ def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
     Returns:
         None where not even samples that all flip are enough.
     """
+    # It takes a third of a second to import, which runs that compare nothing need not wait for.
+    from scipy import optimize
 
     def missing(difference: float) -> float:
         return _power_of_mcnemar(n, min(1.0, discordant / n + difference), difference, alpha) - POWER
@@ -140,6 +142,9 @@ def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
 
 
 def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: float) -> float:
+    # Half a second to import, which runs that compare nothing need not wait for.
+    from scipy import stats
+
     if discordance == 0:
         return 0.0
     centre, reach = n * discordance, _WINDOW * math.sqrt(n * discordance * (1 - discordance)) + _WINDOW
