@@ -107,7 +107,7 @@ def test_what_changed_is_found_with_its_cause(checkout: Checkout, monkeypatch: p
     checkout.disturb()
     row, printed = checkout.night(status=1)
     assert (row["verdict"], row["cause"], row["n_common"]) == ("regressed", "model", 420)
-    assert -0.14 < row["difference"] < -0.07
+    assert -0.12 <= row["difference"] <= -0.08
     assert row["p_adjusted"] < 0.001
     assert row["ci_low"] < row["difference"] < row["ci_high"] < 0
     assert "1 of 1 results regressed: geography on mine" in printed
