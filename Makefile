@@ -2,7 +2,8 @@
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # goldens: writes the prompts that tests/task_defs compares with anew, to be reviewed as a diff.
 PYTHON ?= python3
-# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so two gain much even on one core; the longest come first.
+# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so two gain much even on one core; the longest come
+# first. Each computes on one core, since those that compute on the same cores wait for each other.
 WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .
