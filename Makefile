@@ -2,9 +2,9 @@
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # goldens: writes the prompts that tests/task_defs compares with anew, to be reviewed as a diff.
 PYTHON ?= python3
-# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so two gain much even on one core; the longest come
+# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so three gain even on two cores; the longest come
 # first. Each computes on one core, since those that compute on the same cores wait for each other.
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
