@@ -90,9 +90,20 @@ def package_versions(names: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def module_version(*modules: ModuleType) -> str:
-    """Hash of the code of exactly these modules, imports not followed."""
-    return stable_hash({module.__name__: _module_hash(_source_of(module.__name__, Path(str(module.__file__)))) for module in modules})
+def module_version(*modules: ModuleType | str) -> str:
+    """Hash of the code of exactly these modules, imports not followed. A text is the dotted name of one, imported or not.
+
+    Raises:
+        ModuleNotFoundError: There is no source of a module.
+    """
+    hashes: dict[str, str] = {}
+    for module in modules:
+        name = module if isinstance(module, str) else module.__name__
+        path = _file_of(name)
+        if path is None:
+            raise ModuleNotFoundError(f"no source of the module {name!r} is to be found")
+        hashes[name] = _module_hash(_source_of(name, path))
+    return stable_hash(hashes)
 
 
 def _collect(name: str, seen: dict[str, str]) -> None:

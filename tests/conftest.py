@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eval_dagster.config import TransformersModel
-from eval_dagster.models.transformers_model import TransformersHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)

@@ -9,14 +9,10 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.locks import locked
 from eval_dagster.models.checkpoint import layout_problem
 from eval_dagster.models.digests import Digests
-from eval_dagster.models.loading import quiet
 from eval_dagster.versions import module_version
 
 _MAGIC = b"GGUF"
@@ -91,6 +87,12 @@ class GGUFCheckpoint:
 
 
 def _convert(file: Path, folder: Path) -> None:
+    # Imported here: torch takes seconds, and a file is converted once.
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from eval_dagster.models.loading import quiet
+
     # The dequantiser draws a progress bar that no setting turns off.
     with quiet(), redirect_stderr(io.StringIO()):
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)

@@ -74,22 +74,3 @@ def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int,
     # The checkpoint's sampling defaults must not fill what a request leaves open.
     network.generation_config = GenerationConfig()
     return network.to(device).eval(), tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])
-
-
-def device_of(setting: str) -> str:
-    """The device that `auto` stands for here; any other setting as it is."""
-    if setting != "auto":
-        return setting
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def device_problem(device: str) -> str | None:
-    """Say why a device cannot be used; nothing if it can."""
-    kind, _, index = device.partition(":")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        return f"device {device!r} is not there: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-    if kind == "mps" and not torch.backends.mps.is_available():
-        return f"device 'mps' is not there: torch {torch.__version__} finds no Apple GPU"
-    return None

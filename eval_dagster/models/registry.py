@@ -5,6 +5,7 @@ from pathlib import Path
 from eval_dagster.config import ModelConfig, ScriptedModel
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.scripted import ScriptedHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
 
 
 def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> ModelHandle:
@@ -18,7 +19,4 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
     """
     if isinstance(config, ScriptedModel):
         return ScriptedHandle.from_config(name, config, folder=folder)
-    # Torch takes seconds to import: only those wait who use it.
-    from eval_dagster.models.transformers_model import TransformersHandle
-
     return TransformersHandle(name, config, folder=folder, home=home)

@@ -11,7 +11,6 @@ from eval_dagster.errors import ModelNotFoundError
 from eval_dagster.models.checkpoint import FolderCheckpoint
 from eval_dagster.models.digests import Digests
 from eval_dagster.models.gguf import GGUFCheckpoint
-from eval_dagster.models.hub import HubCheckpoint
 
 
 class Checkpoint(Protocol):
@@ -50,6 +49,9 @@ def open_checkpoint(name: str, source: Source, *, folder: Path, home: Path) -> C
     digests = Digests(home / "models" / "digests.json")
     match source:
         case HubSource():
+            # Its library takes as long to import as the rest of the models together.
+            from eval_dagster.models.hub import HubCheckpoint
+
             return HubCheckpoint(name, source.hub, source.revision)
         case FolderSource():
             return FolderCheckpoint(name, _absolute(folder, source.folder), digests)

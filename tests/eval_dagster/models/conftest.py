@@ -13,7 +13,8 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 
 from eval_dagster.config import TransformersModel
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.transformers_model import LoadedModel, TransformersHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers_model import LoadedModel
 
 CORPUS = [
     "the cat sat on the mat",

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eval_dagster.models import scoring
 from eval_dagster.models.perplexity import rolling_windows
-from eval_dagster.models.transformers_model import LoadedModel, TransformersHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers_model import LoadedModel
 from eval_dagster.models.tree_scoring import PieceLimits
 from eval_dagster.records import ModelResponse, Request
 

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +18,12 @@ from transformers import AutoTokenizer
 from eval_dagster.config import GGUFSource, TransformersModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models import digests as digests_module
-from eval_dagster.models import gguf, transformers_model
+from eval_dagster.models import gguf, transformers_handle
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.digests import Digests
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.sources import open_checkpoint
-from eval_dagster.models.transformers_model import TransformersHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
 from eval_dagster.records import Message, Role
 
 OpenTiny = Callable[..., TransformersHandle]
@@ -199,10 +201,32 @@ def test_what_changes_the_version(tmp_path: Path, tiny_folders: dict[str, Path],
 
 def test_every_module_that_runs_a_model_is_part_of_the_version() -> None:
     """Left out are those that prepare prompts and files, batches and counts: none of them changes what a given prompt gives."""
-    others = {"base", "batching", "chat_template", "checkpoint", "digests", "gguf", "hub", "registry", "scripted"}
-    others |= {"content", "sources", "usage"}
-    modules = {path.stem for path in Path(str(transformers_model.__file__)).parent.glob("[!_]*.py")}
-    assert {module.__name__.rpartition(".")[2] for module in transformers_model._ENGINE} == modules - others - {"transformers_model"}
+    others = {"base", "batching", "chat_template", "checkpoint", "devices", "digests", "gguf", "hub", "registry", "scripted"}
+    others |= {"content", "sources", "transformers_handle", "usage"}
+    modules = {path.stem for path in Path(transformers_handle.__file__).parent.glob("[!_]*.py")}
+    assert {name.rpartition(".")[2] for name in transformers_handle._ENGINE} == modules - others
+
+
+def test_a_version_needs_no_torch_and_is_the_same_with_it(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    """What asks for a version alone, as a run does that finds every answer there, does not wait for seconds of imports."""
+    script = tmp_path / "versions.py"
+    script.write_text(
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from eval_dagster.config import FolderSource, TransformersModel\n"
+        "from eval_dagster.models.registry import open_model\n"
+        "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
+        "handle = open_model('m', config, folder=Path(), home=Path(sys.argv[2]))\n"
+        "handle.check()\n"
+        "before = handle.version(), handle.template_version()\n"
+        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules), 'imported for a version'\n"
+        "handle.load()\n"
+        "assert 'torch' in sys.modules\n"
+        "assert (handle.version(), handle.template_version()) == before\n"
+    )
+    command = [sys.executable, str(script), str(tiny_folders["llama"]), str(tmp_path / "home")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_changes_the_version_of_the_template(tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:

@@ -22,7 +22,7 @@ from eval_dagster.metrics.loglikelihood import (
     AccuracyTokensLoglikelihood,
 )
 from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
-from eval_dagster.models.transformers_model import TransformersHandle
+from eval_dagster.models.transformers_handle import TransformersHandle
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter, formatter_for
 from eval_dagster.records import Completion, Loglikelihood, Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask
