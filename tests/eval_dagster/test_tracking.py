@@ -136,6 +136,21 @@ def test_a_run_can_be_looked_for_and_linked_to(home: Path, monkeypatch: pytest.M
         runs.run_link("nothing")
 
 
+def test_a_run_is_looked_for_in_the_store_of_a_home_without_mlflow(home: Path) -> None:
+    """A run that finds all current asks for nothing else, and would wait over a second for MLflow's import."""
+    run_id = tracker(home).log(result("no import"))
+    gone = tracker(home).log(result("no import, gone"))
+    client_of(home).delete_run(gone)
+    code = (
+        "import sys; from pathlib import Path; from eval_dagster.tracking import Tracker; home, *runs = sys.argv[1:]; "
+        "tracker = Tracker(home=Path(home), tracking_uri=None, experiment='x'); "
+        "print([tracker.exists(run) for run in runs], tracker.run_link(runs[0])); "
+        "assert 'mlflow' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(home), run_id, gone, "f" * 32], capture_output=True, text=True, check=False)
+    assert done.stdout == f"[True, False, False] {tracker(home).run_link(run_id)}\n", done.stderr
+
+
 def test_a_deleted_run_is_not_there_and_its_key_gets_a_new_one(home: Path) -> None:
     runs = tracker(home)
     run_id = runs.log(result("deleted"))
