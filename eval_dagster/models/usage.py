@@ -1,11 +1,12 @@
 """What a loaded model took: tokens asked for, tokens that went through the network, and by which way."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 
 @dataclass(kw_only=True)
-class Usage:
+class Usage(ABC):
     """Counts that grow while a loaded model works."""
 
     kind: ClassVar[str]
@@ -18,17 +19,22 @@ class Usage:
     passes: int = 0
     """Forward passes."""
 
+    @abstractmethod
     def inputs_asked(self) -> int:
         """Tokens that the model was given to read, as if each choice and each text went by itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inputs_computed(self) -> int:
         """How many of them went through the network, padding and repetitions included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def computed(self) -> int:
         """All tokens that went through the network."""
-        raise NotImplementedError
+
+    def reuse(self) -> float | None:
+        """Tokens asked for each token of them computed; nothing where none was."""
+        computed = self.inputs_computed()
+        return self.inputs_asked() / computed if computed else None
 
 
 @dataclass(kw_only=True)
@@ -46,10 +52,6 @@ class ScoringUsage(Usage):
     """Tokens that went through the network, padding and repetitions included."""
     seconds: float = 0.0
     """Seconds of forward passes and what belongs to them."""
-
-    def reuse(self) -> float | None:
-        """Tokens asked for each token computed; nothing where none was."""
-        return self.tokens_asked / self.tokens_computed if self.tokens_computed else None
 
     def count_pass(self, tokens: int) -> None:
         """Count a forward pass over so many tokens."""
@@ -84,10 +86,6 @@ class GenerationUsage(Usage):
     """Tokens of prompts that went through the network."""
     tokens_decoded: int = 0
     """Tokens of texts that went through the network, of which the last of a text is none."""
-
-    def reuse(self) -> float | None:
-        """Tokens of prompts asked for each token of them computed; nothing where none was."""
-        return self.prompt_tokens_asked / self.prompt_tokens_computed if self.prompt_tokens_computed else None
 
     def inputs_asked(self) -> int:
         """Tokens of the prompts of all texts."""
