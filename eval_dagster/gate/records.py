@@ -18,39 +18,39 @@ class Regression:
     suite: str
     eval: str
     model: str
-    metric: str | None
+    metric: str | None = None
     """Null where the eval has no result at all."""
-    value: float | None
+    value: float | None = None
     """On the samples that both have, as all that follows."""
-    baseline: str | None
+    baseline: str | None = None
     """What it is compared with, as `eval-dagster compare` takes it: model@time."""
-    baseline_value: float | None
-    difference: float | None
+    baseline_value: float | None = None
+    difference: float | None = None
     """`value` - `baseline_value`, whichever direction is the better one."""
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-    p_value: float | None
-    p_adjusted: float | None
+    stderr: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
     """By Holm's correction for all comparisons of the suite."""
-    test: str | None
-    n_common: int
-    n_only_value: int
+    test: str | None = None
+    n_common: int = 0
+    n_only_value: int = 0
     """Samples that the baseline has no value for. Left out."""
-    n_only_baseline: int
+    n_only_baseline: int = 0
     """Samples that the baseline alone has a value for. Left out."""
-    min_detectable: float | None
+    min_detectable: float | None = None
     """The smallest difference that would have been found with the probability 0.8."""
-    noise_floor: float | None
+    noise_floor: float | None = None
     """What two runs of the same model differ by where answers are drawn at random; null where nothing tells."""
-    higher_is_better: bool | None
+    higher_is_better: bool | None = None
     verdict: Verdict
-    cause: str | None
+    cause: str | None = None
     """What differs from the baseline: `data`, `prompt`, `model`, `engine`, `metric`, with commas between them; empty where nothing does."""
-    reason: str | None
+    reason: str | None = None
     """Why it is not comparable."""
-    materialized_at: datetime | None
-    baseline_materialized_at: datetime | None
+    materialized_at: datetime | None = None
+    baseline_materialized_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
