@@ -11,9 +11,9 @@ from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import Tone, cause, interval, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, title, tone, verdict_line
 
-_COLUMNS = ("eval", "model", "metric", "baseline", "now", "difference", "95 % interval", "p (Holm)", "samples", "verdict", "what differs")
+_COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
 _NUMBERS = ("baseline", "now", "difference", "p (Holm)", "samples")
 _STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
 _MOST_NAMED = 4
@@ -59,19 +59,7 @@ def next_command(result: GateResult) -> str:
 
 
 def _row(row: Regression) -> list[str]:
-    return [
-        row.eval,
-        row.model,
-        row.metric or "",
-        number(row.baseline_value),
-        number(row.value),
-        number(row.difference, "+"),
-        interval(row.ci_low, row.ci_high, "+"),
-        p_value(row.p_adjusted),
-        str(row.n_common),
-        row.verdict.value,
-        cause(row),
-    ]
+    return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause(row)]
 
 
 def _names(rows: Sequence[Regression]) -> str:

@@ -8,13 +8,13 @@ from xml.etree import ElementTree
 
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
-from eval_dagster.report.wording import Tone, cause, evidence, incomparable, interval, number, p_value, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, evidence, figures, incomparable, number, tone, verdict_line
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for (section 2.2), however it is escaped."""
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
 _ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
-_COLUMNS = ("eval", "model", "metric", "baseline", "now", "difference", "95 % interval", "p (Holm)", "samples", "flipped")
+_COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
 _FIGURES = (
     *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
@@ -90,19 +90,7 @@ def _clean(text: str) -> str:
 
 
 def _table_row(row: Regression, flipped: int) -> str:
-    cells = (
-        row.eval,
-        row.model,
-        row.metric or "–",
-        number(row.baseline_value),
-        number(row.value),
-        number(row.difference, "+"),
-        interval(row.ci_low, row.ci_high, "+"),
-        p_value(row.p_adjusted),
-        str(row.n_common),
-        str(flipped),
-        cause(row) or "–",
-    )
+    cells = (row.eval, row.model, row.metric or "–", *figures(row), str(flipped), cause(row) or "–")
     return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
 
 

@@ -83,6 +83,22 @@ def p_value(value: float | None) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
+FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", "samples")
+"""What the texts of `figures` are, in their order."""
+
+
+def figures(row: Regression) -> tuple[str, ...]:
+    """A row's figures as the cells of a table."""
+    return (
+        number(row.baseline_value),
+        number(row.value),
+        number(row.difference, "+"),
+        interval(row.ci_low, row.ci_high, "+"),
+        p_value(row.p_adjusted),
+        str(row.n_common),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
     """Results of a model that could not be compared for the same reason."""
