@@ -146,24 +146,21 @@ def test_where_nobody_listens_it_ends_within_the_waits(tmp_path: Path, monkeypat
     assert recorded(opened)[0]["status"] == "failed"
 
 
-def test_a_service_that_hangs_is_given_up(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "seconds", "error"),
+    [("_TIMEOUT_S", 1.0, "JSON: not done within 1 s"), ("_KILL_AFTER_S", 1.5, "not done within 1.5 s")],
+    ids=["by the program that sends", "by ending that program"],
+)
+def test_a_service_that_hangs_is_given_up(
+    limit: str, seconds: float, error: str, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver.seconds = 30
-    monkeypatch.setattr(notices, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(notices, limit, seconds)
     monkeypatch.setenv("EVALS_HOOK", receiver.address("rto=60&retry=0"))
     began = time.monotonic()
     outcome = tell(project(tmp_path))
     assert time.monotonic() - began < 15
-    assert outcome.deliveries[0].error == "JSON: not done within 1 s"
-
-
-def test_a_program_that_does_not_end_is_killed(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver.seconds = 30
-    monkeypatch.setattr(notices, "_KILL_AFTER_S", 1.5)
-    monkeypatch.setenv("EVALS_HOOK", receiver.address("rto=60&retry=0"))
-    began = time.monotonic()
-    outcome = tell(project(tmp_path))
-    assert time.monotonic() - began < 15
-    assert outcome.deliveries[0].error == "not done within 1.5 s"
+    assert outcome.deliveries[0].error == error
 
 
 def test_several_addresses_each_have_their_outcome(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
