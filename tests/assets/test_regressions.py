@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from scripted_calculator import write_calculator
 
 from assets.definitions import build_definitions
 from assets.instance import open_instance
@@ -31,16 +32,6 @@ CONFIG = """
       strict: {evals: [sums, capitals], models: [calculator, sevens]}
       lenient: {evals: [sums], models: [calculator], gate: {severity: warn}}
 """
-CALCULATOR = """
-    import re
-
-    def answer(request):
-        if request.choices is not None:
-            return [float(-len(choice)) for choice in request.choices]
-        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
-        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
-        return f" {right + WRONG(right)}"
-"""
 REGRESSIONS = dg.AssetKey("regressions")
 
 
@@ -48,7 +39,7 @@ REGRESSIONS = dg.AssetKey("regressions")
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    _calculator(tmp_path, wrong="False")
+    write_calculator(tmp_path)
     return _open(tmp_path)
 
 
@@ -56,12 +47,8 @@ def _open(folder: Path) -> Project:
     return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
 
 
-def _calculator(folder: Path, *, wrong: str) -> None:
-    (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG(right)", f"int({wrong})"))
-
-
-def _night(project: Project, suite: str, *, wrong: str = "False") -> RunSummary:
-    _calculator(project.folder, wrong=wrong)
+def _night(project: Project, suite: str, *, error: str = "0") -> RunSummary:
+    write_calculator(project.folder, error=error)
     evals, models = project.select(suite=suite)
     return run_evaluation(_open(project.folder), evals, models, suite=suite)
 
@@ -97,7 +84,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     assert not first.gate.is_failed
     assert _status(project, first.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
 
-    second = _night(project, "strict", wrong="right % 3 == 0")
+    second = _night(project, "strict", error="right % 3 == 0")
     assert second.gate is not None
     assert second.gate.is_failed
     assert not second.failures, "the gate did its work"
@@ -133,7 +120,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
 
 def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
     _night(project, "lenient")
-    second = _night(project, "lenient", wrong="right % 3 == 0")
+    second = _night(project, "lenient", error="right % 3 == 0")
     assert second.gate is not None
     assert second.gate.with_verdict(Verdict.REGRESSED)
     assert not second.gate.is_failed
@@ -145,7 +132,7 @@ def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
 
 def test_materialized_by_hand_it_judges_every_suite(project: Project) -> None:
     _night(project, "strict")
-    _night(project, "strict", wrong="right % 3 == 0")
+    _night(project, "strict", error="right % 3 == 0")
     with open_instance(project.home) as instance:
         job = build_definitions(project).resolve_implicit_global_asset_job_def()
         result = job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], raise_on_error=False)
@@ -197,7 +184,7 @@ def test_an_evaluation_that_fails_is_no_regression_and_hides_none(project: Proje
 
 def test_a_part_of_a_suite_is_judged_with_what_was_evaluated_last(project: Project) -> None:
     _night(project, "strict")
-    _calculator(project.folder, wrong="right % 3 == 0")
+    write_calculator(project.folder, error="right % 3 == 0")
     part = run_evaluation(_open(project.folder), ["sums"], ["calculator"], suite="strict")
     assert part.gate is not None
     assert [row.eval for row in part.gate.with_verdict(Verdict.REGRESSED)] == ["sums"]
@@ -213,7 +200,7 @@ def test_a_run_tells_what_it_found_itself_though_another_run_follows(project: Pr
         return kept
 
     monkeypatch.setattr("assets.regressions.write_result", followed)
-    summary = _night(project, "lenient", wrong="True")
+    summary = _night(project, "lenient", error="True")
     assert summary.gate is not None
     assert (summary.gate.run_id, len(summary.gate.with_verdict(Verdict.REGRESSED))) == (summary.run_ids[-1], 1)
 

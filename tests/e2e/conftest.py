@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from ui_servers import RunningUi, running_ui
 
 CHROMIUM_OPTIONS = [
@@ -17,6 +17,8 @@ CHROMIUM_OPTIONS = [
     "--disable-sync",
     "--no-first-run",
 ]
+PAGE_MS = 90_000
+"""What a page may take: the first one waits for the servers' imports, and two cores have other tests to run."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,15 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    expect.set_options(timeout=PAGE_MS)
+    page = browser.new_page(viewport={"width": 1400, "height": 800})
+    page.set_default_timeout(PAGE_MS)
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="module")

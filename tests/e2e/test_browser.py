@@ -8,7 +8,7 @@ Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOT
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,17 +29,7 @@ CONFIG = """
 """
 ASSETS = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics", "leaderboard")
 SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
-PAGE_MS = 90_000
 RUN_MS = 180_000
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    expect.set_options(timeout=PAGE_MS)
-    page = browser.new_page(viewport={"width": 1400, "height": 800})
-    page.set_default_timeout(PAGE_MS)
-    yield page
-    page.close()
 
 
 def test_materialize_a_partition_and_see_its_result(

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pytest
 from hook_server import Hook, hook_server
+from scripted_calculator import write_calculator
 from ui_servers import RunningUi, running_ui, until
 
 pytestmark = pytest.mark.e2e
@@ -20,14 +21,6 @@ CONFIG = """
       sums: {task: arithmetic, limit: 20}
     suites:
       often: {evals: [sums], models: [calculator], cron: "* * * * *", notify: [GATE_HOOK]}
-"""
-CALCULATOR = """
-    import re
-
-    def answer(request):
-        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
-        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
-        return f" {right + WRONG}"
 """
 RUNS = """
     query Runs($filter: RunsFilter!) {
@@ -55,11 +48,9 @@ class Checkout:
         (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
         self.answer()
 
-    def answer(self, wrong: str = "0") -> None:
-        """Set what the model adds to the right answer; the file is there whole or not at all."""
-        temporary = self.folder / "calculator.tmp"
-        temporary.write_text(textwrap.dedent(CALCULATOR).replace("WRONG", f"int({wrong})"))
-        temporary.replace(self.folder / "calculator.py")
+    def answer(self, error: str = "0") -> None:
+        """Set what the model adds to the right answer."""
+        write_calculator(self.folder, error=error)
 
     def ask(self, query: str, **values: object) -> list[tuple[Any, ...]]:
         with duckdb.connect(str(self.folder / "home" / "evals.duckdb"), read_only=True) as catalog:
@@ -81,7 +72,7 @@ def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook) -
         assert checkout.ask("select eval, model, verdict from regressions") == [("sums", "calculator", "not comparable")]
         assert hook.about("worse") == []
 
-        checkout.answer(wrong="right % 3 == 0")
+        checkout.answer(error="right % 3 == 0")
         red = _gate(ui, after=first[SINCE], status="FAILURE")
         assert checkout.ask("select verdict, cause from regressions") == [("regressed", "model")]
         [check] = _checks(ui, red["runId"])

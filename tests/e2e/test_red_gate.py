@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
+from scripted_calculator import write_calculator
 from ui_servers import RunningUi, running_ui
 
 pytestmark = pytest.mark.e2e
 
 SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
-PAGE_MS = 90_000
 CONFIG = """
     models:
       calculator: {backend: scripted, function: "calculator.py:answer"}
@@ -27,14 +27,6 @@ CONFIG = """
       sums-with-examples: {task: arithmetic, num_fewshot: 2, limit: 20}
     suites:
       nightly: {evals: [sums, sums-with-examples], models: [calculator, sevens]}
-"""
-CALCULATOR = """
-    import re
-
-    def answer(request):
-        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
-        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
-        return f" {right + WRONG}"
 """
 
 
@@ -48,22 +40,13 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUi]:
         "EVAL_DAGSTER_HOME": str(folder / "home"),
         "DAGSTER_HOME": str(folder / "home" / "dagster"),
     }
-    for wrong, status in (("0", 0), ("int(right % 3 == 0)", 1)):
-        (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG", wrong))
+    for error, status in (("0", 0), ("right % 3 == 0", 1)):
+        write_calculator(folder, error=error)
         command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "nightly"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == status, done.stdout + done.stderr
     with running_ui(folder / "evals.yaml", folder / "home", folder / "ui.out") as ui:
         yield ui
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    expect.set_options(timeout=PAGE_MS)
-    page = browser.new_page(viewport={"width": 1400, "height": 800})
-    page.set_default_timeout(PAGE_MS)
-    yield page
-    page.close()
 
 
 def test_the_red_check_names_what_got_worse(ui: RunningUi, page: Page, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hook_server import Hook, hook_server
+from scripted_calculator import write_calculator
 
 CONFIG = """
     models:
@@ -20,16 +21,6 @@ CONFIG = """
       capitals: {task: capitals, limit: 2}
     suites:
       nightly: {evals: [sums, capitals], models: [calculator, sevens], notify: [GATE_HOOK]}
-"""
-CALCULATOR = """
-    import re
-
-    def answer(request):
-        if request.choices is not None:
-            return [float(-len(choice)) for choice in request.choices]
-        a, sign, b = re.search(r"(\\d+) (.) (\\d+)\\?\\nA:$", request.prompt).groups()
-        right = {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
-        return f" {right + WRONG}"
 """
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -49,8 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cli(folder: Path, hook: Hook) -> Run:
-    def run(*arguments: str, wrong: str = "0") -> "subprocess.CompletedProcess[str]":
-        (folder / "calculator.py").write_text(textwrap.dedent(CALCULATOR).replace("WRONG", f"int({wrong})"))
+    def run(*arguments: str, error: str = "0") -> "subprocess.CompletedProcess[str]":
+        write_calculator(folder, error=error)
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "GATE_HOOK": hook.address}
         command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
@@ -81,7 +72,7 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
     assert hook.notices == []
 
-    second = cli("run", "--suite", "nightly", "--junit", str(junit), "--markdown", str(markdown), wrong="right % 3 == 0")
+    second = cli("run", "--suite", "nightly", "--junit", str(junit), "--markdown", str(markdown), error="right % 3 == 0")
     assert second.returncode == 1
     assert "failed" not in second.stderr, "the evaluation and the gate did their work"
     assert "nightly: 1 of 4 results regressed: sums on calculator (exact_number -" in second.stdout
@@ -90,7 +81,7 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     assert "model" in table[0].split("│")[-2]
     next_line = next(line for line in second.stdout.splitlines() if "the samples that flipped" in line)
     command = next_line.split("  the samples")[0].split("compare", 1)[1].split()
-    shown = cli("compare", *command, wrong="right % 3 == 0")
+    shown = cli("compare", *command, error="right % 3 == 0")
     assert shown.returncode == 0, shown.stderr
     assert "regressed" in shown.stdout
     root = ElementTree.parse(junit).getroot()
