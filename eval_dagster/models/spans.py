@@ -9,7 +9,7 @@ import torch
 from eval_dagster.models.batching import Failure, Outcome
 
 _ROWS = 64
-"""Rows whose log-softmax is taken at a time: bounds the float32 copies of long texts' logits."""
+"""Rows whose softmax is taken at a time: bounds the float32 copies of long texts' logits."""
 
 NOT_FINITE = Failure(error="ModelError: The model gave a log-probability that is no finite number.", retryable=False)
 """What becomes of a span that the model gave no number for."""
@@ -82,10 +82,15 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
         tokens: The tokens to score.
     """
     at, gold = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
-    parts = [slice(start, start + _ROWS) for start in range(0, len(tokens), _ROWS)]
-    scored = [_score_rows(logits[at[part]].float(), gold[part]) for part in parts]
-    logprobs, chosen, greedy = (torch.cat(columns).tolist() for columns in zip(*scored, strict=True))
-    return TokenScores(logprobs=logprobs, logits=chosen, greedy=greedy)
+    wanted, place = at.unique(return_inverse=True)
+    parts = [slice(start, start + _ROWS) for start in range(0, len(wanted), _ROWS)]
+    # Slices of the logits are views; picking rows copies them.
+    picked = (logits[part] if len(wanted) == len(logits) else logits[wanted[part]] for part in parts)
+    greatest, best, normaliser = (torch.cat(columns)[place] for columns in zip(*map(_summarize, picked), strict=True))
+    chosen = logits[at, gold].float()
+    # The logarithm of the softmax; not a number anywhere in a row of logits makes the log-probability so.
+    logprobs = chosen - greatest - normaliser
+    return TokenScores(logprobs=logprobs.tolist(), logits=chosen.tolist(), greedy=(best == gold).tolist())
 
 
 def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Sequence[bool]) -> SpanScore | Failure:
@@ -95,9 +100,8 @@ def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Seque
     return SpanScore(logprobs=tuple(logprobs), logits=tuple(logits), is_greedy=all(greedy))
 
 
-def _score_rows(logits: torch.Tensor, gold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probability and logit of each row's token, and whether it is the best."""
-    chosen = logits.gather(1, gold[:, None]).squeeze(1)
-    # Not a number anywhere in a row of logits makes the whole row of log-probabilities so.
-    logprobs = torch.log_softmax(logits, dim=-1).gather(1, gold[:, None]).squeeze(1)
-    return logprobs, chosen, logits.argmax(dim=-1) == gold
+def _summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each row: the greatest logit, where it is, and the logarithm of the sum of exponentials of what the others are below it."""
+    rows = logits.float()
+    greatest = rows.max(dim=-1)
+    return greatest.values, greatest.indices, (rows - greatest.values[:, None]).exp_().sum(dim=-1).log()

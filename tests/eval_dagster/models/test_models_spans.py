@@ -31,3 +31,17 @@ def test_a_token_that_the_model_rules_out_beside_it_is_no_fault() -> None:
     score = span_score(scored.logprobs, scored.logits, scored.greedy)
     assert isinstance(score, SpanScore)
     assert score.logprobs == pytest.approx([-torch.log(torch.tensor(5.0)).item()])
+
+
+@pytest.mark.parametrize("positions", [150, 200], ids=["every position", "some positions"])
+def test_positions_may_be_asked_for_in_any_order_and_again(positions: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = 10 * torch.randn(positions, 50, generator=draw)
+    rows = [*torch.randperm(150, generator=draw).tolist(), 7, 7, 149]
+    tokens = torch.randint(0, 50, (len(rows),), generator=draw).tolist()
+    scored = score_tokens(logits, rows, tokens)
+    expected = torch.log_softmax(logits.double(), dim=-1)[rows, tokens].tolist()
+    assert scored.logprobs == pytest.approx(expected, abs=1e-5)
+    assert scored.logits == logits[rows, tokens].tolist()
+    assert scored.greedy == [logits[row].argmax().item() == token for row, token in zip(rows, tokens, strict=True)]
+    assert 0 < sum(scored.greedy) < len(rows)
