@@ -1,7 +1,7 @@
 """What the benchmarks count and compare is right, whatever they measure."""
 
 from benchmarks.agreement import compare_choices
-from benchmarks.token_tree import choice_inputs, count_nodes, text_input
+from benchmarks.token_tree import count_nodes, count_scored, inputs_of
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
@@ -14,15 +14,28 @@ def test_the_tree_has_a_node_for_each_distinct_prefix(sequences: list[list[int]]
 
 
 def test_the_last_token_of_a_choice_is_predicted_only(tokenizer: PreTrainedTokenizerFast) -> None:
-    first, second = choice_inputs(tokenizer, "Is it? ", ["No", "Yes"])
+    asked = {"kind": "choices", "items": [{"context": "Is it? ", "continuations": ["No", "Yes"]}]}
+    first, second = inputs_of(asked, [], tokenizer)
     assert [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in (first, second)] == ["Is it? N", "Is it? Ye"]
     assert first[0] == tokenizer.bos_token_id
+    # " No" and " Yes": after the question mark and after the space there is one position for both.
+    assert count_scored(asked, [], tokenizer) == 2 + 1 + 2
 
 
 def test_a_text_is_predicted_from_its_first_token_on(tokenizer: PreTrainedTokenizerFast) -> None:
-    prefix, *tokens = text_input(tokenizer, "abc")
+    asked = {"kind": "perplexity", "items": [{"context": "abc"}]}
+    [[prefix, *tokens]] = inputs_of(asked, [], tokenizer)
     assert prefix == tokenizer.bos_token_id
     assert tokenizer.decode(tokens) == "ab"
+    assert count_scored(asked, [], tokenizer) == 3
+
+
+def test_the_last_token_of_a_generated_text_is_read_by_nobody(tokenizer: PreTrainedTokenizerFast) -> None:
+    asked = {"kind": "text", "items": [{"context": "abc"}]}
+    answers = [{"output_tokens": tokenizer.encode("xyz", add_special_tokens=False)}]
+    [tokens] = inputs_of(asked, answers, tokenizer)
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == "abcxy"
+    assert count_scored(asked, answers, tokenizer) == 3
 
 
 def test_choices_agree_by_their_log_probabilities_and_by_the_best_of_them() -> None:

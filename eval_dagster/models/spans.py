@@ -82,7 +82,8 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
         tokens: The tokens to score.
     """
     at, gold = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
-    wanted, place = at.unique(return_inverse=True)
+    wanted = sorted(set(rows))
+    place = torch.searchsorted(torch.tensor(wanted, device=logits.device), at)
     parts = [slice(start, start + _ROWS) for start in range(0, len(wanted), _ROWS)]
     # Slices of the logits are views; picking rows copies them.
     picked = (logits[part] if len(wanted) == len(logits) else logits[wanted[part]] for part in parts)

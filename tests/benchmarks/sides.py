@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 from agreement import compare
-from token_tree import choice_inputs, count_nodes, text_input
+from token_tree import count_nodes, count_scored, inputs_of
 from works import Work
 
 _HERE = Path(__file__).parent
@@ -80,8 +80,9 @@ def run_row(work: Work, asked: dict[str, Any], tokenizer: Any, setting: Setting,
         say(f"{work.name}: lm-eval, batch size {best}: {_outcome(theirs[-1])}")
         if "error" in theirs[-1]:
             raise RuntimeError(f"lm-eval failed at batch size {best}: {theirs[-1]['error']}")
-    nodes = count_nodes(_inputs(asked, ours[0]["answers"], tokenizer))
-    bare = _bare(min(nodes, _MOST_BARE_TOKENS), setting) if asked["kind"] != "text" else None
+    nodes = count_nodes(inputs_of(asked, ours[0]["answers"], tokenizer))
+    scored = count_scored(asked, ours[0]["answers"], tokenizer)
+    bare = _bare(min(nodes, _MOST_BARE_TOKENS), scored / nodes, setting)
     return _row(work, asked, setting, ours, theirs, best, nodes, bare, {size: each.get("seconds") for size, each in probes.items()})
 
 
@@ -93,12 +94,13 @@ def _row(
     theirs: Sequence[dict[str, Any]],
     best: int,
     nodes: int,
-    bare: dict[str, Any] | None,
+    bare: dict[str, Any],
     probes: dict[int, float | None],
 ) -> Row:
     our_s, their_s = (statistics.median(run["seconds"] for run in runs) for runs in (ours, theirs))
     our_peak, their_peak = (statistics.median(run["peak_bytes"] for run in runs) for runs in (ours, theirs))
     computed = max(run["tokens"] for run in ours)
+    rate = computed / our_s
     agreed = compare(asked, ours[0]["answers"], theirs[0]["answers"], str(setting.folder))
     row = Row(name=work.name, title=work.title_at(setting.scale))
     row.cells = {
@@ -110,14 +112,15 @@ def _row(
         "this engine's": f"{_mib(our_peak)} (goal {_mib(work.memory * their_peak)})",
         "tokens computed": f"{computed:,} ({theirs[0]['tokens']:,} by lm-eval)",
         "nodes of the tree": f"{nodes:,} ({computed / nodes:.3f}, goal {_OVER_NODES})",
-        "of the bare rate": "" if bare is None else f"{computed / our_s / bare['rate']:.2f} of {bare['rate']:.0f} tokens/s (goal {_RATE})",
+        "of the bare rate": f"{rate / bare['rate']:.2f} of {bare['rate']:.0f} tokens/s (goal {_RATE})",
+        "with the head": f"{rate / bare['rate_with_head']:.2f} of {bare['rate_with_head']:.0f} tokens/s",
     }
     goals = {
         "speed": their_s / our_s >= work.times,
         "equal results": agreed.is_equal,
         "memory": our_peak <= work.memory * their_peak,
         "tokens computed": computed <= _OVER_NODES * nodes,
-        "rate": bare is None or computed / our_s >= _RATE * bare["rate"],
+        "rate": rate >= _RATE * bare["rate"],
     }
     row.missed = [name for name, is_met in goals.items() if not is_met]
     row.figures = {
@@ -133,16 +136,6 @@ def _row(
     return row
 
 
-def _inputs(asked: dict[str, Any], answers: Sequence[Any], tokenizer: Any) -> list[list[int]]:
-    items = asked["items"]
-    if asked["kind"] == "choices":
-        return [tokens for item in items for tokens in choice_inputs(tokenizer, item["context"], item["continuations"])]
-    if asked["kind"] == "perplexity":
-        return [text_input(tokenizer, item["context"]) for item in items]
-    # The last token that was generated is nobody's input.
-    return [[*tokenizer.encode(item["context"]), *answer["output_tokens"][:-1]] for item, answer in zip(items, answers, strict=True)]
-
-
 def _ours(work: Path, setting: Setting) -> dict[str, Any]:
     return _process(Path(sys.executable), "engine_side.py", setting, work)
 
@@ -152,8 +145,8 @@ def _lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]:
     return _process(setting.lm_eval, "lm_eval_side.py", setting, work, str(batch_size), str(memory))
 
 
-def _bare(tokens: int, setting: Setting) -> dict[str, Any]:
-    runs = [_process(Path(sys.executable), "bare_side.py", setting, None, str(tokens)) for _ in range(setting.repeats)]
+def _bare(tokens: int, scored: float, setting: Setting) -> dict[str, Any]:
+    runs = [_process(Path(sys.executable), "bare_side.py", setting, None, str(tokens), str(scored)) for _ in range(setting.repeats)]
     return sorted(runs, key=lambda run: float(run["rate"]))[len(runs) // 2]
 
 
