@@ -1,11 +1,13 @@
 """What a network is told of a piece of a prefix tree: positions, and a mask that lets each token see its ancestors alone."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from eval_dagster.models.prefix_tree import Piece
+from eval_dagster.models.strip_attention import in_strips
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
@@ -56,6 +58,10 @@ class TreeAttention:
         # Alone, a chain is what every causal model is made for; without a mask it takes the fastest way.
         mask = None if piece.is_chain() and piece.base == 0 else self._mask(piece, positions)
         return {"position_ids": positions[None], "attention_mask": mask}
+
+    def computed(self, piece: Piece) -> AbstractContextManager[None]:
+        """How the forward pass over a piece attends: on a processor, only to what may be seen."""
+        return in_strips(piece) if self._device == "cpu" else nullcontext()
 
     def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         index = torch.arange(len(piece.tokens), device=self._device)

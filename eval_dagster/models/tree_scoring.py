@@ -151,13 +151,14 @@ class TreeScorer:
         # A prefix of which nothing is scored still passes the head once: no row at all is not what it is made for.
         kept = torch.tensor([index for index, _ in wanted] or [0], device=self._device)
         arguments = {"logits_to_keep": kept} if self._head_takes_positions else {}
-        output = self._network(
-            input_ids=torch.tensor([piece.tokens], device=self._device),
-            **self._attention.arguments(piece),
-            past_key_values=cache if piece.base or piece.keep else None,
-            use_cache=bool(piece.base or piece.keep),
-            **arguments,
-        )
+        with self._attention.computed(piece):
+            output = self._network(
+                input_ids=torch.tensor([piece.tokens], device=self._device),
+                **self._attention.arguments(piece),
+                past_key_values=cache if piece.base or piece.keep else None,
+                use_cache=bool(piece.base or piece.keep),
+                **arguments,
+            )
         logits = output.logits[0] if self._head_takes_positions else output.logits[0, kept]
         owners = [(row, demand) for row, (_, demands) in enumerate(wanted) for demand in demands]
         if not owners:
