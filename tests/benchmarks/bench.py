@@ -10,6 +10,7 @@ from pathlib import Path
 
 import overhead
 import report
+from continuous import run_continuous
 from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
 from works import ROOT, WORKS, MissingRowsError, requests_of
@@ -18,13 +19,18 @@ from eval_dagster.models.sources import open_checkpoint
 from eval_dagster.project import Project
 from task_defs import TASKS
 
-_AROUND: dict[str, Callable[..., Row]] = {"overhead": overhead.run_scripted, "overhead_model": overhead.run_with_model}
+_OTHERS: dict[str, Callable[..., Row]] = {
+    "continuous": run_continuous,
+    "overhead": overhead.run_scripted,
+    "overhead_model": overhead.run_with_model,
+}
+"""Rows that are no comparison with lm-eval."""
 _MODEL = "smollm2-135m"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 1 if a side failed; a goal that is missed is said, and no failure."""
-    names = [*(work.name for work in WORKS), *_AROUND]
+    names = [*(work.name for work in WORKS), *_OTHERS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lm-eval", type=Path, required=True, help="interpreter of the environment that holds lm-eval")
     parser.add_argument("--only", default=",".join(names), help=f"rows, with commas between them: {', '.join(names)}")
@@ -63,8 +69,8 @@ def _measure(chosen: Sequence[str], setting: Setting) -> tuple[list[Row], dict[s
     tokenizer = AutoTokenizer.from_pretrained(setting.folder)
     for name in chosen:
         try:
-            if name in _AROUND:
-                rows.append(_AROUND[name](setting, _say))
+            if name in _OTHERS:
+                rows.append(_OTHERS[name](setting, _say))
                 continue
             work = next(work for work in WORKS if work.name == name)
             home = setting.scratch / f"{name}-rows"

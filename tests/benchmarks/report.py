@@ -35,7 +35,7 @@ def markdown(rows: Sequence[Row], skipped: Mapping[str, str], started: datetime,
         f"Load of the machine before the first measurement: {load:.1f}.",
         "",
     ]
-    engines = [row for row in rows if "this engine" in row.cells]
+    engines = [row for row in rows if "lm-eval" in row.cells]
     if engines:
         titles = list(engines[0].cells)
         head += [f"| work | {' | '.join(titles)} | goals missed |", f"|---|{'---|' * (len(titles) + 1)}"]

@@ -72,7 +72,7 @@ def run_row(work: Work, asked: dict[str, Any], tokenizer: Any, setting: Setting,
     best = min(running, key=lambda size: float(running[size]["seconds"]))
     theirs, ours = [running[best]] if step == 1 else [], []
     while len(ours) < setting.repeats:
-        ours.append(_ours(file, setting))
+        ours.append(run_side("engine_side.py", file, setting))
         say(f"{work.name}: this engine: {ours[-1]['seconds']:.1f} s")
         if len(theirs) == setting.repeats:
             continue
@@ -136,8 +136,13 @@ def _row(
     return row
 
 
-def _ours(work: Path, setting: Setting) -> dict[str, Any]:
-    return _process(Path(sys.executable), "engine_side.py", setting, work)
+def run_side(script: str, work: Path, setting: Setting) -> dict[str, Any]:
+    """What a script of this environment measured of a piece of work.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    return _process(Path(sys.executable), script, setting, work)
 
 
 def _lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]:
