@@ -2,10 +2,13 @@
 
 import ctypes
 import importlib.util
-import runpy
+import re
 import sys
 from functools import cache
 from pathlib import Path
+
+_CUDA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
+"""Of cards, of Tegra boards, and of Windows' Linux."""
 
 
 def device_of(setting: str) -> str:
@@ -37,13 +40,23 @@ def device_problem(device: str) -> str | None:
 
 @cache
 def _may_have_accelerator() -> bool:
-    """Whether torch has to be asked: true unless it was built without one, or the driver that its build needs is not there."""
+    """Whether torch has to be asked: not where it was built without one, or for CUDA and there is neither device nor driver."""
     spec = importlib.util.find_spec("torch")
     if sys.platform != "linux" or spec is None or spec.origin is None:
         return True
-    build = runpy.run_path(str(Path(spec.origin).with_name("version.py")))
-    if build.get("hip") is not None or build.get("cuda") is None:
-        return build.get("hip") is not None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text("utf-8")
+    except OSError:
+        return True
+    built = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *(\S+)", text, re.MULTILINE))
+    if built.get("hip", "None") != "None":
+        return True
+    return built.get("cuda") != "None" and _may_have_cuda()
+
+
+def _may_have_cuda() -> bool:
+    if any(Path(device).exists() for device in _CUDA_DEVICES):
+        return True
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

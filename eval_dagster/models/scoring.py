@@ -196,11 +196,12 @@ class ScoringEngine:
         limits = [self._proved, constant_length(config), None if is_checked else window]
         proved = min(limit for limit in limits if limit)
         attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
-        stem = window + _STEM if is_checked else _STEM
-        verdict = check_tree(network, attention, device=self._device, tokens=tokens, stem=stem, longest=proved)
-        if not verdict.is_exact:
-            self.usage.reason = f"not over a tree: {verdict.reason}"
-            return None
+        # Beyond a window most of a piece's attention is to what is cached; before it, most of it is to the piece itself.
+        for stem in (_STEM, window + _STEM) if window and is_checked else (_STEM,):
+            verdict = check_tree(network, attention, device=self._device, tokens=tokens, stem=stem, longest=proved)
+            if not verdict.is_exact:
+                self.usage.reason = f"not over a tree: {verdict.reason}"
+                return None
         self._proved = proved
         self.usage.path, self.usage.reason = "tree", verdict.reason
         return TreeScorer(network, attention, limits=piece_limits(network, self._device), device=self._device, usage=self.usage)

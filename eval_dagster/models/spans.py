@@ -102,7 +102,7 @@ def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Seque
 
 
 def _summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each row: the greatest logit, where it is, and the logarithm of the sum of exponentials of what the others are below it."""
+    """Of each row: the greatest logit, where it is, and the logarithm of the sum of the exponentials of all logits less the greatest."""
     rows = logits.float()
     greatest = rows.max(dim=-1)
     return greatest.values, greatest.indices, (rows - greatest.values[:, None]).exp_().sum(dim=-1).log()

@@ -21,10 +21,13 @@ _STEP = 16
 """Tokens among which one border between strips is looked for."""
 
 _ROWS = 16
-"""Tokens that seeing a key costs as much as picking it for a strip."""
+"""To pick a key for a strip costs about what this many tokens cost that see it; measured on two cores, as what follows."""
 
 _CALL = 1000
-"""Pairs of a token and a key that cost as much as one more strip."""
+"""One more strip costs about what this many pairs of a token and a key cost."""
+
+_MASKS = 2
+"""Masks whose parts are kept: a pass has one for layers that see all and one for those with a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,8 @@ class StripPlan:
         """The strips' parts of a mask; cut once, since many layers have the same."""
         # The mask is kept with its parts: while it is there, no other one can have its identity.
         if id(mask) not in self._masks:
+            while len(self._masks) >= _MASKS:
+                del self._masks[next(iter(self._masks))]
             pairs = zip(self._strips, self._keys, strict=True)
             self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
         return self._masks[id(mask)][1]
@@ -126,12 +131,10 @@ _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
 def in_strips(piece: Piece) -> Iterator[None]:
     """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`."""
     strips = cut_strips(piece)
-    if len(strips) == 1:
-        yield
-        return
-    # Models look their attention up by name; without a plan, what stands under that name does what it did before.
-    ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
-    token = _PLAN.set(StripPlan(piece, strips))
+    # Models look their attention up by name. Without a plan, what is put under that name does what was there before it.
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
+    token = _PLAN.set(StripPlan(piece, strips) if len(strips) > 1 else None)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The `transformers` backend: a causal language model, of text or of text and images, run on this machine.
 
 Torch and transformers take seconds to import, more than all else that a run takes which finds every answer there. So what needs them is
-imported where a tokenizer or weights are loaded.
+imported where a tokenizer or weights are loaded, or a device other than the processor is looked for.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from eval_dagster.models import devices
 
 
 @pytest.fixture(autouse=True)
-def _nothing_remembered() -> None:
+def _nothing_remembered() -> Iterator[None]:
+    devices._may_have_accelerator.cache_clear()
+    yield
     devices._may_have_accelerator.cache_clear()
 
 
@@ -23,19 +26,35 @@ def test_auto_is_what_torch_finds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "has_driver", "is_asked"),
+    ("build", "has_driver", "has_card", "is_asked"),
     [
-        ("cuda = None\nhip = None", True, False),
-        ("cuda = '13.0'\nhip = None", False, False),
-        ("cuda = '13.0'\nhip = None", True, True),
-        ("cuda = None\nhip = '7.1'", False, True),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None", True, True, False),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", False, False, False),
+        ("cuda = '13.0'\nhip = None", True, False, True),
+        ("cuda = '13.0'\nhip = None", False, True, True),
+        ("cuda = None\nhip = '7.1'", False, False, True),
+        ("", True, False, True),
+        (None, False, False, True),
     ],
-    ids=["built for the processor", "no driver", "driver", "another maker's"],
+    ids=[
+        "built for the processor",
+        "nothing",
+        "driver",
+        "card",
+        "another maker's",
+        "unknown",
+        "no file",
+    ],
 )
 def test_torch_is_asked_only_where_it_may_find_a_device(
-    build: str, has_driver: bool, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: str | None, has_driver: bool, has_card: bool, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "version.py").write_text(build)
+    if build is not None:
+        (tmp_path / "version.py").write_text(build)
+    card = tmp_path / "card"
+    if has_card:
+        card.touch()
+    monkeypatch.setattr(devices, "_CUDA_DEVICES", (str(card),))
 
     def load(name: str) -> None:
         assert name == "libcuda.so.1"

@@ -1,6 +1,7 @@
 """Attention in strips: it leaves out what is not seen, and nothing else."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,9 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_architectures import CONTEXT, VOCABULARY
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import DynamicCache
 
+from eval_dagster.models import strip_attention
+from eval_dagster.models.batching import BatchRunner
 from eval_dagster.models.prefix_tree import Piece, PrefixTree
+from eval_dagster.models.scoring import ScoringEngine
 from eval_dagster.models.self_check import check_tree
 from eval_dagster.models.strip_attention import StripPlan, cut_strips
 from eval_dagster.models.tree_attention import TreeAttention, layer_windows
@@ -106,3 +111,45 @@ def test_strips_that_lack_a_token_are_found_out_when_a_model_is_loaded(monkeypat
 
     monkeypatch.setattr(StripPlan, "attend", forgetful)
     assert not verdict()
+
+
+def test_a_window_is_checked_with_strips_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a long window the strips take all that is cached: it is before the window that they pick."""
+    picked = []
+    indices = StripPlan._indices
+    monkeypatch.setattr(StripPlan, "_indices", lambda plan, strip: picked.append(indices(plan, strip)) or picked[-1])
+    network = tiny_architectures.network("mistral with a window")
+    network.config.sliding_window = 200
+    engine = ScoringEngine(network, BatchRunner(rows=4, tokens=None), device="cpu", pad_token=0, tokens=range(5, 200), longest=CONTEXT)
+    assert engine.usage.path == "tree"
+    assert any(isinstance(keys, torch.Tensor) for keys in picked)
+
+
+def test_threads_and_failures_leave_no_plan_behind() -> None:
+    network = tiny_architectures.network("llama")
+    piece = piece_of(questions(4, stem=40, question=40, choices=12))
+    attention = TreeAttention({"full_attention": None}, dtype=torch.float32, device="cpu")
+
+    def fail() -> None:
+        with ThreadPoolExecutor(1) as pool, attention.computed(piece):
+            assert strip_attention._PLAN.get() is not None
+            assert pool.submit(strip_attention._PLAN.get).result() is None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert strip_attention._PLAN.get() is None
+    whole = logits(network, piece, [], in_strips=False)
+    torch.testing.assert_close(logits(network, piece, [], in_strips=True), whole, atol=1e-4, rtol=0)
+
+
+def test_values_may_be_wider_than_keys_and_coarser_than_float32() -> None:
+    piece = piece_of(questions(4, stem=40, question=40, choices=12))
+    plan = StripPlan(piece, cut_strips(piece))
+    count = len(piece.tokens)
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, count, width, generator=draw).bfloat16() for heads, width in ((4, 8), (2, 8), (2, 16)))
+    mask = TreeAttention({"full_attention": None}, dtype=torch.bfloat16, device="cpu").arguments(piece)["attention_mask"]
+    assert plan.fits(query, key, mask)
+    whole = scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True)
+    torch.testing.assert_close(plan.attend(query, key, value, mask, None), whole, atol=0.02, rtol=0)
