@@ -31,7 +31,7 @@ def inputs_of(asked: dict[str, Any], answers: Sequence[Any], tokenizer: Any) -> 
 
 
 def count_scored(asked: dict[str, Any], answers: Sequence[Any], tokenizer: Any) -> int:
-    """The positions at which a model's output is asked for, the same one once."""
+    """The positions at which a model's output is asked for; the same position of several choices once."""
     items = asked["items"]
     if asked["kind"] == "text":
         return sum(len(answer["output_tokens"]) for answer in answers)
