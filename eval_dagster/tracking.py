@@ -215,7 +215,7 @@ class Tracker:
         )
         return found[0] if found else None
 
-    def _run_facts(self, run_id: str) -> "_RunFacts | None":
+    def _run_facts(self, run_id: str) -> _RunFacts | None:
         """Facts about a run; None where there is no such run."""
         try:
             return self._read_run(run_id)
@@ -232,7 +232,7 @@ class Tracker:
             raise
         return _RunFacts(experiment_id=str(info.experiment_id), lifecycle_stage=str(info.lifecycle_stage))
 
-    def _read_run(self, run_id: str) -> "_RunFacts | None":
+    def _read_run(self, run_id: str) -> _RunFacts | None:
         """Facts about a run from the home's own database, without MLflow: a run that finds all current has nothing else to ask of it,
         and its import alone would take a third of such a run's time.
 
@@ -244,7 +244,7 @@ class Tracker:
         if self._uri != f"sqlite:///{file}" or not file.is_file():
             raise FileNotFoundError(file)
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
-            row = database.execute("SELECT experiment_id, lifecycle_stage FROM runs WHERE run_uuid = ?", [run_id]).fetchone()
+            row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
         return None if row is None else _RunFacts(experiment_id=str(row[0]), lifecycle_stage=str(row[1]))
 
     def _complete(self, run: "Run", result: TrackedResult) -> None:

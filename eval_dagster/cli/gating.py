@@ -14,7 +14,7 @@ from eval_dagster.report.summaries import markdown as markdown_summary
 from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, title, tone, verdict_line
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
-_NUMBERS = ("baseline", "now", "difference", "p (Holm)", "samples")
+_NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
 _STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
 _MOST_NAMED = 4
 

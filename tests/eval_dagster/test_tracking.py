@@ -2,6 +2,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -149,6 +150,16 @@ def test_a_run_is_looked_for_in_the_store_of_a_home_without_mlflow(home: Path) -
     )
     done = subprocess.run([sys.executable, "-c", code, str(home), run_id, gone, "f" * 32], capture_output=True, text=True, check=False)
     assert done.stdout == f"[True, False, False] {tracker(home).run_link(run_id)}\n", done.stderr
+
+
+def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:
+    run_id = tracker(home).log(result("names"))
+    odd = tmp_path / "50 % of #1?"
+    odd.mkdir()
+    shutil.copy(home / "mlflow.db", odd / "mlflow.db")
+    found = tracker(odd)._read_run(run_id)
+    assert found is not None
+    assert (found.lifecycle_stage, tracker(odd)._read_run("f" * 32)) == ("active", None)
 
 
 def test_a_deleted_run_is_not_there_and_its_key_gets_a_new_one(home: Path) -> None:
