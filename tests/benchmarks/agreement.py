@@ -8,8 +8,9 @@ import torch
 
 TOLERANCE = 1e-3
 """Most that two log-probabilities, or the two best logits where greedy texts part, may differ."""
-_RELATIVE = 1e-6
-"""The same for the sum over a text of thousands of tokens, for which float32 has no more digits."""
+_RELATIVE = 3e-6
+"""The same for the sum over a text of thousands of tokens: the float32 log-softmax of torch, which lm-eval takes, loses the smallest of
+many summands, and so is too high by some 6e-6 a token."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,3 +45,13 @@ def test_positions_may_be_asked_for_in_any_order_and_again(positions: int) -> No
     assert scored.logits == logits[rows, tokens].tolist()
     assert scored.greedy == [logits[row].argmax().item() == token for row, token in zip(rows, tokens, strict=True)]
     assert 0 < sum(scored.greedy) < len(rows)
+
+
+def test_a_large_vocabulary_makes_no_log_probability_too_high() -> None:
+    """Where one token is likely, tens of thousands of unlikely ones count too, each of which a sum that is large already would lose."""
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(64, 50_000, generator=draw)
+    logits[:, GOLD] = 20
+    scored = score_tokens(logits, range(64), [GOLD] * 64)
+    expected = torch.log_softmax(logits.double(), dim=-1)[:, GOLD]
+    assert torch.tensor(scored.logprobs).double().sub(expected).mean().abs() < 2e-6
