@@ -3,6 +3,7 @@
 `PASSES_LOG` names a file that gets a line as each pass of the work begins, and `LONG_PASS` the number of the one that is long.
 """
 
+import inspect
 import os
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,6 @@ def _work(self: LoadedModel, requests: Any) -> Any:
     return _respond(self, requests)
 
 
-_slowed.__signature__ = __import__("inspect").signature(_forward)  # type: ignore[attr-defined]
+_slowed.__signature__ = inspect.signature(_forward)  # type: ignore[attr-defined]
 LoadedModel.respond = _work  # type: ignore[method-assign]
 main()

@@ -52,7 +52,7 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         row("fine", Verdict.NO_CHANGE_SEEN),
         row("planets", Verdict.NOT_COMPARABLE, reason="the model could not be loaded"),
     )
-    title, body = regression_notice(judged, Path("/home/reports/nightly.html"))
+    title, body = regression_notice(judged, Path("reports/nightly.html"))
     assert title == "nightly: worse in capitals, arithmetic"
     assert body == (
         "- capitals · mine · accuracy: 0.806 → 0.720 (-0.086)\n"
@@ -62,7 +62,7 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         "  95 % interval -0.120 to -0.050, p 0.0012 after Holm's correction, 400 common samples; "
         "differs from mine@2026-11-20T02:00:11: nothing that is known\n"
         "Not comparable: planets|mine (the model could not be loaded)\n"
-        "Report: /home/reports/nightly.html\n"
+        "Report: reports/nightly.html\n"
         "Next: eval-dagster compare mine mine@2026-11-20T02:00:11 --eval capitals"
     )
 
