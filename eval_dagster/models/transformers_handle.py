@@ -27,7 +27,7 @@ _ENGINE = tuple(
         *("grammar", "loading", "logits_processors", "stopping", "tokenization", "transformers_model", "vision"),
         *("decoding", "generation", "generation_jobs", "padded_generation", "prompt_order", "row_cache", "row_check", "row_network"),
         *("loglikelihood", "memory", "perplexity", "plain_scoring", "prefix_scoring", "prefix_tree", "scoring", "self_check", "spans"),
-        *("strip_attention", "tree_attention", "tree_scoring"),
+        *("packed_linear", "strip_attention", "tree_attention", "tree_scoring"),
     )
 )
 """Modules that can change an output."""

@@ -12,6 +12,7 @@ from eval_dagster.models.devices import device_of
 from eval_dagster.models.generation import GenerationEngine
 from eval_dagster.models.loading import load_network
 from eval_dagster.models.loglikelihood import choices_job
+from eval_dagster.models.packed_linear import pack_linears
 from eval_dagster.models.perplexity import perplexity_job
 from eval_dagster.models.scoring import ScoringEngine, ScoringJob
 from eval_dagster.models.tokenization import Codec
@@ -29,7 +30,7 @@ _DEFAULT_LENGTH = 2048
 """Tokens of context where the model states none, as lm-evaluation-harness has it."""
 
 _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in the end, why they let it happen twice?"
-"""Ordinary text, of whose tokens the scoring engine makes the sequences by which it checks itself."""
+"""Ordinary text, by whose tokens the engine checks itself."""
 
 
 class LoadedModel:
@@ -46,7 +47,7 @@ class LoadedModel:
             BatchRunner(rows=batch_size, tokens=tokens),
             device=device,
             pad_token=pad,
-            tokens=tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"],
+            tokens=_check_tokens(tokenizer),
             longest=codec.max_length,
         )
         # A batch of texts takes as long as its longest, so small ones waste less where rows are not for free.
@@ -103,6 +104,8 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
             f"Model {name!r}: `max_length: {config.max_length}` is more than the {length} tokens of the model's context. "
             "Lower it, or leave it out."
         )
+    if device == "cpu":
+        pack_linears(network, _check_tokens(tokenizer)[:length])
     most = config.max_length or length or _DEFAULT_LENGTH
     codec = Codec(
         tokenizer,
@@ -111,6 +114,11 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
         images=lambda: ProcessorCodec(load_processor(), max_length=most, dtype=network.dtype),
     )
     return LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size)
+
+
+def _check_tokens(tokenizer: Any) -> list[int]:
+    tokens: list[int] = tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
+    return tokens
 
 
 def _is_scored(request: Request) -> bool:
