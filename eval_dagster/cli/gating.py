@@ -48,14 +48,14 @@ def print_gate(result: GateResult, *, baseline: str) -> None:
         out.print(f"          not comparable: {_names(list(alike))}: {reason}", markup=False, soft_wrap=True)
 
 
-def next_command(result: GateResult) -> str:
-    """The line that shows what got worse in full; empty where nothing did."""
+def next_command(result: GateResult) -> tuple[str, str] | None:
+    """The command that shows what got worse in full, and what it shows; nothing where nothing did."""
     regressed = result.with_verdict(Verdict.REGRESSED)
     if not regressed:
-        return ""
+        return None
     worst = regressed[0]
     command = f"{program_name()} compare {worst.model} {worst.baseline} --eval {worst.eval} --samples 50"
-    return f"  {command:<42}  the samples that flipped, with both answers\n"
+    return command, "the samples that flipped, with both answers"
 
 
 def _row(row: Regression) -> list[str]:

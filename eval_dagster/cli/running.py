@@ -50,8 +50,8 @@ def run(
     if summary.gate is not None:
         gating.print_gate(summary.gate, baseline=project.suite(summary.gate.suite).baseline)
         gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
-    next_command = gating.next_command(summary.gate) if summary.gate else ""
-    _print_summary(project, summary, chosen_evals[0], time.monotonic() - started, next_command)
+    flipped = gating.next_command(summary.gate) if summary.gate else None
+    _print_summary(project, summary, chosen_evals[0], time.monotonic() - started, flipped)
     unscored = _without_score(project, chosen_evals, chosen_models)
     for message in [*summary.failures, *unscored]:
         errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
@@ -84,7 +84,7 @@ def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> Non
             raise UsageError(f"{option} {path} cannot be written; expected a file in a folder that is there and may be written to")
 
 
-def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds: float, next_command: str) -> None:
+def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds: float, flipped: tuple[str, str] | None) -> None:
     if summary.requests_computed or any(summary.made.values()):
         out.print(
             f"{summary.requests_computed} requests sent to models, {summary.requests_cached} answered from the cache; "
@@ -93,17 +93,21 @@ def _print_summary(project: Project, summary: "RunSummary", shown: str, seconds:
     elif not summary.failures:
         out.print(f"Nothing to recompute: all {sum(summary.cached.values())} tables were current, no model was loaded; {seconds:.0f} s")
     program = program_name()
+    following = [
+        *([flipped] if flipped else []),
+        (f"{program} sql confident_errors", "the mistakes a model was surest of"),
+        (f"{program} show {shown}", "the exact prompt that a model sees"),
+        ("make ui", "the assets in Dagster, the runs in MLflow"),
+    ]
+    width = max(len(command) for command, _ in following)
+    lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in following)
     report = f"Report    {summary.report}\n" if summary.report else ""
     out.print(
         f"\n{report}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
-        "Next\n"
-        f"{next_command}"
-        f"  {f'{program} sql confident_errors':<42}  the mistakes a model was surest of\n"
-        f"  {f'{program} show {shown}':<42}  the exact prompt that a model sees\n"
-        f"  {'make ui':<42}  the assets in Dagster, the runs in MLflow",
+        f"Next\n{lines}",
         markup=False,
         soft_wrap=True,
     )

@@ -96,7 +96,7 @@ def check(
     off = max(_distance(found[item.tokens], right[item.tokens]) for item in few)
     contrast = _distance(right[few[1].tokens], right[neighboured.tokens])
     greatest = max(abs(logit) for score in right.values() for logit in score.logits)
-    tolerance = max(_TOLERANCE, _ROUNDINGS * torch.finfo(network.dtype).eps * greatest)
+    tolerance = rounding_tolerance(network.dtype, greatest)
     if off > tolerance:
         return Verdict(
             is_exact=False, reason=f"log-probabilities differ by {off:.1e} from plain ones, more than the {tolerance:.1e} of rounding"
@@ -106,6 +106,11 @@ def check(
             is_exact=False, reason=f"a difference of {off:.1e} could be an error: seeing a neighbour makes one of {contrast:.1e}"
         )
     return Verdict(is_exact=True, reason=f"checked on load: log-probabilities differ by {off:.1e} from plain ones")
+
+
+def rounding_tolerance(dtype: torch.dtype, greatest: float) -> float:
+    """Difference of log-probabilities that rounding explains in a network of a type, given the greatest of its logits."""
+    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps * greatest)
 
 
 def _sequences(tokens: Sequence[int], stem: int, fork: int, leaf: int) -> tuple[list[ScoredInput], ScoredInput]:

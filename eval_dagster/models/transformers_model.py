@@ -36,7 +36,8 @@ _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in th
 class LoadedModel:
     """A causal language model in memory."""
 
-    def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int):
+    def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int, layers: str):
+        """`layers` says how the network's linear layers are computed."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None), 0)
@@ -54,6 +55,8 @@ class LoadedModel:
         self._generator = GenerationEngine(
             network, codec, BatchRunner(rows=batch_size, tokens=tokens and 2 * tokens), device=device, pad_token=pad, end_tokens=ends
         )
+
+        self._scorer.usage.layers = self._generator.usage.layers = layers
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer every request once, in any order, each as soon as its batches are done."""
@@ -104,16 +107,15 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
             f"Model {name!r}: `max_length: {config.max_length}` is more than the {length} tokens of the model's context. "
             "Lower it, or leave it out."
         )
-    if device == "cpu":
-        pack_linears(network, _check_tokens(tokenizer)[:length])
     most = config.max_length or length or _DEFAULT_LENGTH
+    layers = pack_linears(network, _check_tokens(tokenizer)[: most - 1]) if device == "cpu" else "the device's own"
     codec = Codec(
         tokenizer,
         max_length=most,
         truncate=config.truncate,
         images=lambda: ProcessorCodec(load_processor(), max_length=most, dtype=network.dtype),
     )
-    return LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size)
+    return LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size, layers=layers)
 
 
 def _check_tokens(tokenizer: Any) -> list[int]:

@@ -15,6 +15,8 @@ class Usage(ABC):
     """By which way; each kind of work names its own."""
     reason: str = ""
     """Why by this path."""
+    layers: str = ""
+    """How the network's linear layers are computed."""
     requests: int = 0
     passes: int = 0
     """Forward passes."""

@@ -57,9 +57,12 @@ def ask(
     run.figures = _figures(usages, requests=len(requests), seconds=time.monotonic() - started) | {
         "run_peak_memory_mib": round(memory.bytes / _MEBIBYTE, 1)
     }
-    run.notes = {"peak_memory_measured": memory.measured} | {
-        name: text for usage in usages for name, text in ((f"{usage.kind}_path", usage.path), (f"{usage.kind}_reason", usage.reason))
-    }
+    told = [
+        (f"{usage.kind}_{name}", text)
+        for usage in usages
+        for name, text in (("path", usage.path), ("reason", usage.reason), ("layers", usage.layers))
+    ]
+    run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in told if text}
     return run
 
 
