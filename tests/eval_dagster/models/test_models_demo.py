@@ -44,6 +44,10 @@ def test_the_chat_template_of_the_gguf_file(demo_handle: TransformersHandle) -> 
     assert prompt == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello"
 
 
+def test_its_linear_layers_are_packed(demo_model: LoadedModel) -> None:
+    assert demo_model.scoring_usage().layers.startswith("211 packed by oneDNN")
+
+
 def test_a_committed_sample_of_log_probabilities(demo_model: LoadedModel) -> None:
     sample = json.loads(SAMPLE.read_text("utf-8"))
     requests = [
