@@ -6,7 +6,7 @@ time in float32, most with few rows, as in decoding.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -93,8 +93,8 @@ def _pack_linears(network: Any, tokens: Sequence[int]) -> str:
     # Written so that a distance that is no number is too far.
     if not off <= most:
         _unpack(network)
-        return f"as they are, since packed ones put log-probabilities off by {off:.1e}, more than the {most:.1e} of rounding"
-    return f"{count} packed by oneDNN; checked on load: log-probabilities differ by {off:.1e} from those before"
+        return f"as they are, since packed ones put log-probabilities off by {off:.1e} (root mean square), more than {most:.1e}"
+    return f"{count} packed by oneDNN; checked on load: log-probabilities differ by {off:.1e} (root mean square)"
 
 
 def _is_packable(module: nn.Module) -> bool:
@@ -109,7 +109,7 @@ def _is_packable(module: nn.Module) -> bool:
 
 
 @contextmanager
-def _noted(modules: Iterator[nn.Module], note: Callable[[nn.Module], None]) -> Iterator[None]:
+def _noted(modules: Iterable[nn.Module], note: Callable[[nn.Module], None]) -> Iterator[None]:
     """Note each of the modules that is called."""
     with ExitStack() as hooks:
         for module in list(modules):

@@ -55,7 +55,6 @@ class LoadedModel:
         self._generator = GenerationEngine(
             network, codec, BatchRunner(rows=batch_size, tokens=tokens and 2 * tokens), device=device, pad_token=pad, end_tokens=ends
         )
-
         self._scorer.usage.layers = self._generator.usage.layers = layers
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:

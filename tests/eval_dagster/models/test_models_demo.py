@@ -44,6 +44,7 @@ def test_the_chat_template_of_the_gguf_file(demo_handle: TransformersHandle) -> 
     assert prompt == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello"
 
 
+@pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN")
 def test_its_linear_layers_are_packed(demo_model: LoadedModel) -> None:
     assert demo_model.scoring_usage().layers.startswith("211 packed by oneDNN")
 

@@ -22,7 +22,6 @@ PACKED = sorted({*tiny_architectures.TREE, *tiny_architectures.OTHERS} - {"mamba
 if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     pytest.skip("this PyTorch has no oneDNN", allow_module_level=True)
 
-
 needs_bfloat16 = pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bfloat16")
 
 
