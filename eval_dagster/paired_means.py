@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from scipy import special
+import scipy
 
 from eval_dagster.paired import ALPHA, CommonSamples, Comparison, Floats, Integers, common_samples, with_estimate
 from eval_dagster.paired_tests import (
@@ -92,9 +92,9 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     # What a difference that is there costs is no noise of the next one.
     is_found = known.p_value is not None and known.p_value <= alpha
     least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
-    size, quantile = float(n), float(special.ndtri(_UPPER))
+    size, quantile = float(n), float(scipy.special.ndtri(_UPPER))
     if are_clustered:
-        size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(special.stdtrit(free, _UPPER))
+        size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(scipy.special.stdtrit(free, _UPPER))
         least = _detectable_in_clusters(known, least, free, alpha)
     low, high = _bonett_price(differences, size, quantile)
     return replace(known, ci_low=low, ci_high=high, min_detectable=least)

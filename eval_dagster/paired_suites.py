@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy import special
+import scipy
 
 from eval_dagster.paired import ALPHA, Comparison, Floats
 from eval_dagster.statistics import CONFIDENCE, numbered
@@ -119,5 +119,5 @@ def noise_floor(repeats: Floats, *, texts: int = 1, subjects: Sequence[Hashable]
     if stderr == 0:
         return NoiseFloor(stderr=0.0, difference=0.0, n=len(values))
     degrees_of_freedom = float(parts.sum() ** 2 / (parts**2 / (free + 2)).sum())
-    quantile = float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE) / 2))
+    quantile = float(scipy.special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE) / 2))
     return NoiseFloor(stderr=stderr, difference=quantile * stderr, n=len(values))

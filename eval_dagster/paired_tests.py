@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 POWER = 0.8
 """How often the smallest detectable difference is detected."""
@@ -39,7 +39,7 @@ def exact_mcnemar(only_a: Integers | np.int64, only_b: Integers | np.int64) -> F
         only_a: Samples that a has right and b wrong.
         only_b: Samples that b has right and a wrong.
     """
-    return np.asarray(np.minimum(1.0, 2 * special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5)))
+    return np.asarray(np.minimum(1.0, 2 * scipy.special.bdtr(np.minimum(only_a, only_b), only_a + only_b, 0.5)))
 
 
 def flips_of_counts(advantages: Integers) -> float:
@@ -59,7 +59,7 @@ def flips_of_counts(advantages: Integers) -> float:
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         most = min(count, fewer // size)
         spread = np.zeros(most * size + 1)
-        spread[::size] = np.diff(special.bdtr(np.arange(most + 1), count, 0.5), prepend=0.0)
+        spread[::size] = np.diff(scipy.special.bdtr(np.arange(most + 1), count, 0.5), prepend=0.0)
         lower = np.convolve(lower, spread)[: fewer + 1]
     return min(1.0, 2 * float(lower.sum()))
 
@@ -93,12 +93,12 @@ def flips_of_many(contributions: Floats) -> float:
         contributions: One a cluster; their sum is the difference.
     """
     total = math.sqrt(float((contributions**2).sum()))
-    return float(2 * special.ndtr(-abs(float(contributions.sum())) / total)) if total > 0 else 1.0
+    return float(2 * scipy.special.ndtr(-abs(float(contributions.sum())) / total)) if total > 0 else 1.0
 
 
 def student(value: float, stderr: float, degrees_of_freedom: float) -> float:
     """The two-sided p-value of Student's t test."""
-    return float(2 * special.stdtr(degrees_of_freedom, -abs(value) / stderr))
+    return float(2 * scipy.special.stdtr(degrees_of_freedom, -abs(value) / stderr))
 
 
 def detectable(stderr: float, degrees_of_freedom: float, alpha: float, *, spread: float = 0.0) -> float:
@@ -112,7 +112,7 @@ def detectable(stderr: float, degrees_of_freedom: float, alpha: float, *, spread
         alpha: Two-sided level of significance.
         spread: Sum of the squared weights of the samples where each is right or wrong: those that a drop costs are few and vary, too.
     """
-    square = float(special.stdtrit(degrees_of_freedom, [1 - alpha / 2, POWER]).sum()) ** 2
+    square = float(scipy.special.stdtrit(degrees_of_freedom, [1 - alpha / 2, POWER]).sum()) ** 2
     part = square * spread
     return (part + math.sqrt(part**2 + 4 * (1 + part) * square * stderr**2)) / (2 * (1 + part))
 
@@ -151,7 +151,7 @@ def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: floa
     counts = np.arange(max(0, math.floor(centre - reach)), min(n, math.ceil(centre + reach)) + 1)
     # The most samples on the rarer side with which a split is significant; -1 where none is.
     most = stats.binom.ppf(alpha / 2, counts, 0.5)
-    most -= special.bdtr(most, counts, 0.5) > alpha / 2
+    most -= scipy.special.bdtr(most, counts, 0.5) > alpha / 2
     for_a = (1 + difference / discordance) / 2
-    tails = special.bdtr(np.maximum(most, 0), counts, for_a) + special.bdtr(np.maximum(most, 0), counts, 1 - for_a)
+    tails = scipy.special.bdtr(np.maximum(most, 0), counts, for_a) + scipy.special.bdtr(np.maximum(most, 0), counts, 1 - for_a)
     return float((stats.binom.pmf(counts, n, discordance) * np.where(most < 0, 0.0, tails)).sum())

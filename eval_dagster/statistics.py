@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+import scipy  # whose parts load when first used: a cached run uses none
 from numpy.typing import NDArray
-from scipy import special
 
 CONFIDENCE = 0.95
 DRAWS = 1000
@@ -20,7 +20,6 @@ DRAWS = 1000
 Floats: TypeAlias = NDArray[np.float64]
 
 _UPPER = (1 + CONFIDENCE) / 2
-_NORMAL = float(special.ndtri(_UPPER))
 _MOST_COUNTS = 2**21
 """Numbers of a bootstrap that are in memory at once."""
 _MOST_UNDEFINED = 0.05
@@ -165,7 +164,7 @@ def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: 
         quantile = _student(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
         size = value * (1 - value) / stderr**2
     else:
-        quantile = _NORMAL if counts["n_clusters"] == counts["n"] else _student(counts["n_clusters"] - 1)
+        quantile = _student(math.inf) if counts["n_clusters"] == counts["n"] else _student(counts["n_clusters"] - 1)
         size = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
     interval = _wilson(value, size, quantile) if proportion else _symmetric(value, stderr, quantile)
     low, high = interval
@@ -219,7 +218,7 @@ def degrees_of_freedom(sizes: NDArray[np.intp]) -> float:
 
 
 def _student(free: float) -> float:
-    return float(special.stdtrit(free, _UPPER))
+    return float(scipy.special.stdtrit(free, _UPPER))
 
 
 def _require_proportion(data: Floats) -> None:
@@ -231,7 +230,7 @@ def _effective_size(mean: float, stderr: float | None, sizes: NDArray[np.intp]) 
     """How many independent answers a proportion is worth, and the quantile to go with it."""
     n = int(sizes.sum())
     if len(sizes) == n or stderr is None:
-        return float(len(sizes)), _NORMAL
+        return float(len(sizes)), _student(math.inf)
     most = len(sizes) if mean in (0.0, 1.0) else n
     return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most, _student(degrees_of_freedom(sizes))
 
@@ -295,6 +294,6 @@ def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]]) -> float:
 
 def _bias_corrected(draws: Floats, value: float, width: float) -> tuple[float, float]:
     below = (float((draws < value).mean()) + float((draws <= value).mean())) / 2
-    shift = float(special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
-    low, high = np.quantile(draws, special.ndtr([2 * shift - width, 2 * shift + width]))
+    shift = float(scipy.special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
+    low, high = np.quantile(draws, scipy.special.ndtr([2 * shift - width, 2 * shift + width]))
     return min(float(low), value), max(float(high), value)
