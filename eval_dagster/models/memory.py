@@ -1,5 +1,8 @@
 """How large a piece of a prefix tree may be: as large as is of use, and as fits the memory that is free."""
 
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -25,6 +28,15 @@ _SHARE = 0.4
 
 _LEAST = 64
 
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUP_FILES = {
+    "": ("", "memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By what Linux calls the controller, in its second and first version of control groups: their folder, the files that say what a group may
+have and what it has, and what `memory.stat` calls files that were read, which count and go first."""
+
 
 def piece_limits(network: Any, device: str) -> PieceLimits:
     """The most that a piece may have on a device; running out of memory halves it."""
@@ -41,15 +53,44 @@ def piece_limits(network: Any, device: str) -> PieceLimits:
 
 def token_bytes(config: Any, itemsize: int) -> int:
     """About the bytes that a token of a piece takes: its keys and values in all layers, and what one layer works on."""
-    heads = getattr(config, "num_attention_heads", 1)
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    cached = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * width
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    heads = _most(getattr(config, "num_attention_heads", 1))
+    width = _most(getattr(config, "head_dim", None)) or config.hidden_size // heads
+    cached = 2 * config.num_hidden_layers * (_most(getattr(config, "num_key_value_heads", None)) or heads) * width
+    inner = _most(getattr(config, "intermediate_size", None)) or 4 * config.hidden_size
     return int((cached + 8 * config.hidden_size + 3 * inner) * itemsize)
+
+
+def _most(value: Any) -> Any:
+    """The greatest, where a configuration has one value a layer."""
+    return max(value) if isinstance(value, Sequence) else value
 
 
 def free_memory(device: str) -> int:
     """Bytes that can be had on a device."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> list[int]:
+    """Bytes that each limit of this process's control groups leaves, those of its container for instance; the kernel kills it beyond."""
+    left: list[int] = []
+    with suppress(OSError):  # no Linux
+        for line in _OWN_GROUPS.read_text("utf-8").splitlines():
+            _, controller, own = line.split(":", 2)
+            if controller in _GROUP_FILES:
+                place, *names = _GROUP_FILES[controller]
+                root = _GROUPS / place
+                folder = root / own.strip("/")
+                left += [room for group in (folder, *folder.parents) if group.is_relative_to(root) for room in _left_in(group, *names)]
+    return left
+
+
+def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
+    """Bytes that the limit of a control group leaves; nothing where it has none, or is not to be seen from within a container."""
+    try:
+        limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
+    except (OSError, ValueError):
+        return []
+    return [max(0, limit - taken + int(counts.get(read_files, 0)))]

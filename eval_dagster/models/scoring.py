@@ -24,6 +24,9 @@ _LOG = logging.getLogger(__name__)
 _WINDOW = 1024
 """Requests encoded and sorted at a time: bounds the memory for tokens and the wait for the first answer."""
 
+_WINDOW_TEXT = 2**18
+"""Characters of the texts among them of which every token is scored, unless one has more: their windows are answered in any order."""
+
 _STEM = 24
 """Tokens that the sequences of the self-check begin with."""
 
@@ -120,10 +123,11 @@ class ScoringEngine:
         self.usage = ScoringUsage()
         self._plain = PlainScorer(network, device=device, pad_token=pad_token, usage=self.usage)
         self._rows = self._plain
-        self._proved = longest
+        self._constant = constant_length(network.config.get_text_config(decoder=True))
+        self._longest = self._proved = longest
         self._tree = self._open_tree(network, tokens)
         if self._tree is None:
-            self._open_prefix(network, pad_token, tokens, longest)
+            self._open_prefix(network, pad_token, tokens)
         _LOG.info("%s scores by path %r: %s", type(network).__name__, self.usage.path, self.usage.reason)
 
     def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
@@ -138,8 +142,8 @@ class ScoringEngine:
             plain.sort(key=_length, reverse=True)
         else:
             plain.sort(key=_alphabetical)
-        for start in range(0, len(plain), _WINDOW):
-            yield from self._respond_window(plain[start : start + _WINDOW], prepare)
+        for window in _windows(plain):
+            yield from self._respond_window(window, prepare)
         for request in requests:
             if request.images:
                 yield from self._respond_window([request], prepare)
@@ -169,14 +173,19 @@ class ScoringEngine:
         if self._tree and over_tree:
             yield from self._counted(self._tree.run(over_tree, self._fall_back))
         chosen = set(map(id, over_tree))
-        plain = [item for item in inputs if id(item) not in chosen]
-        with_images = [item for item in plain if item.tensors]
-        yield from self._counted(self._rows.run([item for item in plain if not item.tensors], self._runner))
-        yield from self._counted(self._plain.run(with_images, self._single))
+        others = [item for item in inputs if id(item) not in chosen]
+        self.usage.elsewhere += len(others) if self._tree else 0
+        # Beyond the length that keeps positions constant, they depend on the longest row of a batch.
+        most = self._constant or self._longest
+        alone = [item for item in others if item.tensors or len(item.tokens) > most]
+        chosen |= set(map(id, alone))
+        yield from self._counted(self._rows.run([item for item in others if id(item) not in chosen], self._runner))
+        yield from self._counted(self._plain.run(alone, self._single))
 
     def _fall_back(self, inputs: Sequence[ScoredInput], error: Exception | None) -> Outcomes:
-        why = "a value that is no finite number" if error is None else f"{type(error).__name__}: {error}"
-        _LOG.warning("%d inputs are scored again, by plain batches: the prefix tree met %s", len(inputs), why)
+        why = "gave a token of theirs no finite number" if error is None else f"met {type(error).__name__}: {error}"
+        _LOG.warning("%d inputs are scored again, by plain batches: the prefix tree %s", len(inputs), why)
+        self.usage.elsewhere += len(inputs)
         return self._plain.run(sorted(inputs, key=lambda item: len(item.tokens), reverse=True), self._runner)
 
     def _counted(self, batches: Outcomes) -> Outcomes:
@@ -193,7 +202,7 @@ class ScoringEngine:
             return None
         window = max((window for window in windows.values() if window), default=0)
         is_checked = window <= (_CPU_WINDOW if self._device == "cpu" else _GPU_WINDOW)
-        limits = [self._proved, constant_length(config), None if is_checked else window]
+        limits = [self._longest, self._constant, None if is_checked else window]
         proved = min(limit for limit in limits if limit)
         attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
         # Beyond a window most of a piece's attention is to what is cached; before it, most of it is to the piece itself.
@@ -203,22 +212,36 @@ class ScoringEngine:
                 self.usage.reason = f"not over a tree: {verdict.reason}"
                 return None
         self._proved = proved
-        self.usage.path, self.usage.reason = "tree", verdict.reason
+        beyond = "" if proved == self._longest else f"; inputs of more than {proved} tokens by plain rows"
+        self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
         return TreeScorer(network, attention, limits=piece_limits(network, self._device), device=self._device, usage=self.usage)
 
-    def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int], longest: int) -> None:
+    def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int]) -> None:
         """Reuse the common prefix of a batch, if that is exact for the network."""
-        config = network.config.get_text_config(decoder=True)
-        if constant_length(config) is not None:
+        if self._constant is not None:
             self.usage.reason += "; nor with common prefixes: its positions depend on how long a sequence is"
             return
-        verdict = check_prefix(network, device=self._device, tokens=tokens, stem=2 * _STEM, longest=longest)
+        verdict = check_prefix(network, device=self._device, tokens=tokens, stem=2 * _STEM, longest=self._longest)
         if not verdict.is_exact:
             self.usage.reason += f"; nor with common prefixes: {verdict.reason}"
             return
         self.usage.path = "prefix"
         self.usage.reason += f"; with common prefixes {verdict.reason}"
         self._rows = PrefixScorer(network, device=self._device, pad_token=pad_token, usage=self.usage)
+
+
+def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    window: list[Request] = []
+    text = 0
+    for request in requests:
+        more = len(request.prompt) if request.choices is None else 0
+        if window and (len(window) == _WINDOW or text + more > _WINDOW_TEXT):
+            yield window
+            window, text = [], 0
+        window.append(request)
+        text += more
+    if window:
+        yield window
 
 
 def _alphabetical(request: Request) -> tuple[str, tuple[str, ...]]:

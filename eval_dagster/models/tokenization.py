@@ -67,7 +67,7 @@ class Codec:
         """Encode a prompt and its choices by the rule of lm-evaluation-harness.
 
         White space at the end of the prompt moves to the front of each choice; prompt and choice are encoded together; the choice's
-        tokens are those after the first `len(encode(prompt))`. An empty prompt is the model's prefix token.
+        tokens are those after the first `len(encode(prompt))`. A prompt without a token is the model's prefix token.
 
         Raises:
             PromptTooLongError: A choice does not fit the context, and truncation is off or would leave no prompt.
@@ -127,12 +127,13 @@ class Codec:
     def _pairs(
         self, context: str, choices: Sequence[str], *, add_special_tokens: bool
     ) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]]:
-        if not context:
-            prefix = self._prefix_token()
-            wholes = self._encode(choices, add_special_tokens=False)
-            return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]
         prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=add_special_tokens)
-        return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
+        if context and prompt:
+            return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
+        # No text, or one that the tokenizer leaves nothing of.
+        prefix = self._prefix_token()
+        wholes = self._encode(choices, add_special_tokens=False)
+        return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[tuple[int, ...]]:
         # `verbose` would warn of texts longer than the tokenizer believes the context to be.

@@ -40,7 +40,9 @@ class LoadedModel:
         """`layers` says how the network's linear layers are computed."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
-        pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None), 0)
+        # What is padded is masked, and may be any token that the network knows: some tokenizers pad with one more.
+        known = network.get_input_embeddings().weight.shape[0]
+        pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None and token < known), 0)
         tokens = _CPU_TOKENS if device == "cpu" else None
         self._codec = codec
         self._scorer = ScoringEngine(

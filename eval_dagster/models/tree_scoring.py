@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -116,6 +116,7 @@ class TreeScorer:
         work = _Work(inputs)
         self._usage.tokens_needed += work.tree.nodes()
         cache, first, base, owed = DynamicCache(), 0, 0, 0.0
+        whole, suspects = replace(self._limits), 0
         while first < len(work.inputs):
             started = time.perf_counter()
             piece = work.tree.piece(first, base, **asdict(self._limits), scored_of=work.counts)
@@ -123,17 +124,24 @@ class TreeScorer:
             if error is not None:
                 cache, base = DynamicCache(), 0
                 release_memory()
+                if first >= suspects:
+                    whole, suspects = replace(self._limits), max(piece.last, first + 1)
                 if is_out_of_memory(error) and self._limits.halve():
                     _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
                     continue
                 last = max(piece.last, first + 1)
+                # One that is too much even in the least pieces made the piece too much that it stood in: others shall not pay for it.
+                self._limits, suspects = whole, 0
                 yield from fallback(work.inputs[first:last], error)
                 first = last
                 continue
             cache, base = _keep(cache, piece), piece.keep
             owed += time.perf_counter() - started
             if piece.last > first:
-                yield from _settle(work, range(first, piece.last), owed, fallback)
+                is_sound = yield from _settle(work, range(first, piece.last), owed, fallback)
+                if not is_sound:
+                    # Where a mask is added, no number spreads to what is not to be seen, and so to what would be kept.
+                    cache, base = DynamicCache(), 0
                 first, owed = piece.last, 0.0
 
     def _attempt(self, work: _Work, piece: Piece, cache: DynamicCache) -> Exception | None:
@@ -170,7 +178,8 @@ class TreeScorer:
             work.scores[demand.input][demand.span][demand.offset] = value
 
 
-def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Outcomes:
+def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Generator[list[Outcome[ScoredInput, InputScore]], None, bool]:
+    """Yield what became of inputs. Returns whether all have their scores."""
     results = [(work.inputs[index], work.settle(index)) for index in done]
     share = seconds / len(results)
     good = [Outcome[ScoredInput, InputScore](item=item, result=result, seconds=share) for item, result in results if result is not None]
@@ -180,6 +189,7 @@ def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Out
     if bad:
         # A value that is no number spreads to all tokens of its piece, masked or not: alone, only the culprit keeps it.
         yield from fallback(bad, None)
+    return not bad
 
 
 def _keep(cache: DynamicCache, piece: Piece) -> DynamicCache:

@@ -17,6 +17,8 @@ class Usage(ABC):
     """Why by this path."""
     layers: str = ""
     """How the network's linear layers are computed."""
+    elsewhere: int = 0
+    """Inputs or texts that went another way: beyond what is exact by this one, or given up by it."""
     requests: int = 0
     passes: int = 0
     """Forward passes."""

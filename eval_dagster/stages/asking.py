@@ -60,7 +60,12 @@ def ask(
     told = [
         (f"{usage.kind}_{name}", text)
         for usage in usages
-        for name, text in (("path", usage.path), ("reason", usage.reason), ("layers", usage.layers))
+        for name, text in (
+            ("path", usage.path),
+            ("reason", usage.reason),
+            ("elsewhere", f"{usage.elsewhere} inputs or texts went another way" if usage.elsewhere else ""),
+            ("layers", usage.layers),
+        )
     ]
     run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in told if text}
     return run

@@ -1,6 +1,8 @@
 """Log-probabilities of choices, against a plain unbatched forward pass."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +180,26 @@ def test_padding_is_counted_once_an_input_and_nowhere_else(open_tiny: OpenTiny) 
         assert response.output_tokens == alone[name].output_tokens
         assert [len(logprobs) for logprobs in response.token_logprobs] == [len(tokens) for tokens in response.output_tokens]
         assert response.logprobs == pytest.approx(alone[name].logprobs, abs=1e-5)
+
+
+def test_a_padding_token_that_the_network_does_not_know_is_not_used(
+    tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "padding"
+    shutil.copytree(tiny_folders["bloom"], folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+    assert tokenizer.pad_token_id >= network.get_input_embeddings().num_embeddings
+    tokenizer.save_pretrained(folder)
+    asked = [*REQUESTS, Request(request_id="text", prompt="the cat"), Request(request_id="long text", prompt="the cat sat on the mat")]
+    found = respond(open_tiny(folder=folder, batch_size=8).load(), asked)
+    right = respond(open_tiny("bloom", batch_size=8).load(), asked)
+    assert "IndexError" not in caplog.text
+    for name, response in right.items():
+        assert found[name].error is None
+        assert replace(found[name], latency_s=0.0) == replace(response, latency_s=0.0)
+    assert sum(response.padded_tokens_count for response in found.values()) > 0
 
 
 def test_duplicate_choices_keep_a_score_each(open_tiny: OpenTiny) -> None:

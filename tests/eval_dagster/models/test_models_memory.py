@@ -1,5 +1,8 @@
 """How large pieces may be: as the device's free memory allows."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import tiny_architectures
 from transformers import LlamaConfig
@@ -31,3 +34,42 @@ def test_plenty_of_memory_gives_the_most_useful_size_and_little_gives_less(monke
 
 def test_the_memory_of_this_machine_is_read() -> None:
     assert 2**20 < free_memory("cpu") < 2**50
+
+
+def test_of_layers_that_differ_the_widest_counts() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert token_bytes(SimpleNamespace(**sizes, intermediate_size=[32, 128]), 4) == token_bytes(
+        SimpleNamespace(**sizes, intermediate_size=128), 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "most", "used", "read_files", "unlimited"),
+    [
+        ("0::/pod/container", "", "memory.max", "memory.current", "inactive_file", "max"),
+        ("4:memory:/pod/container", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", str(2**63 - 4096)),
+    ],
+)
+def test_no_more_is_free_than_the_limit_of_a_container_leaves(
+    line: str, folder: str, most: str, used: str, read_files: str, unlimited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limit(group: str, bytes_: str) -> None:
+        place = tmp_path / folder / group
+        place.mkdir(parents=True, exist_ok=True)
+        (place / most).write_text(f"{bytes_}\n")
+        (place / used).write_text("50000\n")
+        (place / "memory.stat").write_text(f"anon 30000\n{read_files} 20000\n")
+
+    (tmp_path / "own").write_text(f"7:pids:/\n{line}\n")
+    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "own")
+    plenty = free_memory("cpu")
+    limit("pod/container", unlimited)
+    assert plenty > 2**20, "a group without a file says nothing"
+    assert free_memory("cpu") > 2**20
+    limit("pod", "90000")
+    assert free_memory("cpu") == 90000 - 50000 + 20000
+    limit("pod/container", "40000")
+    assert free_memory("cpu") == 10000
+    limit("pod/container", "1")
+    assert free_memory("cpu") == 0

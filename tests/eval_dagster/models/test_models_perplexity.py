@@ -1,11 +1,13 @@
 """Perplexities: every token of a text once, in windows as lm-evaluation-harness cuts them."""
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import CORPUS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eval_dagster.models import scoring
@@ -125,6 +127,23 @@ def test_texts_share_batches_and_change_no_score(kind: str, batch_size: int, pad
     for name, response in together.items():
         assert response.logprobs == pytest.approx(alone[name].logprobs, abs=1e-5)
     assert together["one"].padded_tokens_count == padding
+
+
+def test_no_text_waits_for_many_others(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a text are far from each other in the order of tokens: of all texts at once, the first would be whole near the end."""
+    monkeypatch.setattr(scoring, "_WINDOW_TEXT", 2000)
+    model = open_tiny().load()
+    draw = random.Random(0)
+    words = [word.strip(",") for line in CORPUS for word in line.split()]
+    texts = {f"t{number}": " ".join(draw.choices(words, k=150)) for number in range(24)}
+    computed, names = [], []
+    for request, response in model.respond([text_request(text, name) for name, text in texts.items()]):
+        assert response.error is None
+        computed.append(model.scoring_usage().tokens_computed)
+        names.append(request.request_id)
+    assert sorted(names) == sorted(texts)
+    for part in range(4, 25, 4):
+        assert computed[part - 1] <= (part + 4) / 24 * computed[-1]
 
 
 @pytest.mark.parametrize("limits", [PieceLimits(tokens=20, chain=20, scored=20), PieceLimits(tokens=40, chain=40, scored=7)])

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.errors import ModelError, PromptTooLongError
@@ -98,3 +98,12 @@ def test_truncation_makes_room_for_all_new_tokens_where_that_leaves_a_prompt() -
 )
 def test_a_text_ends_before_the_first_stop_sequence(text: str, stops: tuple[str, ...], expected: tuple[str, bool]) -> None:
     assert cut_at_stop(text, stops) == expected
+
+
+def test_a_prompt_of_which_the_tokenizer_leaves_nothing_is_an_empty_one() -> None:
+    dropping = codec()
+    dropping.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    for choice in ("b", "ba", "\u200bba"):
+        found, empty = (dropping.encode_choices(request(prompt, choice)) for prompt in ("\u200b", ""))
+        assert (found.inputs, found.continuations) == (empty.inputs, empty.continuations)
+        assert found.prompt.tokens == (5,)

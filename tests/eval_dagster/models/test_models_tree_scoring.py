@@ -3,6 +3,7 @@
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -206,6 +207,24 @@ def test_what_is_longer_than_is_proved_is_scored_plainly() -> None:
     assert farthest(network, found, spans) < BOUND
 
 
+@pytest.mark.parametrize("way", ["tree", "plain"])
+def test_rotations_that_depend_on_the_length_depend_on_no_neighbour(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tiny_architectures.network("phi3 of two rotations")
+    if way == "plain":
+        monkeypatch.setattr(ScoringEngine, "_open_tree", lambda self, network, tokens: None)
+    scorer = engine(network, rows=3)
+    assert scorer.usage.path == way
+    draw = random.Random(4)
+    most = tiny_architectures.ORIGINAL
+    spans: dict[str, Spans] = {
+        f"{length}": [(some(draw, length), some(draw, 3)), (some(draw, length), some(draw, 3))] for length in (20, most - 5, most, 70)
+    }
+    assert farthest(network, answers(scorer, spans), spans) < BOUND
+    if way == "tree":
+        assert f"inputs of more than {most} tokens by plain rows" in scorer.usage.reason
+        assert scorer.usage.elsewhere == 4
+
+
 def recorded(monkeypatch: pytest.MonkeyPatch, network: Any, fails: Callable[[list[int]], bool] = lambda sizes: False) -> list[int]:
     """Note the tokens of each forward pass; some of them have too little memory in the middle of the network."""
     sizes: list[int] = []
@@ -237,6 +256,28 @@ def test_running_out_of_memory_halves_the_pieces_and_changes_no_score(monkeypatc
     assert farthest(network, found, spans) < BOUND
 
 
+def test_what_is_too_much_by_itself_makes_no_other_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tiny_architectures.network("llama")
+    spans = questions(2)
+    (context, choice), *_ = spans["1-2"]
+    spans["huge"] = [((*context, POISON), choice)]
+    scorer = engine(network, limits=PieceLimits(tokens=100, chain=120, scored=90))
+    assert scorer._tree is not None
+    compute = scorer._tree._compute
+
+    def failing(work: Any, piece: Any, cache: Any) -> None:
+        if POISON in piece.tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        compute(work, piece, cache)
+
+    monkeypatch.setattr(scorer._tree, "_compute", failing)
+    found = answers(scorer, spans)
+    assert scorer._tree._limits == PieceLimits(tokens=100, chain=120, scored=90)
+    assert scorer.usage.elsewhere == 1
+    del spans["huge"]
+    assert farthest(network, found, spans) < BOUND
+
+
 @pytest.mark.parametrize("failing", [2, 4, 6])
 def test_running_out_of_memory_above_a_cached_prefix_spoils_nothing(
     failing: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -265,6 +306,26 @@ def test_a_value_that_is_no_number_fails_its_request_alone(monkeypatch: pytest.M
     bad = found.pop("bad")
     assert (bad.error, bad.retryable) == ("ModelError: The model gave a log-probability that is no finite number.", False)
     del spans["bad"]
+    assert farthest(network, found, spans) < BOUND
+
+
+def test_a_value_that_is_no_number_is_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where a mask is added: no number plus nothing is no number, for all that stands in the piece."""
+    monkeypatch.setattr(TreeAttention, "computed", lambda self, piece: nullcontext())
+    network = tiny_architectures.network("llama")
+    first = min(ORDINARY) - 1
+    with torch.no_grad():
+        network.get_input_embeddings().weight[first] = float("nan")
+    spans = questions(3, subjects=1, each=12)
+    (context, choice), *_ = spans["0-0"]
+    # It comes before all others, in the piece that also computes the end of what all of them share.
+    spans["bad"] = [((*context[:66], first), choice)]
+    scorer = engine(network, limits=PieceLimits(tokens=60, chain=60, scored=60))
+    found = answers(scorer, spans)
+    assert found.pop("bad").error
+    del spans["bad"]
+    assert scorer.usage.passes > 5
+    assert 1 < scorer.usage.elsewhere < 20, "the inputs of one piece"
     assert farthest(network, found, spans) < BOUND
 
 

@@ -9,6 +9,13 @@ VOCABULARY = 300
 CONTEXT = 512
 WINDOW = 16
 
+ORIGINAL = 48
+"""Tokens up to which a network of two rotations takes the one; a longer sequence takes the other for all its tokens."""
+LONG_ROPE = {
+    "original_max_position_embeddings": ORIGINAL,
+    "rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4},
+}
+
 _SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
 _MODERN = {**_SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT}
 _MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
@@ -34,6 +41,7 @@ _OVER_TREE: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {**_MODERN, "pad_token_id": 0}),
     "olmo2": ("olmo2", _MODERN),
 }
+_LIMITED: dict[str, tuple[str, dict[str, Any]]] = {"phi3 of two rotations": ("phi3", {**_MODERN, "pad_token_id": 0, **LONG_ROPE})}
 _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom": ("bloom", {**_OLD, "hidden_size": 32, "seq_length": CONTEXT}),
     "mamba": ("mamba", {"hidden_size": 32, "num_hidden_layers": 3, "vocab_size": VOCABULARY}),
@@ -58,7 +66,7 @@ OTHERS = {"bloom": "prefix", "gpt_neo": "prefix", "lfm2": "plain", "mamba": "pla
 
 def network(name: str) -> Any:
     """A network of large random weights: its scores differ from each other by far more than rounding."""
-    kind, settings = (_OVER_TREE | _OTHERS)[name]
+    kind, settings = (_OVER_TREE | _LIMITED | _OTHERS)[name]
     torch.manual_seed(3)
     built = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **settings), dtype=torch.float32).eval()
     with torch.no_grad():
