@@ -82,7 +82,7 @@ class GenerationUsage(Usage):
     kind: ClassVar[str] = "generation"
     path: str = "rows"
     """How texts are generated: `rows` (they come and go, and shared beginnings are computed once) or `padded` (whole batches)."""
-    reason: str = "not checked yet: nothing was generated"
+    reason: str = "not checked yet: nothing was generated this way"
     """Why by this path."""
     prompt_tokens_asked: int = 0
     """Tokens of the prompts of all texts, as if each were generated alone."""
