@@ -13,6 +13,7 @@ import pytest
 from assets.library_log import library_log
 from assets.running import RunSummary, run_evaluation
 from eval_dagster import progress
+from eval_dagster.models import generation, scoring
 from eval_dagster.models.scripted import ScriptedResponder
 from eval_dagster.models.transformers_model import LoadedModel
 from eval_dagster.progress import LogReporter
@@ -68,6 +69,18 @@ def test_the_engines_way_and_its_reason_reach_the_run_and_each_partition(project
     assert {name: value["scoring_path"] for name, value in found.items()} == {"sums|tiny": "tree", "capitals|tiny": "tree"}
     assert all(value["scoring_reason"] and value["generation_path"] == "rows" for value in found.values())
     assert all("packed" in value["scoring_layers"] or "as they are" in value["scoring_layers"] for value in found.values())
+
+
+def test_what_went_another_way_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in (scoring, generation):
+        monkeypatch.setattr(engine, "constant_length", lambda config: 24)
+    summary = run_evaluation(project, ["sums", "capitals"], ["tiny"])
+    assert not summary.failures
+    for found in outputs_metadata(summary).values():
+        assert (found["scoring_path"], found["generation_path"]) == ("tree", "rows")
+        assert "; inputs of more than 24 tokens by plain rows" in found["scoring_reason"]
+        assert found["scoring_elsewhere"].endswith(" inputs or texts went another way")
+        assert found["generation_elsewhere"].endswith(" inputs or texts went another way")
 
 
 def test_what_the_call_took_is_that_of_all_its_evals_and_what_was_asked_is_each_evals_own(project: Project) -> None:
