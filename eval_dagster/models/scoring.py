@@ -25,7 +25,7 @@ _WINDOW = 1024
 """Requests encoded and sorted at a time: bounds the memory for tokens and the wait for the first answer."""
 
 _WINDOW_TEXT = 2**18
-"""Characters of the texts among them of which every token is scored, unless one has more: their windows are answered in any order."""
+"""Characters of those among them that are scored as a whole, or one such text: all of them are computed before the last is answered."""
 
 _STEM = 24
 """Tokens that the sequences of the self-check begin with."""

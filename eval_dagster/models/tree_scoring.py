@@ -130,7 +130,7 @@ class TreeScorer:
                     _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
                     continue
                 last = max(piece.last, first + 1)
-                # One that is too much even in the least pieces made the piece too much that it stood in: others shall not pay for it.
+                # An input that is too much even for the least piece was what made the first one too much: others keep their limits.
                 self._limits, suspects = whole, 0
                 yield from fallback(work.inputs[first:last], error)
                 first = last
@@ -140,7 +140,7 @@ class TreeScorer:
             if piece.last > first:
                 is_sound = yield from _settle(work, range(first, piece.last), owed, fallback)
                 if not is_sound:
-                    # Where a mask is added, no number spreads to what is not to be seen, and so to what would be kept.
+                    # Where masks are added, NaN reaches tokens that do not see it, and so what would be kept.
                     cache, base = DynamicCache(), 0
                 first, owed = piece.last, 0.0
 

@@ -310,7 +310,7 @@ def test_a_value_that_is_no_number_fails_its_request_alone(monkeypatch: pytest.M
 
 
 def test_a_value_that_is_no_number_is_not_kept_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, where a mask is added: no number plus nothing is no number, for all that stands in the piece."""
+    """As on a GPU, where masks are added: NaN reaches every token of its piece, masked or not."""
     monkeypatch.setattr(TreeAttention, "computed", lambda self, piece: nullcontext())
     network = tiny_architectures.network("llama")
     first = min(ORDINARY) - 1
