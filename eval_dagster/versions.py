@@ -14,8 +14,9 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from pkgutil import get_importer
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -151,8 +152,20 @@ def _spec(name: str) -> ModuleSpec | None:
     else:
         package = _spec(parent)
         folders = package and package.submodule_search_locations
-    # `from module import name` asks for a module inside of one that holds none.
-    return None if folders is None else PathFinder.find_spec(name, folders)
+    # `from module import name` asks for a module inside of one that holds none. Each folder is asked on its own, since `PathFinder`
+    # expects the parent of a folder without `__init__.py` to be imported.
+    finders = [finder for folder in folders or () if (finder := get_importer(folder)) is not None]
+    found = [spec for finder in finders if (spec := finder.find_spec(name)) is not None]
+    return next((spec for spec in found if spec.loader), _merged(found))
+
+
+def _merged(folders: list[ModuleSpec]) -> ModuleSpec | None:
+    """The package without `__init__.py` that several folders of its name make."""
+    if not folders:
+        return None
+    package = ModuleSpec(folders[0].name, None, is_package=True)
+    package.submodule_search_locations = [path for each in folders for path in each.submodule_search_locations or ()]
+    return package
 
 
 def _is_first_party(name: str) -> bool:
@@ -165,7 +178,16 @@ def _is_first_party_root(name: str) -> bool:
     if name in FIRST_PARTY:
         return True
     path = None if name in sys.builtin_module_names else _file_of(name)
-    return path is not None and not _INSTALLED & set(path.parts) and not path.is_relative_to(_STANDARD_LIBRARY)
+    if path is None or _INSTALLED & set(path.parts) or path.is_relative_to(_STANDARD_LIBRARY):
+        return False
+    return name not in _installed_in(path.parent.parent if path.name == "__init__.py" else path.parent)
+
+
+@lru_cache(maxsize=1024)
+def _installed_in(folder: Path) -> frozenset[str]:
+    """The top-level modules that a package manager put into a folder, of whatever name: `pip install --target` takes any."""
+    lines = (line for record in folder.glob("*.dist-info/RECORD") for line in record.read_text("utf-8", "replace").splitlines())
+    return frozenset(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in lines)
 
 
 def _module_hash(source: str) -> str:

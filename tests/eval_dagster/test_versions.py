@@ -101,3 +101,26 @@ def test_code_that_is_imported_when_it_is_needed_counts_before(package: Path) ->
     before = _version()
     engine.write_text("def run():\n    return 2\n")
     assert _version() != before
+
+
+def test_packages_that_are_installed_into_any_folder_are_no_code_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries = tmp_path / "libs"
+    for name in ("library_a/__init__.py", "library_b.py", "users_own.py", "users_package/__init__.py"):
+        (libraries / name).parent.mkdir(parents=True, exist_ok=True)
+        (libraries / name).write_text("X = 1\n")
+    (libraries / "library_a-1.0.dist-info").mkdir()
+    record = "library_a/__init__.py,sha256=0,6\nlibrary_b.py,sha256=0,6\nlibrary_a-1.0.dist-info/RECORD,,\n"
+    (libraries / "library_a-1.0.dist-info/RECORD").write_text(record)
+    monkeypatch.syspath_prepend(str(libraries))
+    found = [versions._is_first_party(name) for name in ("library_a.part", "library_b", "users_own", "users_package.part")]
+    assert found == [False, False, True, True]
+
+
+def test_a_folder_without_init_in_a_package_that_is_not_imported_counts(package: Path) -> None:
+    (package / "parts/deeper").mkdir(parents=True)
+    (package / "parts/deeper/made.py").write_text("def made():\n    return 1\n")
+    late = "class Metric:\n    def value(self):\n        import versioned_package.parts.deeper.made as part\n\n        return part\n"
+    (package / "metric.py").write_text(late)
+    before = _version()
+    (package / "parts/deeper/made.py").write_text("def made():\n    return 2\n")
+    assert _version() != before
