@@ -1,10 +1,11 @@
-"""What of a lake must stay: what is current or recent, what that was made of, and what is compared with."""
+"""What of a lake must stay, and why: what is current or recent, what that was made of, and what is compared with."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -21,6 +22,21 @@ GRACE = timedelta(days=1)
 BY_EVAL = ("samples",)
 BY_MODEL = ("prompts", "responses", "scores", "metrics")
 BY_SUITE = tuple(SUITE_TABLES)
+
+
+class Reason(StrEnum):
+    """Why a file stays. Where several hold, the first of these is given."""
+
+    CURRENT = "current"
+    KEEP = "--keep"
+    LAST_DAY = "last day"
+    COMPARED = "baseline"
+    CATALOG = "catalog"
+
+
+def strongest(*reasons: Reason) -> Reason:
+    """The one that is given where several hold."""
+    return min(reasons, key=list(Reason).index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +74,17 @@ class Keep:
             times: Since when each was current, the oldest first.
             now: The time that an age is counted from.
         """
-        since = now - max(self.age or GRACE, GRACE)
-        recent = sum(until >= since for until in [*times[1:], now]) if times else 0
+        return max(_current_since(times, now, GRACE), self.asked(times, now))
+
+    def asked(self, times: Sequence[datetime], now: datetime) -> int:
+        """How many of these are kept because the user asked for them; `newest` adds those of the last day."""
+        recent = _current_since(times, now, self.age) if self.age is not None else 0
         return min(len(times), max(recent, self.count or 0))
+
+
+def _current_since(times: Sequence[datetime], now: datetime, age: timedelta) -> int:
+    """How many states were current at some time since then, where each is current until the next."""
+    return sum(until >= now - age for until in [*times[1:], now]) if times else 0
 
 
 class Retained:
@@ -78,21 +102,28 @@ class Retained:
         self._project, self._keep, self._removed, self._now = project, keep, removed, now
         self._lake = project.lake
         self._infos: dict[Path, FileInfo | None] = {}
-        self.files: set[Path] = set()
-        """Those that stay, as far as they are of a partition."""
+        self.reasons: dict[Path, Reason] = {}
+        """The files that stay, as far as they are of a partition, and why each does."""
         for table in (*BY_EVAL, *BY_MODEL, *BY_SUITE):
             for partition in self._lake.partitions(table):
-                self.files.update(self._recent(partition))
-        self.files.update(self._compared_with())
-        self.files.update(self._named_by_judgements())
-        self.files.update(list(self._made_of()))
-        self.files.update(self._other_parts())
+                self._keep_recent(partition)
+        self._mark(self._compared_with(), Reason.COMPARED)
+        self._mark(self._named_by_judgements(), Reason.COMPARED)
+        for path in self._kept("metrics"):
+            self._mark(self._made_of(path), self.reasons[path])
+        for path in self._kept("regressions"):  # a judgement is a file in each of its tables
+            self._mark((self._lake.root / table / path.parent.name / path.name for table in BY_SUITE), self.reasons[path])
 
     @cached_property
-    def model_versions(self) -> set[str]:
-        """The model versions under which a file that stays was answered."""
-        infos = (self._info(path) for path in self._kept("responses", "scores", "metrics"))
-        return {info.inputs["model"] for info in infos if info is not None and "model" in info.inputs}
+    def model_versions(self) -> dict[str, Reason]:
+        """The model versions under which a file that stays was answered, and why that file stays."""
+        versions: dict[str, Reason] = {}
+        for path in self._kept("responses", "scores", "metrics"):
+            info = self._info(path)
+            if info is not None and "model" in info.inputs:
+                version, reason = info.inputs["model"], self.reasons[path]
+                versions[version] = strongest(reason, versions.get(version, reason))
+        return versions
 
     def is_removed(self, path: Path) -> bool:
         """Whether evals.yaml no longer has the eval, the model or the suite of a file."""
@@ -101,11 +132,18 @@ class Retained:
         keys = [part.split("=", 1) for part in path.relative_to(self._lake.root).parts[1:-1]]
         return any(name not in known[key] for key, name in keys)
 
-    def _recent(self, partition: Sequence[Path]) -> Sequence[Path]:
+    def _mark(self, paths: Iterable[Path], reason: Reason) -> None:
+        for path in paths:
+            self.reasons[path] = strongest(reason, self.reasons.get(path, reason))
+
+    def _keep_recent(self, partition: Sequence[Path]) -> None:
         times = [time_of(path) for path in partition]
         if self._removed and self.is_removed(partition[-1]):
-            return partition if times[-1] >= self._now - GRACE else ()
-        return partition[-self._keep.newest(times, self._now) :]
+            self._mark(partition if times[-1] >= self._now - GRACE else (), Reason.LAST_DAY)
+            return
+        self._mark(partition[-self._keep.newest(times, self._now) :], Reason.LAST_DAY)
+        self._mark(partition[-self._keep.asked(times, self._now) :], Reason.KEEP)
+        self._mark(partition[-1:], Reason.CURRENT)
 
     def _compared_with(self) -> Iterator[Path]:
         """The results that those of today are compared with: each one's previous state, and the baselines of suites."""
@@ -136,25 +174,19 @@ class Retained:
             if not (self._removed and self.is_removed(partition[0])):
                 yield from (path for path in partition if (eval_name, time_of(path)) in named)
 
-    def _made_of(self) -> Iterator[Path]:
-        """What the metrics that stay were computed from, back to the dataset's rows."""
-        for path in self._kept("metrics"):
-            info = self._info(path)
-            if info is None:
-                continue
-            eval_name, model = path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
-            yield from self._of_version(self._lake.folder("prompts", eval_name, model), info.inputs.get("rendered_prompts"))
-            yield from self._of_version(self._lake.folder("samples", eval_name), info.inputs.get("dataset_snapshot"))
-            for row in read_head(path, 1, ["scores_file"]):
-                scores = self._lake.root / row["scores_file"]
-                of_scores = self._info(scores) if scores.exists() else None
-                version = None if of_scores is None else of_scores.inputs.get("model_outputs")
-                yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
-
-    def _other_parts(self) -> Iterator[Path]:
-        """A judgement is a file in each of its tables."""
-        for path in self._kept("regressions"):
-            yield from (self._lake.root / table / path.parent.name / path.name for table in BY_SUITE)
+    def _made_of(self, path: Path) -> Iterator[Path]:
+        """What metrics were computed from, back to the dataset's rows."""
+        info = self._info(path)
+        if info is None:
+            return
+        eval_name, model = path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
+        yield from self._of_version(self._lake.folder("prompts", eval_name, model), info.inputs.get("rendered_prompts"))
+        yield from self._of_version(self._lake.folder("samples", eval_name), info.inputs.get("dataset_snapshot"))
+        for row in read_head(path, 1, ["scores_file"]):
+            scores = self._lake.root / row["scores_file"]
+            of_scores = self._info(scores) if scores.exists() else None
+            version = None if of_scores is None else of_scores.inputs.get("model_outputs")
+            yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
 
     def _of_version(self, folder: Path, version: str | None) -> Sequence[Path]:
         """The newest file of a version, which is what is read of it."""
@@ -165,7 +197,7 @@ class Retained:
         return []
 
     def _kept(self, *tables: str) -> list[Path]:
-        return sorted(path for path in self.files if path.relative_to(self._lake.root).parts[0] in tables)
+        return sorted(path for path in self.reasons if path.relative_to(self._lake.root).parts[0] in tables)
 
     def _info(self, path: Path) -> FileInfo | None:
         """What a file says of itself; None where it is damaged."""

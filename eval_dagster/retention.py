@@ -1,10 +1,10 @@
 """Prunes the past of a home: old materializations, judgements, reports and catalogs, and answers of models that nothing uses any more.
 
-What stays is said in `retained`. Referrers go before what they refer to, behind a catalog that names none of them, so that a process
-killed at any moment leaves a lake that is whole, only larger than it need be.
+`retained` says what of the lake stays, and why. Referrers go before what they refer to, behind a catalog that names none of them, so that
+a process killed at any moment leaves a lake that is whole, only larger than it need be.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from eval_dagster.lake.archives import archive, archive_path, archives_folder, f
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
 from eval_dagster.lake.files import Lake, time_of
 from eval_dagster.project import Project
-from eval_dagster.retained import BY_EVAL, BY_SUITE, GRACE, Keep, Retained
+from eval_dagster.retained import BY_EVAL, BY_SUITE, GRACE, Keep, Reason, Retained
 
 CACHE = "response cache"
 """What is deleted of it would have to be computed again."""
@@ -41,8 +41,8 @@ class Pruning:
 
     files: Sequence[Prunable]
     """In the order in which they go."""
-    held: Sequence[Prunable]
-    """What stays for the only reason that the catalog of a past day names it."""
+    kept: Mapping[Reason, Sequence[Prunable]]
+    """All other files, by the reason for which they stay."""
     notes: Sequence[str]
     """What could not be told, and what stays for that."""
 
@@ -117,17 +117,27 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
     named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
     retained = Retained(project, policy.keep, removed=policy.removed, now=now)
-    past = [each for each in listed if each.path not in retained.files and each.time < now - GRACE]
+    found = [
+        *((each, None) for each in old_catalogs),
+        *((each, _reason(each, retained, named, now)) for each in listed),
+        *_answers(lake, retained.model_versions, versions, policy.keep, now),
+        *_reports(project, policy, now),
+        *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
+    ]
     return Pruning(
-        files=[
-            *old_catalogs,
-            *(each for each in past if each.path not in named),
-            *_unused_answers(lake, retained.model_versions, versions, policy.keep, now),
-            *_reports(project, policy, now),
-        ],
-        held=[each for each in past if each.path in named],
+        files=[each for each, reason in found if reason is None],
+        kept={kind: files for kind in Reason if (files := [each for each, reason in found if reason is kind])},
         notes=versions.unknown,
     )
+
+
+def _reason(each: Prunable, retained: Retained, named: Set[Path], now: datetime) -> Reason | None:
+    """Why a file of a table stays; None where it can go."""
+    if each.path in retained.reasons:
+        return retained.reasons[each.path]
+    if each.time >= now - GRACE:
+        return Reason.LAST_DAY
+    return Reason.CATALOG if each.path in named else None
 
 
 def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
@@ -190,27 +200,39 @@ def _configured_versions(project: Project) -> _Versions:
     return _Versions(known=frozenset(known), unknown=unknown)
 
 
-def _unused_answers(lake: Lake, used: set[str], versions: _Versions, keep: Keep, now: datetime) -> Iterator[Prunable]:
-    """Answers of model versions that no model has and no result that stays was made with."""
-    if versions.unknown:
-        return
+def _answers(
+    lake: Lake, used: Mapping[str, Reason], versions: _Versions, keep: Keep, now: datetime
+) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The answers of each model version; those that no model has and no result that stays was made with can go."""
     for folder in sorted((lake.root / "response_cache").glob("model_version=*")):
-        paths = sorted(folder.glob("[!.]*.parquet"))
-        is_used = folder.name.removeprefix("model_version=") in used | versions.known
-        if paths and not is_used and time_of(paths[-1]) < now - max(keep.age or GRACE, GRACE):
-            for path in paths:
-                yield from _prunable(CACHE, path, time_of(path))
+        paths, version = sorted(folder.glob("[!.]*.parquet")), folder.name.removeprefix("model_version=")
+        if not paths:
+            continue
+        age = now - time_of(paths[-1])
+        reasons = (
+            (Reason.CURRENT, version in versions.known or bool(versions.unknown)),
+            (used.get(version), version in used),
+            (Reason.KEEP, keep.age is not None and age <= keep.age),
+            (Reason.LAST_DAY, age <= GRACE),
+        )
+        reason = next((reason for reason, holds in reasons if holds), None)
+        for path in paths:
+            yield from ((each, reason) for each in _prunable(CACHE, path, time_of(path)))
 
 
-def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[Prunable]:
+def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
     for folder in sorted((project.home / "reports").glob("*/")):
         is_removed = policy.removed and folder.name not in project.config.suites
-        paths = [path for path in folder.glob("[!.]*.html") if is_removed or path.name != _LATEST_REPORT]
-        pages = sorted((datetime.fromtimestamp(path.stat().st_mtime, UTC), path) for path in paths)
+        found = [(datetime.fromtimestamp(path.stat().st_mtime, UTC), path) for path in folder.glob("[!.]*.html")]
+        pages = sorted((time, path) for time, path in found if is_removed or path.name != _LATEST_REPORT)
         times = [time for time, _ in pages]
         is_going = is_removed and times and times[-1] < now - GRACE
-        for time, path in pages[: len(pages) - (0 if is_going else policy.keep.newest(times, now))]:
-            yield from _prunable("reports", path, time)
+        newest, asked = (0, 0) if is_going else (policy.keep.newest(times, now), 0 if is_removed else policy.keep.asked(times, now))
+        for number, (time, path) in enumerate(reversed(pages)):
+            reason = Reason.KEEP if number < asked else Reason.LAST_DAY if number < newest else None
+            yield from ((each, reason) for each in _prunable("reports", path, time))
+        latest = [(time, path) for time, path in found if (time, path) not in pages]
+        yield from ((each, Reason.CURRENT) for time, path in latest for each in _prunable("reports", path, time))
 
 
 def _delete(lake: Lake, each: Prunable) -> None:

@@ -1,11 +1,11 @@
 """The command that prunes the past."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from eval_dagster.cli.console import errors, out, print_table, program_name
 from eval_dagster.project import Project
-from eval_dagster.retained import Keep
+from eval_dagster.retained import Keep, Reason
 from eval_dagster.retention import CACHE, Policy, Prunable, Pruning, plan, prune
 from task_defs import TASKS
 
@@ -17,10 +17,18 @@ _REMARKS = {
     "regressions": "past judgements",
     "catalogs": "states of past days",
 }
+_KEPT_COLUMNS = ("files", "size", "why they stay")
+_WHY = {
+    Reason.CURRENT: "current results and judgements, what they were computed from, answers of the models of evals.yaml",
+    Reason.KEEP: "kept by --keep {keep}, with what they were computed from",
+    Reason.LAST_DAY: "always spared: written or current in the last 24 hours, since a run may be using them",
+    Reason.COMPARED: "always spared: what these are compared with: previous states, baselines of suites",
+    Reason.CATALOG: "always spared: named by kept catalogs of past days; --catalogs 7d keeps fewer of those",
+}
 
 
 def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> None:
-    """Print what can be deleted, and delete it if told so.
+    """Print what can be deleted and why the rest stays; delete it where `yes` says so.
 
     Args:
         keep: `90d` or `10`.
@@ -36,10 +44,14 @@ def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> Non
     project = Project.open(TASKS)
     found = prune(project, policy) if yes else plan(project, policy)
     _print(found, yes=yes)
+    _print_kept(found.kept, keep)
     for note in found.notes:
         errors.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
     options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
-    if not found.files:
+    if not found.files and not found.kept:
+        out.print("There is nothing to delete: nothing has been evaluated here yet.")
+        following = f"{program_name()} run  evaluate what evals.yaml has"
+    elif not found.files:
         out.print("There is nothing to delete.")
         following = f"{program_name()} sql score_history  what the lake keeps"
     elif yes:
@@ -56,12 +68,12 @@ def _print(found: Pruning, *, yes: bool) -> None:
     if groups:
         title = "Deleted" if yes else "Could be deleted"
         print_table(title, _COLUMNS, ([*_figures(what, files), _REMARKS.get(what, "")] for what, files in groups.items()), right=_NUMBERS)
-    if found.held:
-        out.print(
-            f"Another {_files(found.held)} would be, but catalogs of past days that are kept name them; fewer of these by --catalogs 7d",
-            markup=False,
-            soft_wrap=True,
-        )
+
+
+def _print_kept(kept: Mapping[Reason, Sequence[Prunable]], keep: str) -> None:
+    rows = [(len(files), _size(sum(each.size for each in files)), _WHY[reason].format(keep=keep)) for reason, files in kept.items()]
+    if rows:
+        print_table("Kept", _KEPT_COLUMNS, rows, right=_NUMBERS)
 
 
 def _figures(what: str, files: Sequence[Prunable]) -> list[str]:

@@ -27,7 +27,7 @@ from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.retained import Keep
+from eval_dagster.retained import Keep, Reason
 from eval_dagster.retention import Policy, Prunable, Pruning, plan, prune
 from eval_dagster.stages.results import STAGES, StageResult
 
@@ -278,11 +278,11 @@ def test_a_catalog_that_is_kept_answers_as_before(home: Home) -> None:
     policy = Policy(keep=Keep(count=1), catalogs=Keep(count=2))
     planned = plan(home.project(), policy)
     found = prune(home.project(), policy)
-    assert found == planned
+    assert found.files == planned.files
     older, newer = sorted((home.home / "catalogs").glob("*.duckdb"))
     assert (older, dict(readable(older))) == (catalogs[-1], answers)
     assert dict(readable(newer)) == last, "the last state of a past day has become a catalog"
-    assert {each.what for each in found.held} >= {"scores", "regressions"}
+    assert {each.what for each in found.kept[Reason.CATALOG]} >= {"scores", "regressions"}
     assert home.count("scores", "model=one") == len(NIGHTS)
     assert home.count("metrics", "model=one") == 2
 
@@ -327,6 +327,43 @@ def test_whoever_is_at_work_is_spared(home: Home) -> None:
     prune(home.project(), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS, removed=True))
     assert home.ages() == [10, 2, 0]
     assert writing.exists()
+
+
+def test_every_file_that_stays_has_a_reason(home: Home) -> None:
+    """The evaluation of today, the current one, the newest, what is compared with; and nothing is counted twice."""
+    home.evaluate(**{**NIGHTS[-1][1], "wrong": [8]})
+    home.evaluate(**{**NIGHTS[-1][1], "wrong": [9]})
+    found = plan(home.project(), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS))
+    metrics = {
+        reason: [each for each in files if each.what == "metrics" and "model=one" in str(each.path)] for reason, files in found.kept.items()
+    }
+    ages = {reason: [round((home.now - each.time) / timedelta(days=1)) for each in files] for reason, files in metrics.items() if files}
+    assert ages == {Reason.CURRENT: [0], Reason.LAST_DAY: [2, 0], Reason.COMPARED: [10]}
+    paths = [each.path.relative_to(home.home) for files in (found.files, *found.kept.values()) for each in files]
+    assert sorted(paths) == sorted(path for path in home.files() if not path.is_relative_to("lake/attempts"))
+
+
+def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
+    """A user who evaluates twice and prunes at once sees why nothing can go."""
+    home = Home(tmp_path)
+    (tmp_path / "words.py").write_text(textwrap.dedent(TASK.format(question="Say", rows=1)))
+    (tmp_path / "answers.py").write_text(textwrap.dedent(ANSWERS.format(wrong=[])))
+    environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
+
+    def gc() -> str:
+        command = [sys.executable, "-m", "eval_dagster.cli.main", "gc", "--keep", "1", "--removed"]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    empty = gc()
+    assert "nothing has been evaluated here yet" in empty
+    assert "score_history" not in empty, "this query has nothing to read"
+    home.evaluate(wrong=[1])
+    home.evaluate(wrong=[2])
+    said = gc()
+    assert "There is nothing to delete." in said
+    spared = next(line for line in said.splitlines() if "always spared: written or current in the last 24 hours" in line)
+    assert spared.split("│")[1].strip() == "4", "of the first evaluation of one model: responses, scores, metrics, cached answers"
+    assert "current results and judgements" in said
 
 
 def test_it_runs_beside_evaluations(home: Home) -> None:
@@ -397,7 +434,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     assert home.files() == before
     assert "Could be deleted" in said.stdout
     assert "of model versions that nothing uses; would have to be computed again" in said.stdout
-    assert "but catalogs of past days that are kept name them" in said.stdout
+    assert "named by kept catalogs of past days" in said.stdout
     assert "Nothing was deleted. It would be: " in said.stdout
     assert "gc --keep 90d --yes  delete them" in said.stdout
     done = gc("--keep", "90d", "--catalogs", "0", "--yes")
