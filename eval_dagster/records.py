@@ -235,6 +235,8 @@ class Completion:
     """What stood between the thinking tags."""
     ground_truths: Sequence[str] = ()
     """Every text that counts as correct."""
+    ground_truth: str | Sequence[str] | None = None
+    """The same as the task gave it: one text, a list of texts, or none."""
     finish_reason: str = "stop"
     """`length` where the text was cut at `max_tokens`, `reasoning` where it ends inside its reasoning and so has no answer."""
     prompt: str = ""
@@ -259,6 +261,8 @@ class Loglikelihood:
     """The choices' texts, aligned with `loglikelihoods`."""
     gold_indices: Sequence[int] = ()
     """Positions of the correct choices; more than one where several are correct."""
+    ground_truth: str | Sequence[str] | None = None
+    """The correct choice, or the correct ones, as the task gave them."""
     token_loglikelihoods: Sequence[Sequence[float]] = ()
     """Log-probability of each token of each choice; no padding among them."""
     unconditioned_loglikelihoods: Sequence[float] | None = None

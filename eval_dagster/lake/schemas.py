@@ -54,6 +54,7 @@ PROMPTS = pa.schema(
         pa.field("has_special_tokens", pa.bool_()),
         pa.field("choices", _TEXTS),
         pa.field("gold", _TEXTS),
+        pa.field("gold_is_list", pa.bool_()),
         pa.field("gold_index", pa.list_(pa.int32())),
         pa.field("generation", pa.string()),
         pa.field("unconditioned_prompt", pa.string()),

@@ -106,7 +106,10 @@ def _write(
 ) -> LakeFile:
     version = stable_hash(
         [
-            [p.sample_id, p.request.request_id, list(p.gold_indices), list(p.ground_truths), [part.model_dump() for part in p.context]]
+            [
+                *(p.sample_id, p.request.request_id, list(p.gold_indices), list(p.ground_truths), p.truth_is_list),
+                [part.model_dump() for part in p.context],
+            ]
             for p in prompts
         ]
     )
@@ -142,6 +145,7 @@ def _row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, v
         "has_special_tokens": request.has_special_tokens,
         "choices": list(request.choices) if request.choices is not None else None,
         "gold": list(prompt.ground_truths),
+        "gold_is_list": prompt.truth_is_list,
         "gold_index": list(prompt.gold_indices),
         "generation": json.dumps(asdict(request.generation)) if request.generation else None,
         "unconditioned_prompt": request.unconditioned_prompt,

@@ -27,6 +27,7 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.rendering import truth_as_given
 from eval_dagster.tasks.samples import TaskRow
 from eval_dagster.versions import code_version, module_version, package_versions, stable_hash
 
@@ -157,10 +158,9 @@ def _score_rows(project: Project, eval_name: str, model: str, prompts: LakeFile,
     responses = {row["sample_id"]: row for row in read_rows(outputs.path)}
     for prompt in read_rows(prompts.path):
         sample_id = prompt["sample_id"]
-        if prompt["source_id"] not in samples:
-            raise LakeError(
-                f"the prompts of {eval_name}|{model} belong to an older dataset snapshot; materialize rendered_prompts for this partition"
-            )
+        if prompt["source_id"] not in samples or "gold_is_list" not in prompt:
+            older = "an older dataset snapshot" if "gold_is_list" in prompt else "an older version of eval_dagster"
+            raise LakeError(f"the prompts of {eval_name}|{model} are from {older}; materialize rendered_prompts for this partition")
         response = responses[sample_id]
         metrics = metrics_for(task_class.METRICS, ResponseType(prompt["response_type"]))
         views, error = _views_or_error(task, prompt, response, samples[prompt["source_id"]])
@@ -206,7 +206,8 @@ def _views(
     task: BaseTask[Any], prompt: Mapping[str, Any], response: Mapping[str, Any], source: Sample
 ) -> Sequence[Completion | Loglikelihood]:
     row = TaskRow(source)
-    shared: dict[str, Any] = {"prompt": prompt["prompt"], "context": _context(prompt), "row": row}
+    truth = truth_as_given(prompt["gold"], prompt["gold_is_list"])
+    shared: dict[str, Any] = {"prompt": prompt["prompt"], "ground_truth": truth, "context": _context(prompt), "row": row}
     if prompt["response_type"] != ResponseType.COMPLETION.value:
         is_perplexity = prompt["response_type"] == ResponseType.PERPLEXITY.value
         return [
@@ -223,7 +224,7 @@ def _views(
     messages = [Message(Role(turn["role"]), turn["content"]) for turn in json.loads(prompt["messages"])]
     sample = TaskSample(
         messages=messages,
-        ground_truth=prompt["gold"],
+        ground_truth=truth,
         context=shared["context"],
         id=source.row_index,
         subject=prompt["subject"],

@@ -112,7 +112,7 @@ class GoldScores:
         prompt, shared = self.prompt, self._shared()
         made = TaskSample(
             messages=prompt.messages,
-            ground_truth=list(prompt.ground_truths),
+            ground_truth=prompt.ground_truth,
             context=shared["context"],
             id=self.sample.row_index,
             subject=prompt.subject,
@@ -134,7 +134,8 @@ class GoldScores:
         """What every metric sees, whatever it scores."""
         parts = self.prompt.context
         context = parts[0] if len(parts) == 1 else parts or None
-        return {"prompt": self.prompt.request.prompt, "context": context, "row": TaskRow(self.sample)}
+        asked = {"prompt": self.prompt.request.prompt, "ground_truth": self.prompt.ground_truth}
+        return {**asked, "context": context, "row": TaskRow(self.sample)}
 
 
 def _metric_problems(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int) -> Iterator[str]:

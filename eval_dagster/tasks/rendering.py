@@ -46,13 +46,27 @@ class RenderedPrompt:
     messages: tuple[Message, ...]
     request: Request
     ground_truths: tuple[str, ...]
-    """Every text that counts as correct, as the task gave it."""
+    """Every text that counts as correct."""
+    truth_is_list: bool | None = None
+    """Whether the task gave these as a list; null where it gave none of them."""
     gold_indices: tuple[int, ...] = ()
     """Positions of the correct choices; several where choices are repeated or more than one is correct. Empty for completions."""
     fewshot_ids: tuple[str, ...] = ()
     """Sample ids of the examples, in the order of the prompt; of examples that are no rows of the dataset the hash of their content."""
     context: tuple[MetricContext, ...] = ()
     """What the task hands on to the metrics."""
+
+    @property
+    def ground_truth(self) -> str | list[str] | None:
+        """The correct answer as the task gave it."""
+        return truth_as_given(self.ground_truths, self.truth_is_list)
+
+
+def truth_as_given(texts: Sequence[str], is_list: bool | None) -> str | list[str] | None:
+    """The correct answer as a task gave it: one text, a list of texts, or none."""
+    if is_list is None:
+        return None
+    return list(texts) if is_list else texts[0]
 
 
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
@@ -162,6 +176,7 @@ class _Asked:
             messages=tuple(made.messages),
             request=request,
             ground_truths=truths,
+            truth_is_list=None if made.ground_truth is None else not isinstance(made.ground_truth, str),
             gold_indices=gold,
             fewshot_ids=tuple(map(row_name, self.task.examples_used)),
             context=_contexts(made.context, sample),
@@ -267,6 +282,11 @@ def _contexts(given: Any, sample: Sample) -> tuple[MetricContext, ...]:
 
 
 def _truths(given: Any, sample: Sample) -> tuple[str, ...]:
+    if given is not None and not isinstance(given, str | list | tuple):
+        raise DataError(
+            f"{place_of(sample)}: the task returned {given!r} as ground truth; expected a text (such as {str(given)!r}), a list of texts "
+            "or None"
+        )
     return _texts([] if given is None else [given] if isinstance(given, str) else given, "ground truth", sample)
 
 

@@ -14,6 +14,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
 
 TASK = """
+    import ast
     from dataclasses import replace
 
     from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
@@ -29,6 +30,23 @@ TASK = """
 
         def calculate(self, response):
             return float(response.context.word == response.row["answer"])
+
+    class Runs(CompletionMetric):
+        NAME = "runs"
+
+        def calculate(self, response):
+            try:
+                exec(response.completion_text, {})
+            except Exception:
+                return 0.0
+            return 1.0
+
+    class SawForm(CompletionMetric):
+        NAME = "saw_form"
+
+        def calculate(self, response):
+            given = Form.TRUTHS[response.row["answer"]]
+            return float(response.ground_truth == given and response.completion_text == str(given))
 
     class Base(BaseTask[str]):
         NAME = "Kinds"
@@ -70,6 +88,29 @@ TASK = """
             assert sample.messages[-1].content.startswith("Question"), sample
             assert sample.row["answer"] in sample.ground_truth
             return completion_text.strip(" .")
+
+    class Program(Written):
+        METRICS = [Runs]
+
+        def _get_ground_truth(self, item):
+            return str([f"assert answer() == {item['answer']}"])
+
+        def post_process_generated_completion(self, completion_text, sample=None):
+            tests = ast.literal_eval(str(sample.ground_truth))
+            return "\\n".join([completion_text, *(tests if isinstance(tests, list) else [])])
+
+    class Form(Written):
+        METRICS = [SawForm]
+        TRUTHS = {"7": "7", "8": ["8"], "9": None}
+
+        def _get_ground_truth(self, item):
+            return self.TRUTHS[item["answer"]]
+
+        def _get_fewshot_target_text(self, item):
+            return item["answer"]
+
+        def post_process_generated_completion(self, completion_text, sample=None):
+            return str(sample.ground_truth)
 
     class Thrice(Written):
         NUM_SAMPLES = 3
@@ -187,6 +228,26 @@ def test_every_text_of_several_counts(run: Callable[..., dict[str, list[dict[str
         return ModelResponse(text=["7", "8", "7"], output_tokens=[[1], [2], [1]], finish_reason=["stop"] * 3)
 
     assert values(run("Thrice", Answering(respond)))["exact_match"] == pytest.approx([2 / 3, 1 / 3, 0])
+
+
+def test_a_program_that_post_processing_builds_of_the_gold_answer_holds_its_tests(
+    run: Callable[..., dict[str, list[dict[str, Any]]]],
+) -> None:
+    def respond(request: Request) -> ModelResponse:
+        return ModelResponse(text=["def answer(): return 7"], output_tokens=[[1]], finish_reason=["stop"])
+
+    assert values(run("Program", Answering(respond))) == {"runs": [1, 0, 0]}
+
+
+def test_the_gold_answer_reaches_post_processing_and_metrics_as_the_task_gave_it(
+    run: Callable[..., dict[str, list[dict[str, Any]]]],
+) -> None:
+    def respond(request: Request) -> ModelResponse:
+        return ModelResponse(text=["7"], output_tokens=[[1]], finish_reason=["stop"])
+
+    tables = run("Form", Answering(respond))
+    assert values(tables) == {"saw_form": [1, 1, 1]}
+    assert [row["gold"] for row in tables["rendered_prompts"]] == [["7"], ["8"], []]
 
 
 def test_one_row_asked_in_two_ways_has_a_score_of_each(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
