@@ -29,6 +29,9 @@ Name = Annotated[str, AfterValidator(_name)]
 Integer = Annotated[int, Field(strict=True)]
 """Strict, because `limit: yes` would else be taken for 1."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+"""Strict, because `smallest_difference: yes` would else be taken for 1.0, and `.inf` would silence a gate."""
+Switch = Annotated[bool, Field(strict=True)]
+"""Strict, because `truncate: 1` and `truncate: "off"` would else be taken for one of the two."""
 
 
 class Section(BaseModel):
@@ -114,7 +117,7 @@ class TransformersModel(Section):
     """Most sequences a forward pass that generates text, or scores without a prefix tree; halved after running out of memory."""
     max_length: Integer | None = Field(default=None, ge=1)
     """Tokens of context; the model's own where not given."""
-    truncate: bool = False
+    truncate: Switch = False
     """Whether a prompt that is too long loses tokens on the left (recorded with the response) instead of being an error."""
     prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
     generation: GenerationConfig = GenerationConfig()
@@ -174,9 +177,9 @@ VariableName = Annotated[
 class GateConfig(Section):
     """When a suite's results count as worse than their baseline."""
 
-    alpha: float = Field(default=0.05, gt=0, lt=1)
+    alpha: Number = Field(default=0.05, gt=0, lt=1)
     """Two-sided level of significance of all comparisons of the suite together."""
-    smallest_difference: float = Field(default=0.0, ge=0)
+    smallest_difference: Number = Field(default=0.0, ge=0)
     """The smallest difference that matters, in the metric's unit: a smaller one is no change, however sure it is."""
     metrics: Literal["headline", "all"] = "headline"
     """Which are compared: the one of each eval that the leaderboard shows, or every one. More of them see less each."""
@@ -228,7 +231,7 @@ class DatasetsConfig(Section):
 class SandboxConfig(Section):
     """What may run in the sandbox."""
 
-    allow_code_execution: bool = False
+    allow_code_execution: Switch = False
     """Whether metrics such as pass@1 of HumanEval may run code that a model wrote: isolated from network, files and processes."""
 
 

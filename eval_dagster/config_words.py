@@ -71,7 +71,7 @@ class Place:
             least, most = schema.get("minItems", 0), schema.get("maxItems")
             number = f", exactly {least}" if least == most else ", at least one" if least else ""
             return f" of {_PLURALS[schema['items']['type']]}{number}"
-        signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most"}
+        signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
         limits = [f"{word} {schema[sign]:g}" for sign, word in signs.items() if sign in schema]
         return f" {' and '.join(limits)}" if limits else ""
 

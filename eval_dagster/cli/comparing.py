@@ -1,15 +1,15 @@
 """The command `compare`: two models, or two states of one, on the samples that both answered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.markup import escape
 
-from eval_dagster.cli.console import cell, out, print_table, program_name
+from eval_dagster.cli.console import cell, errors, out, print_table, program_name
 from eval_dagster.cli.querying import Format, print_rows
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.comparing import MetricComparison, SampleChange, changed_samples, compare_points
+from eval_dagster.gate.comparing import MetricComparison, SampleChange, changed_samples, compare_points, overall
 from eval_dagster.gate.points import Point, PointName
 from eval_dagster.paired_suites import Case, Judgement, Verdict, judge_suite
 from eval_dagster.project import Project
@@ -35,11 +35,18 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
         output: How rows are printed; other than as a table they are all that is printed.
 
     Raises:
-        UsageError: A name is wrong, or the two have no eval in common.
+        UsageError: A name is wrong, or the two have no eval or no metric in common.
     """
     project = Project.open(TASKS)
-    found = list(_comparisons(project, a, b, evals, alpha))
+    pairs, left_out = _pairs(project, a, b, evals)
+    found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha)]
     shown = [each for each in found if all_metrics or each.is_headline]
+    left_out += [_without_metric(pair, a, b) for pair in pairs if not any(each.a is pair[0] for each in shown)]
+    if not shown:
+        offer = " (--all-metrics compares the others)" if found else ""
+        raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
+    for reason in left_out:
+        errors.print(f"not compared: {reason}", style="yellow", markup=False, soft_wrap=True)
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
     results = list(zip(shown, judged, strict=True))
     if output is not Format.TABLE:
@@ -60,7 +67,8 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     )
 
 
-def _comparisons(project: Project, a: str, b: str, evals: Sequence[str], alpha: float) -> Iterator[MetricComparison]:
+def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
+    """The two points of each eval that both have, and why the other evals are left out."""
     names = [PointName.parse(text, list(project.config.models)) for text in (a, b)]
     for name in names:
         project.model(name.model)
@@ -75,8 +83,27 @@ def _comparisons(project: Project, a: str, b: str, evals: Sequence[str], alpha: 
             f"there is nothing to compare: {lacks} has no results of {', '.join(chosen)}; "
             f"expected evals that both have, made by `{program_name()} run` (`{program_name()} sql score_history` lists what there is)"
         )
-    for of_a, of_b in both:
-        yield from compare_points(of_a, of_b, project.task(of_a.eval_name).METRICS, alpha=alpha)
+    left_out = [
+        f"{eval_name}: {b if of_b is None else a} has no result"
+        for eval_name, of_a, of_b in zip(chosen, points[a], points[b], strict=True)
+        if (of_a is None) != (of_b is None)
+    ]
+    return both, left_out
+
+
+def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
+    """Why an eval that both have is not compared."""
+    of_a, of_b = overall(pair[0]), overall(pair[1])
+    name = pair[0].eval_name
+    common = sorted(set(of_a) & set(of_b))
+    if not common:
+        return f"{name}: no metric is common: {a} has {_listed(of_a)}, {b} has {_listed(of_b)}"
+    headline = next((metric for metric, row in of_a.items() if row["is_headline"]), None)
+    return f"{name}: {b} has no {headline or 'headline metric'}, the headline of {a}; both have {', '.join(common)}"
+
+
+def _listed(metrics: Iterable[str]) -> str:
+    return ", ".join(metrics) or "none"
 
 
 def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:

@@ -377,6 +377,41 @@ def test_a_file_that_cannot_be_read_says_why(folder: Path) -> None:
         load_config(folder, tasks=TASKS)
 
 
+GATE = "    gate: {{{}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("smallest_difference: yes", "suites.nightly.gate.smallest_difference: found yes; expected a number of at least 0"),
+        ("smallest_difference: .inf", "suites.nightly.gate.smallest_difference: found .inf; expected a number of at least 0"),
+        ("smallest_difference: .nan", "suites.nightly.gate.smallest_difference: found .nan; expected a number of at least 0"),
+        ("smallest_difference: '0.1'", "suites.nightly.gate.smallest_difference: found '0.1'; expected a number of at least 0"),
+        ("smallest_difference: -0.1", "suites.nightly.gate.smallest_difference: found -0.1; expected a number of at least 0"),
+        ("alpha: no", "suites.nightly.gate.alpha: found no; expected a number above 0 and below 1"),
+        ("alpha: '0.05'", "suites.nightly.gate.alpha: found '0.05'; expected a number above 0 and below 1"),
+        ("alpha: .nan", "suites.nightly.gate.alpha: found .nan; expected a number above 0 and below 1"),
+        ("alpha: 1", "suites.nightly.gate.alpha: found 1; expected a number above 0 and below 1"),
+    ],
+)
+def test_the_numbers_of_a_gate_are_numbers(folder: Path, setting: str, problem: str) -> None:
+    assert problems(folder, GOOD + GATE.format(setting)) == [f"26: {problem}"]
+
+
+@pytest.mark.parametrize("value", ["1", "'yes'", "'off'", "0.0"])
+def test_a_switch_is_true_or_false(folder: Path, value: str) -> None:
+    found = problems(folder, f"sandbox: {{allow_code_execution: {value}}}\n{GOOD}")
+    assert found == [f"1: sandbox.allow_code_execution: found {value}; expected true or false"]
+    assert changed(folder, "dtype: bfloat16", f"truncate: {value}").endswith(f"truncate: found {value}; expected true or false")
+
+
+@pytest.mark.parametrize("place", ["num_fewshot: 5", "limit: 100", "max_tokens: 64"])
+@pytest.mark.parametrize("value", ["yes", "true", "'5'", "5.0", ".inf"])
+def test_a_count_is_an_integer(folder: Path, place: str, value: str) -> None:
+    name = place.partition(":")[0]
+    assert f"{name}: found {value}; expected an integer" in changed(folder, place, f"{name}: {value}")
+
+
 TOP_KEYS = ["models", "evals", "suites", "datasets", "mlflow", "sandbox", "m", "e", "s"]
 MODEL_KEYS = ["backend", "source", "hub", "revision", "folder", "gguf", "package", "file", "function", "answers", "generation"]
 OTHER_KEYS = ["temperature", "task", "num_fewshot", "subjects", "cron", "timezone", "baseline"]

@@ -17,6 +17,30 @@ CONFIG = """
     evals:
       capitals: {task: capitals_completion}
       sums: {task: arithmetic, limit: 4}
+      own: {task: "own.py:Own"}
+"""
+OWN = """
+    from eval_dagster.metrics.completion import F1, ExactMatch, PrefixExactMatch
+    from eval_dagster.records import ResponseType
+    from eval_dagster.tasks.base import BaseTask
+
+    class Own(BaseTask[str]):
+        NAME = "Own"
+        DATASET_PATH = "own"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = [{metrics}]
+        HEADLINE_METRIC = {headline}
+        SUBJECTS = ["all"]
+
+        def _load_dataset(self, subject):
+            return {{"test": [{{"n": n}} for n in range(4)]}}
+
+        def _get_instruction_text(self, item):
+            return f"Say {{item['n']}}"
+
+        def _get_ground_truth(self, item):
+            return "7"
 """
 ANSWERS = """
     from task_defs.countries import COUNTRIES
@@ -46,7 +70,14 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
-    done = run("run", "--model", "knows", "--model", "guesses")
+    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch, ExactMatch", headline="ExactMatch"))
+    assert run("run", "--model", "knows", "--eval", "own").returncode == 0
+    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch", headline="PrefixExactMatch"))
+    assert run("run", "--model", "guesses", "--eval", "own").returncode == 0
+    (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="F1", headline="F1"))
+    assert run("run", "--model", "new", "--eval", "own").returncode == 0
+
+    done = run("run", "--model", "knows", "--model", "guesses", "--eval", "capitals", "--eval", "sums")
     assert done.returncode == 0, done.stderr
     return run
 
@@ -93,7 +124,11 @@ def test_results_as_json(cli: Cli) -> None:
     [
         (["knows", "gueses"], "unknown model 'gueses'; did you mean 'guesses'?"),
         (["knows", "knows@soon"], "'soon' is no time; expected a date (2026-01-31)"),
-        (["knows", "new"], "there is nothing to compare: new has no results of capitals, sums"),
+        (["knows", "new", "--eval", "sums"], "there is nothing to compare: new has no results of sums"),
+        (["new", "knows"], "own: no metric is common: new has f1, knows has prefix_exact_match, exact_match"),
+        (["new", "knows", "--format", "json"], "own: no metric is common"),
+        (["new", "knows", "--all-metrics"], "own: no metric is common"),
+        (["knows", "guesses", "--eval", "own"], "own: guesses has no exact_match, the headline of knows; both have prefix_exact_match"),
         (["knows", "knows@previous"], "knows@previous has no results"),
         (["knows", "guesses", "--eval", "capital"], "unknown eval 'capital'; did you mean 'capitals'?"),
     ],
@@ -103,3 +138,17 @@ def test_what_cannot_be_compared_says_why(cli: Cli, arguments: list[str], messag
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stdout == ""
+
+
+def test_what_is_left_out_of_a_comparison_is_said(cli: Cli) -> None:
+    done = cli("compare", "knows", "guesses", "--samples", "0")
+    assert done.returncode == 0, done.stderr
+    assert "not compared: own: guesses has no exact_match" in done.stderr
+    assert "│ own" not in done.stdout
+    partly = cli("compare", "knows", "new", "--all-metrics")
+    assert "own: no metric is common" in partly.stderr
+    assert "capitals: new has no result" in partly.stderr
+    assert partly.returncode == 2
+    everything = cli("compare", "knows", "guesses", "--eval", "own", "--all-metrics", "--samples", "0")
+    assert everything.returncode == 0, everything.stderr
+    assert "prefix_exact_match" in everything.stdout
