@@ -8,6 +8,7 @@ with choices as (
         p.prompt,
         p.choices,
         p.gold,
+        p.gold_index,
         r.choice_logprobs,
         list_position(r.choice_logprobs, list_max(r.choice_logprobs)) as chosen
     from prompts as p
@@ -26,5 +27,5 @@ select
     1 / list_sum(list_transform(choice_logprobs, lambda logprob: exp(logprob - choice_logprobs[chosen]))) as confidence,
     prompt
 from choices
-where not list_contains(gold, choices[chosen])
+where not list_contains(gold_index, chosen - 1)  -- positions count from 0 there, from 1 here
 order by confidence desc, eval, model, sample_id

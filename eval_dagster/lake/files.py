@@ -131,6 +131,7 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
     """Write under a temporary name, sync, rename: a reader sees the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path.parent)
+    rows = _typed_as_partitions(rows, path)
     if info is not None:
         rows = rows.replace_schema_metadata({_KEY: json.dumps(asdict(info)).encode()})
     temporary = path.with_name(f".{path.name}.tmp")
@@ -139,6 +140,17 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
+    """Columns that folders such as `eval=<name>` name become dictionaries of texts: Arrow and pandas derive that type from the folders,
+    and refuse to merge it with plain texts.
+    """
+    names = {part.partition("=")[0] for part in path.parent.parts if "=" in part}
+    for index, name in enumerate(rows.column_names):
+        if name in names and pa.types.is_string(rows.schema.field(name).type):
+            rows = rows.set_column(index, name, rows[name].dictionary_encode())
+    return rows
 
 
 def read_info(path: Path) -> FileInfo:
