@@ -94,7 +94,8 @@ class GenerationConfig(Section):
     top_k: Integer | None = Field(default=None, ge=1)
     top_p: Number | None = Field(default=None, gt=0, le=1)
     max_tokens: Integer | None = Field(default=None, ge=1)
-    """Upper bound on every task's own maximum."""
+    """Most tokens of a text: the maximum of a task that names none, and an upper bound on every task's own. Where neither names one, a
+    text may fill the context."""
     stop_sequences: tuple[str, ...] = ()
     """Added to every task's own."""
 

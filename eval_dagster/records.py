@@ -74,8 +74,8 @@ class Sample:
 class GenerationSettings:
     """How text is generated; part of a request's identity."""
 
-    max_tokens: int = 256
-    """Most tokens to generate."""
+    max_tokens: int | None = None
+    """Most tokens to generate; null: as many as the model's context holds after the prompt."""
     stop_sequences: tuple[str, ...] = ()
     """Generation ends before the first of these; none of them is part of the text."""
     temperature: float = 0.0

@@ -61,6 +61,7 @@ class BBH(BaseTask[str]):
     HEADLINE_AGGREGATION = "macro"
     SUBJECTS = tuple(_DESCRIPTIONS)
     STOP_SEQUENCES: ClassVar[tuple[str, ...]] = ("Q:", "\n\n")
+    MAX_TOKENS = 256  # as in lm-eval
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/lukaemon/bbh (MIT, as https://github.com/suzgunmirac/BIG-Bench-Hard)"
 

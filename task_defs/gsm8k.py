@@ -24,6 +24,7 @@ class GSM8K(BaseTask[str]):
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (ExactNumber,)
     SUBJECTS = ("main",)
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ("Question:",)
+    MAX_TOKENS = 256  # as in lm-eval
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/openai/gsm8k (MIT)"
 

@@ -27,6 +27,7 @@ class MBPP(BaseTask[str]):
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (CodeExecutionPassAtOne,)
     SUBJECTS = ("full",)
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ("[DONE]",)
+    MAX_TOKENS = 256  # as in lm-eval
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/google-research-datasets/mbpp (CC BY 4.0)"
 

@@ -23,6 +23,7 @@ class NQOpen(BaseTask[str]):
     METRICS = (NormalizedExactMatch, F1)
     SUBJECTS = ("nq_open",)
     STOP_SEQUENCES = ("\n",)
+    MAX_TOKENS = 256  # as in lm-eval
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/google-research-datasets/nq_open (CC BY-SA 3.0)"
 

@@ -24,6 +24,7 @@ class SQuAD(BaseTask[str]):
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (F1, NormalizedExactMatch)
     SUBJECTS = ("plain_text",)
     STOP_SEQUENCES = ("\n",)
+    MAX_TOKENS = 256  # as in lm-eval
     CLUSTER_FIELD = "context"
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/rajpurkar/squad (CC BY-SA 4.0)"

@@ -21,6 +21,7 @@ class TriviaQA(BaseTask[str]):
     METRICS = (NormalizedExactMatch, F1)
     SUBJECTS = ("rc.nocontext",)
     STOP_SEQUENCES = ("\n",)
+    MAX_TOKENS = 256  # as in lm-eval
     CLUSTER_FIELD = "question"
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/mandarjoshi/trivia_qa (licence unknown)"

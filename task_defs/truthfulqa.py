@@ -98,6 +98,7 @@ class TruthfulQAGeneration(_TruthfulQA):
     )
     SUBJECTS = ("generation",)
     STOP_SEQUENCES = ("\n\n",)
+    MAX_TOKENS = 256  # as in lm-eval
 
     def _get_instruction_text(self, item: Row) -> str:
         return f"Q: {item['question'].strip()}"

@@ -15,6 +15,7 @@ class _WMT(BaseTask[str]):
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (BLEU, ChrF, TER)
     STOP_SEQUENCES = ("\n",)
+    MAX_TOKENS = 256  # as in lm-eval
     DIRECTION: ClassVar[tuple[str, str]]
     """The codes of the languages from which and into which is translated."""
 

@@ -43,7 +43,8 @@ def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:
 
 def generation_words(settings: GenerationSettings) -> str:
     """What ends a text, how many there are, and how they are drawn."""
-    parts = ["one text" if settings.num_samples == 1 else f"{settings.num_samples} texts", f"at most {settings.max_tokens} tokens"]
+    length = "as many tokens as the context holds" if settings.max_tokens is None else f"at most {settings.max_tokens} tokens"
+    parts = ["one text" if settings.num_samples == 1 else f"{settings.num_samples} texts", length]
     if settings.stop_sequences:
         parts.append(f"until {' or '.join(map(repr, settings.stop_sequences))}")
     if settings.grammar is not None:

@@ -6,6 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from eval_dagster.metrics.base import response_kind
+from eval_dagster.records import Completion
 from eval_dagster.tasks.base import BaseTask, subject_name
 
 TaskClass = type[BaseTask[Any]]
@@ -30,6 +32,16 @@ def fewshot(task: TaskClass) -> str:
     if task.FEWSHOT_SPLIT is None:
         return str(default)
     return f"{default}, {task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
+
+
+def text_length(task: TaskClass) -> str | None:
+    """How long a generated text may be; nothing for a task that asks for none."""
+    if not any(response_kind(metric) is Completion for metric in task.METRICS):
+        return None
+    most = task().max_tokens
+    if most is None:
+        return "no maximum of the task's: the model's generation.max_tokens, else what its context holds after the prompt"
+    return f"at most {most} tokens, fewer where the model's generation.max_tokens is lower"
 
 
 def metrics(task: TaskClass) -> list[str]:

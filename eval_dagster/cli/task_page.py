@@ -136,6 +136,7 @@ def _print_facts(name: str, task: TaskClass) -> None:
         "type": task.RESPONSE_TYPE.value,
         "metrics": ", ".join([f"{headline} (headline)" if others else headline, *others]),
         "few-shot": task_facts.fewshot(task),
+        "texts": task_facts.text_length(task),
         "dataset": task_facts.dataset(task),
         "subjects": task_facts.subjects(task),
         "language": task_facts.language(task.LANGUAGE),
@@ -143,7 +144,8 @@ def _print_facts(name: str, task: TaskClass) -> None:
     }
     table = Table.grid(padding=(0, 3))
     for fact, value in facts.items():
-        table.add_row(fact, value)
+        if value is not None:
+            table.add_row(fact, value)
     out.print(table, markup=False)
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 
 from eval_dagster.models.batching import Failure, Outcome, failure_of, is_out_of_memory
-from eval_dagster.models.generation_jobs import NOT_FINITE, Sample, Text, TextPlan
+from eval_dagster.models.generation_jobs import NOT_FINITE, RESERVE, Sample, Text, TextPlan, foreseen
 from eval_dagster.models.grammar import GrammarRows
 from eval_dagster.models.logits_processors import GumbelNoise, warpers
 from eval_dagster.models.prompt_order import by_prefix
@@ -24,9 +24,6 @@ _CHUNK = 2048
 
 _SMALLEST_CHUNK = 64
 """Where even so few tokens find no memory, the prompt is given up."""
-
-_RESERVE = 256
-"""New tokens that each row is expected to need where settings allow more: few texts are as long as they may be."""
 
 _NO_IDS = torch.empty((0, 0), dtype=torch.long)
 """Logits processors that look at the logits alone are given no tokens."""
@@ -55,7 +52,7 @@ class Decoder:
     def run(self, samples: Sequence[Sample], plan: TextPlan) -> Iterator[Outcomes]:
         """Generate texts. Yields each as soon as it is over."""
         ordered = by_prefix(samples, lambda sample: sample.prompt)
-        longest = max((len(sample.prompt) + sample.owner.prompt.max_tokens for sample in samples), default=0)
+        longest = max((len(sample.prompt) + foreseen(sample, plan) for sample in samples), default=0)
         is_scarce = self.network.rows_in_memory(longest) < min(self.rows, len(samples))
         try:
             for part in _by_length(ordered) if is_scarce else [ordered]:
@@ -207,7 +204,7 @@ class _Batch:
         self._start_again()
 
     def _start_again(self) -> None:
-        ahead = min(self._plan.settings.max_tokens, _RESERVE)
+        ahead = min(self._plan.settings.max_tokens or RESERVE, RESERVE)
         self._network.clear(rows=max(min(self._decoder.rows, len(self._waiting)), 1), longest=self._longest, ahead=ahead)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -69,7 +69,7 @@ class GenerationEngine:
                 pending.append(Pending(request, self._codec.encode_prompt(request, settings.max_tokens)))
             except Exception as error:
                 yield request, refusal(error)
-        capped = sum(owner.prompt.max_tokens < settings.max_tokens for owner in pending)
+        capped = sum(settings.max_tokens is not None and owner.prompt.max_tokens < settings.max_tokens for owner in pending)
         if capped:
             _log.warning(
                 "%d of %d requests may have fewer than their max_tokens=%d: the context of %d tokens holds no more beside their prompts",
@@ -97,7 +97,7 @@ class GenerationEngine:
         return self._constant is not None and len(sample.prompt) + sample.owner.prompt.max_tokens > self._constant
 
     def _plan(self, settings: GenerationSettings) -> TextPlan:
-        if settings.num_samples < 1 or settings.max_tokens < 1:
+        if settings.num_samples < 1 or (settings.max_tokens is not None and settings.max_tokens < 1):
             raise ModelError(f"num_samples is {settings.num_samples} and max_tokens {settings.max_tokens}; both must be 1 at least.")
         if settings.num_samples > 1 and settings.temperature == 0:
             raise ModelError(

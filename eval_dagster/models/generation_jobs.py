@@ -9,6 +9,9 @@ from eval_dagster.models.tokenization import Codec, EncodedPrompt, cut_at_stop
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.versions import stable_hash
 
+RESERVE = 256
+"""New tokens that each row is expected to need where settings allow more: few texts are as long as they may be."""
+
 NOT_FINITE = Failure(error="ModelError: The model gave a logit that is no finite number.", retryable=False)
 
 
@@ -71,6 +74,12 @@ class TextPlan:
         text, _ = cut_at_stop(codec.decode(tokens if ended is None else tokens[:-1]), self.settings.stop_sequences)
         reason = "length" if ended is None and end is None else "stop"
         return Text(text=text, tokens=tokens, finish_reason=reason, logits=tuple(logits[: len(tokens)]), padding=padding)
+
+
+def foreseen(sample: Sample, plan: TextPlan) -> int:
+    """New tokens for which memory is planned: all that a text may have, or the usual number where only the context ends it."""
+    most = sample.owner.prompt.max_tokens
+    return min(most, RESERVE) if plan.settings.max_tokens is None else most
 
 
 def settle(outcomes: Sequence[Outcome[Sample, Text]], num_samples: int) -> Iterator[tuple[Request, ModelResponse]]:

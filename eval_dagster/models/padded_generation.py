@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from eval_dagster.models.batching import BatchRunner, Failure, Outcome
-from eval_dagster.models.generation_jobs import NOT_FINITE, Sample, Text, TextPlan
+from eval_dagster.models.generation_jobs import NOT_FINITE, Sample, Text, TextPlan, foreseen
 from eval_dagster.models.grammar import GrammarRows
 from eval_dagster.models.logits_processors import GumbelNoise, PassCounter, RawLogits, warpers
 from eval_dagster.models.stopping import RowEnds
@@ -32,17 +32,23 @@ class PaddedGenerator:
         """Generate texts, the longest prompts first; each in a batch of its own if `alone`.
 
         So are those that may have fewer tokens than others: a row that is over goes on to the end of its batch, and would not fit the
-        context there.
+        context there. Where only the context ends a text, a batch ends with the least room in it, and a text that this cut is generated
+        again by itself.
         """
         most = plan.settings.max_tokens
-        apart = [sample for sample in samples if alone or sample.owner.prompt.max_tokens < most]
+        apart = [sample for sample in samples if alone or (most is not None and sample.owner.prompt.max_tokens < most)]
         chosen = set(map(id, apart))
-        for runner, part in ((self._runner, [sample for sample in samples if id(sample) not in chosen]), (self._single, apart)):
-            yield from runner.run(
-                sorted(part, key=lambda sample: len(sample.prompt), reverse=True),
-                length=lambda sample: len(sample.prompt) + sample.owner.prompt.max_tokens,
-                forward=lambda batch: self._generate(batch, plan),
-            )
+        for outcomes in self._run(self._runner, [sample for sample in samples if id(sample) not in chosen], plan):
+            apart += [outcome.item for outcome in outcomes if _is_cut_short(outcome)]
+            yield [outcome for outcome in outcomes if not _is_cut_short(outcome)]
+        yield from self._run(self._single, apart, plan)
+
+    def _run(self, runner: BatchRunner, samples: Sequence[Sample], plan: TextPlan) -> Iterator[list[Outcome[Sample, Text]]]:
+        return runner.run(
+            sorted(samples, key=lambda sample: len(sample.prompt), reverse=True),
+            length=lambda sample: len(sample.prompt) + foreseen(sample, plan),
+            forward=lambda batch: self._generate(batch, plan),
+        )
 
     @torch.inference_mode()
     def _generate(self, batch: Sequence[Sample], plan: TextPlan) -> list[Text | Failure]:
@@ -58,7 +64,7 @@ class PaddedGenerator:
         output = self._network.generate(
             **inputs,
             generation_config=GenerationConfig(
-                max_new_tokens=batch[0].owner.prompt.max_tokens,
+                max_new_tokens=min(sample.owner.prompt.max_tokens for sample in batch),
                 do_sample=False,
                 num_beams=1,
                 use_cache=True,
@@ -85,3 +91,9 @@ class PaddedGenerator:
         tensors = {name: tensor for prompt in prompts for name, tensor in prompt.tensors.items()}
         inputs = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(mask), **tensors}
         return {name: tensor.to(self._device) for name, tensor in inputs.items()}
+
+
+def _is_cut_short(outcome: Outcome[Sample, Text]) -> bool:
+    """Whether a text ends where its batch did, with room left for more of its own."""
+    text, most = outcome.result, outcome.item.owner.prompt.max_tokens
+    return isinstance(text, Text) and text.finish_reason == "length" and len(text.tokens) < most

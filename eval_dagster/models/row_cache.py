@@ -96,9 +96,20 @@ class RowCache(Cache):  # type: ignore[misc]
         width = self.width
         source, frame.end = frame.end, max(longest, width)
         frame.start = frame.end - width
-        frame.columns = max(frame.columns, frame.end + _AHEAD)
+        frame.columns = self._columns_for(longest)
         for layer in self.layers:
             layer.move(width, source, frame.end)
+
+    def growth(self, longest: int) -> int:
+        """Bytes that `reserve` takes beyond those that it gives back: more columns, and one layer twice while it is moved."""
+        frame = self._frame
+        if longest <= frame.end < frame.columns or not self.layers:
+            return 0
+        columns = self._columns_for(longest)
+        return frame.rows * (columns - frame.columns + columns // len(self.layers)) * self.bytes_per_token()
+
+    def _columns_for(self, longest: int) -> int:
+        return max(self._frame.columns, max(longest, self.width) + _AHEAD)
 
     def begin(self, columns: int) -> None:
         """Start an empty row at the first column, with room for `columns` tokens."""

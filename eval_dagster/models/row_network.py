@@ -88,6 +88,10 @@ class RowNetwork:
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """Add one token to each row. Returns the float32 logits of the tokens after them: rows by vocabulary."""
         cache = self._batch
+        growth = cache.growth(self._longest) if self._device == "cpu" else 0
+        # Unlike a GPU, an operating system refuses no memory: it ends the process that uses more than there is.
+        if growth and growth > free_memory(self._device):
+            raise MemoryError(f"{len(tokens)} rows of up to {cache.width} tokens need {growth} more bytes than there are")
         cache.reserve(self._longest)
         lengths, width = [length + 1 for length in cache.lengths], cache.width + 1
         logits = self._forward(cache, torch.tensor(tokens)[:, None], torch.tensor(cache.lengths)[:, None], cache.mask(lengths, width))

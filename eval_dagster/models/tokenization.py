@@ -7,6 +7,9 @@ from typing import Any, Protocol
 from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.records import Request
 
+_TRUNCATION_ROOM = 256
+"""New tokens for which a prompt is truncated where no maximum is named."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedPrompt:
@@ -43,7 +46,7 @@ class ImageCodec(Protocol):
         """Encode a prompt with images and its choices."""
         ...
 
-    def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
+    def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt with images that up to `max_tokens` tokens shall follow, by the rule of `Codec.encode_prompt`."""
         ...
 
@@ -86,11 +89,12 @@ class Codec:
             continuations=tuple(tail for _, tail in pairs),
         )
 
-    def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
-        """Encode a prompt that up to `max_tokens` tokens shall follow.
+    def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
+        """Encode a prompt that up to `max_tokens` tokens shall follow; without a maximum, as many as the context holds.
 
-        With truncation, the prompt is cut so that as many fit, if that leaves any of it. Else `max_tokens` is an upper bound: where the
-        context leaves room for fewer, though one at least, a text may have that many, and ends there for its length.
+        With truncation, the prompt is cut so that `max_tokens` fit (256 where there is no maximum), if that leaves any of it; else
+        `max_tokens` is an upper bound: where the context leaves room for fewer, though one at least, a text may have that many, and ends
+        there for its length.
 
         Raises:
             PromptTooLongError: The prompt leaves no room in the context, and truncation is off or would leave no prompt.
@@ -99,14 +103,16 @@ class Codec:
             return self._images().encode_prompt(request, max_tokens)
         (tokens,) = self._encode([request.prompt], add_special_tokens=not request.has_special_tokens)
         tokens = tokens or (self._prefix_token(),)
-        excess = len(tokens) + max_tokens - self.max_length
+        wanted = min(_TRUNCATION_ROOM, self.max_length // 2) if max_tokens is None else max_tokens
+        excess = max(0, len(tokens) + wanted - self.max_length)
         room = self.max_length - len(tokens)
+        most = self.max_length if max_tokens is None else max_tokens
         if self._truncate and excess < len(tokens):
-            return replace(self._prompt(request, tokens, max(excess, 0)), max_tokens=max_tokens)
+            return replace(self._prompt(request, tokens, excess), max_tokens=min(most, room + excess))
         if room < 1:
             what, remedies = "prompt and one token after it", ["lower `generation.max_tokens` of this model"] if self._truncate else []
             self._cut(1 - room, keep_one_of=0, what=what, needed=1 - room, remedies=remedies)
-        return replace(self._prompt(request, tokens, 0), max_tokens=min(max_tokens, room))
+        return replace(self._prompt(request, tokens, 0), max_tokens=min(most, room))
 
     def encode_text(self, text: str) -> tuple[int, tuple[int, ...]]:
         """Encode a text to be scored as a whole: the token to start it with, and its own tokens.

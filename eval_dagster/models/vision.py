@@ -43,7 +43,7 @@ class ProcessorCodec:
             tensors=tuple(_without_last(whole) for whole in wholes),
         )
 
-    def encode_prompt(self, request: Request, max_tokens: int) -> EncodedPrompt:
+    def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt with images that up to `max_tokens` tokens shall follow: fewer where the context leaves no more.
 
         Raises:
@@ -52,7 +52,8 @@ class ProcessorCodec:
         """
         prompt = self._encode(request.prompt, self._images(request), request)
         self._check_length(len(prompt.tokens) + 1, "prompt, images and one token after them")
-        return replace(prompt, max_tokens=min(max_tokens, self._max_length - len(prompt.tokens)))
+        room = self._max_length - len(prompt.tokens)
+        return replace(prompt, max_tokens=room if max_tokens is None else min(max_tokens, room))
 
     def _images(self, request: Request) -> list[Any]:
         mark = image_mark(self._processor)

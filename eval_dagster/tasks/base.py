@@ -65,8 +65,8 @@ class BaseTask(Generic[SubjectType]):
     """Field of the row that names its subject, where the dataset has one configuration for all: `SUBJECTS` are the field's values."""
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ()
     """End a completion; not part of its text."""
-    MAX_TOKENS: ClassVar[int] = 256
-    """Most tokens of a completion."""
+    MAX_TOKENS: ClassVar[int | None] = None
+    """Most tokens of a completion. None: the model's own `generation.max_tokens`, else what its context holds after the prompt."""
     NUM_SAMPLES: ClassVar[int] = 1
     """Completions of each prompt, unless the eval says otherwise; more than one needs a model with a temperature above 0."""
     CLUSTER_FIELD: ClassVar[str | None] = None

@@ -177,7 +177,7 @@ def doc_task(
     name: str | None = None,
     dataset_revision: str | None = None,
     headline_metric: type[BaseMetric] | None = None,
-    generation_size: int = DocTask.MAX_TOKENS,
+    generation_size: int | None = None,
     stop_sequences: Sequence[str] = (),
     generation_grammar: Any = None,
     num_samples: int = 1,
@@ -199,7 +199,7 @@ def doc_task(
         name: Shown to people; the function's where not given.
         dataset_revision: Full commit hash of the dataset.
         headline_metric: One of `metrics`.
-        generation_size: Most tokens of a text, where the `Doc` does not say.
+        generation_size: Most tokens of a text, where the `Doc` does not say, as `BaseTask.MAX_TOKENS`.
         stop_sequences: End a text, where the `Doc` does not say.
         generation_grammar: What a text must match, where the `Doc` does not say.
         num_samples: Texts for each prompt, where neither `Doc` nor eval says.

@@ -53,7 +53,7 @@ class GoldScores:
     def _length_problems(self) -> Iterator[str]:
         words, generation = len(self.answer.split()), self.prompt.request.generation
         # A word is one token at least.
-        if generation is not None and words > generation.max_tokens:
+        if generation is not None and generation.max_tokens is not None and words > generation.max_tokens:
             yield f"the gold answer has {words} words, more than the {generation.max_tokens} tokens (max_tokens) that are generated"
 
     def _right_answers(self) -> Answers:

@@ -96,10 +96,9 @@ class LightevalTaskConfig:
             "GENERATION_GRAMMAR": self.generation_grammar,
             "__module__": module,
             "__qualname__": class_name,
+            "MAX_TOKENS": self.generation_size,
             "__doc__": self.prompt_function.__doc__,
         }
-        if self.generation_size is not None:
-            attributes["MAX_TOKENS"] = self.generation_size
         return type(class_name, (LightevalTask,), attributes)
 
     def _problems(self) -> list[str]:

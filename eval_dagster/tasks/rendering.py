@@ -29,8 +29,6 @@ from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_na
 from eval_dagster.versions import stable_hash
 
 AnyTask = BaseTask[Any]
-_MAX_TOKENS = 256
-"""Of a completion, where neither task nor model says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,10 +213,10 @@ class _Asked:
 
     def _settings(self, made: TaskSample) -> GenerationSettings:
         config, task = self.generation, self.task
-        wanted = made.max_tokens or task.max_tokens or config.max_tokens or _MAX_TOKENS
+        caps = (made.max_tokens or task.max_tokens, config.max_tokens)
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
         return GenerationSettings(
-            max_tokens=min(wanted, config.max_tokens or wanted),
+            max_tokens=min((cap for cap in caps if cap is not None), default=None),
             stop_sequences=tuple(dict.fromkeys([*(stops or ()), *config.stop_sequences])),
             temperature=config.temperature,
             top_k=config.top_k,

@@ -63,6 +63,11 @@ TASK_FILE = '''
         def _get_instruction_text(self, item):
             return item["lost"]
 
+    class Open(Sums):
+        def __init__(self, num_fewshot: int = 0) -> None:
+            super().__init__(num_fewshot)
+            self.max_tokens = None
+
     class Empty(Sums):
         METRICS = []
 '''
@@ -168,6 +173,14 @@ def test_an_eval_is_shown_with_its_settings(shown: Callable[..., str]) -> None:
         assert part in page
     assert "of no interest" not in page
     assert "plain · 1 shot ─" in shown("sums", 1)
+
+
+def test_the_page_states_how_long_a_text_may_be(shown: Callable[..., str]) -> None:
+    assert "texts at most 16 tokens, fewer where the model's generation.max_tokens is lower dataset" in shown("sums")
+    page = shown("quizzes/mine.py:Open")
+    assert "texts no maximum of the task's: the model's generation.max_tokens, else what its context holds after the prompt" in page
+    assert "generated one text, as many tokens as the context holds, until" in page
+    assert "texts" not in shown("capitals")
 
 
 def test_a_format_is_chosen(shown: Callable[..., str]) -> None:

@@ -15,6 +15,7 @@ from eval_dagster.models import generation, row_network
 from eval_dagster.models.batching import BatchRunner
 from eval_dagster.models.generation import GenerationEngine
 from eval_dagster.models.prompt_order import by_prefix
+from eval_dagster.models.row_network import RowNetwork
 from eval_dagster.models.tokenization import Codec
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
@@ -310,6 +311,48 @@ def test_a_long_prompt_takes_no_memory_from_the_rows_of_short_ones(monkeypatch: 
     failing(network, lambda arguments: rows.add(len(arguments["input_ids"])))
     responses = respond(engine, requests_with(prompts))
     assert max(rows) == 6
+    assert [response.output_tokens for response in responses] == [response.output_tokens for response in expected]
+
+
+def test_a_text_without_a_maximum_takes_the_memory_of_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of("llama", max_position_embeddings=100_000)
+    columns = list[int]()
+    step = RowNetwork.step
+
+    def watched(self: RowNetwork, tokens: Sequence[int]) -> torch.Tensor:
+        logits = step(self, tokens)
+        columns.append(self._batch.layers[0].keys.shape[2])
+        return logits
+
+    monkeypatch.setattr(RowNetwork, "step", watched)
+    codec = Codec(TOKENIZER, max_length=100_000, truncate=False)
+    runner = BatchRunner(rows=3, tokens=None)
+    engine = GenerationEngine(network, codec, runner, device="cpu", pad_token=1, end_tokens=[1])
+    assert engine._can_decode()
+    columns.clear()
+    prompts = PROMPTS[:4]
+    free = respond(engine, requests_with(prompts, max_tokens=None, stop_sequences=("a", "e")))
+    assert all(response.finish_reason == ("stop",) for response in free)
+    longest = max(len(tokens) for response in free for tokens in response.output_tokens)
+    widest = max(len(TOKENIZER.encode(prompt)) for prompt in prompts)
+    assert max(columns) <= widest + longest + 2 * 128
+
+
+def test_rows_that_outgrow_the_memory_go_on_with_fewer(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    expected = respond(engine_of(network_of("llama"), rows=4), requests_with(PROMPTS[:4], max_tokens=None))
+    assert max(len(tokens) for response in expected for tokens in response.output_tokens) > 300, "the rows have to grow"
+    engine = engine_of(network_of("llama"), rows=4)
+    assert engine._can_decode()
+    network = engine._decoder.network
+
+    def free(device: str) -> int:
+        held = network._batch.layers[0].keys if network._batch.layers else torch.empty(0, 0, 0)
+        # Of a token: keys and values of 2 layers, 2 heads, 8 features and 4 bytes. Four rows have room for 418 columns, two for all.
+        return 800_000 - held.shape[0] * held.shape[2] * 2 * 2 * 2 * 8 * 4
+
+    monkeypatch.setattr(row_network, "free_memory", free)
+    responses = respond(engine, requests_with(PROMPTS[:4], max_tokens=None))
+    assert "out of memory with" in caplog.text
     assert [response.output_tokens for response in responses] == [response.output_tokens for response in expected]
 
 

@@ -221,6 +221,32 @@ def test_more_tokens_than_the_context_leaves_are_an_upper_bound(
     assert "3 of 3 requests may have fewer than their max_tokens=32768: the context of 64 tokens" in caplog.text
 
 
+@pytest.mark.parametrize(("kind", "way"), [("llama", "rows"), ("gpt2", "rows"), ("gpt2", "padded")])
+def test_a_text_without_a_maximum_ends_by_itself_or_where_the_context_ends(
+    kind: str, way: str, tiny_folders: dict[str, Path], open_tiny: OpenTiny, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = open_tiny(kind, batch_size=16).load()
+    if way == "padded":
+        model._generator._is_checked, model._generator.usage.path = True, "padded"
+    prompts = [*PROMPTS, *(prompt + " cat" * 40 for prompt in PROMPTS[:3])]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_folders[kind])
+    reasons = set[str]()
+    for each in ({}, {"temperature": 1.0, "num_samples": 4}):
+        free = requests_with(prompts, max_tokens=None, **each)
+        responses = respond(model, free)
+        for request, prompt in zip(free, prompts, strict=True):
+            room = CONTEXT - len(tokenizer.encode(prompt))
+            capped = [replace(request, generation=replace(request.generation, max_tokens=room))]
+            response = responses[request.request_id]
+            assert respond(model, capped)[request.request_id].output_tokens == response.output_tokens
+            for tokens, reason in zip(response.output_tokens, response.finish_reason, strict=True):
+                assert (reason == "length") == (len(tokens) == room and tokens[-1] != 1)
+                reasons.add(reason)
+    assert reasons == {"stop", "length"}
+    assert model.generation_usage().path == way
+    assert "may have fewer than their max_tokens" not in caplog.text
+
+
 @pytest.mark.parametrize("value", ["nan", "inf"])
 def test_weights_that_give_no_number_are_an_error_and_no_text(
     value: str, tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny

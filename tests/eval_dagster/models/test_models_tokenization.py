@@ -74,6 +74,23 @@ def test_a_text_may_have_what_is_asked_for_or_what_the_context_leaves(asked: int
     assert (encoded.truncated, encoded.max_tokens) == (0, given)
 
 
+@pytest.mark.parametrize(("context", "truncated", "room"), [(10, 0, 4), (7, 0, 1)])
+def test_without_a_maximum_a_text_may_fill_the_context(context: int, truncated: int, room: int) -> None:
+    encoded = codec(max_length=context).encode_prompt(Request(request_id="r", prompt="acacac"), None)
+    assert (encoded.truncated, encoded.max_tokens) == (truncated, room)
+    with pytest.raises(PromptTooLongError, match="one token after it need 7 tokens, the model's context holds 6: 1 too many"):
+        codec(max_length=6).encode_prompt(Request(request_id="r", prompt="acacac"), None)
+
+
+def test_without_a_maximum_truncation_makes_room_for_256_tokens_or_half_the_context() -> None:
+    short, long = (Request(request_id="r", prompt="ac" * count) for count in (3, 400))
+    assert codec(max_length=1024, truncate=True).encode_prompt(short, None).max_tokens == 1024 - 6
+    cut = codec(max_length=1024, truncate=True).encode_prompt(long, None)
+    assert (len(cut.tokens), cut.truncated, cut.max_tokens) == (768, 32, 256)
+    cut = codec(max_length=8, truncate=True).encode_prompt(short, None)
+    assert (len(cut.tokens), cut.truncated, cut.max_tokens) == (4, 2, 4)
+
+
 def test_a_prompt_that_leaves_room_for_one_token_is_the_longest() -> None:
     plain = Request(request_id="r", prompt="acacac")
     assert codec(max_length=7).encode_prompt(plain, 5).max_tokens == 1

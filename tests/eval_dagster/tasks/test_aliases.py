@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from eval_dagster.config import GenerationConfig
 from eval_dagster.doc import Doc
 from eval_dagster.errors import TaskDefinitionError
-from eval_dagster.records import ResponseType, TaskSample
+from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.records import GenerationSettings, ResponseType, TaskSample
 from eval_dagster.tasks.aliases import ALIASES, aliases
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.loading import load_task
+from eval_dagster.tasks.rendering import render_sample
+from eval_dagster.tasks.samples import build_samples
 
 TOP_LEVEL = {"eval_framework", "lighteval", "template_formatting"}
 
@@ -196,4 +200,9 @@ def test_a_task_file_of_another_framework(tmp_path: Path) -> None:
     assert (task.DATASET_REVISION, task.RESPONSE_TYPE, task.SUBJECTS) == ("0" * 40, ResponseType.COMPLETION, ["no_subject"])
     made = task(num_fewshot=2)
     assert (made.num_fewshot, made.stop_sequences, made.max_tokens) == (2, None, None)
+    (sample,) = build_samples({"test": [{"question": "Who?", "answer": "I"}]}, "no_subject")
+    for own in (None, 4096):
+        generation = GenerationConfig(max_tokens=own)
+        (prompt,) = render_sample(task(), sample, None, formatter=ConcatFormatter(), num_fewshot=0, seed=0, generation=generation)
+        assert prompt.request.generation == GenerationSettings(max_tokens=own)
     assert issubclass(task, BaseTask)

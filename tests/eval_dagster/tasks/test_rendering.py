@@ -173,7 +173,6 @@ def test_generation_settings_combine_task_and_model() -> None:
     assert settings is not None
     assert settings.stop_sequences == ("\n", "Q:", "END")
     assert (settings.max_tokens, settings.temperature, settings.top_k, settings.top_p, settings.seed) == (8, 0.7, 5, None, 3)
-    assert render(Free(), generation=GenerationConfig(max_tokens=9999)).request.generation.max_tokens == 256  # type: ignore[union-attr]
 
 
 def test_a_request_id_names_all_that_is_asked() -> None:
@@ -444,9 +443,25 @@ def test_settings_that_a_task_leaves_open_are_the_models() -> None:
             self.stop_sequences = None
             self.max_tokens = None
 
-    assert render(Open()).request.generation == GenerationSettings(max_tokens=256)
+    assert render(Open()).request.generation == GenerationSettings(max_tokens=None)
     own = render(Open(), generation=GenerationConfig(max_tokens=400, stop_sequences=("END",))).request.generation
     assert own == GenerationSettings(max_tokens=400, stop_sequences=("END",))
+    silent = render(Free(), generation=GenerationConfig(max_tokens=4096)).request.generation
+    assert silent is not None
+    assert silent.max_tokens == 4096, "a task that says nothing of it"
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "expected"),
+    [(None, None, None), (None, 4096, 4096), (None, 8, 8), (300, None, 300), (300, 4096, 300), (300, 8, 8)],
+)
+def test_the_maximum_of_a_text_is_the_lower_of_those_that_are_named(task: int | None, model: int | None, expected: int | None) -> None:
+    class Capped(Free):
+        MAX_TOKENS = task
+
+    settings = render(Capped(), generation=GenerationConfig(max_tokens=model)).request.generation
+    assert settings is not None
+    assert settings.max_tokens == expected
 
 
 def test_strategies_choose_the_examples() -> None:
