@@ -150,7 +150,8 @@ def main() -> NoReturn:
         errors.print(message if is_help else f"error: {message}; see eval-dagster --help", style="" if is_help else "red", markup=False)
         sys.exit(2)
     if status == _INTERRUPTED:  # how typer, too, answers an interrupt
-        errors.print("interrupted: answers so far are kept, the next run goes on from there")
+        is_run = sys.argv[1:2] == ["run"]
+        errors.print("interrupted" + (": answers so far are kept, the next run goes on from there" if is_run else ""))
     _leave(status if isinstance(status, int) else 0)
 
 

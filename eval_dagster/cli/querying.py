@@ -9,8 +9,9 @@ from typing import Any
 
 import duckdb
 
-from eval_dagster.cli.console import SCORE_COLUMNS, SCORE_NUMBERS, out, print_table, score_row
+from eval_dagster.cli.console import SCORE_COLUMNS, SCORE_NUMBERS, out, print_table, program_name, score_row
 from eval_dagster.errors import QueryError
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import connect, read_rows, relation_files
 from eval_dagster.lake.files import Lake
 from eval_dagster.project import Project
@@ -30,16 +31,19 @@ class Format(StrEnum):
 
 def show_leaderboard() -> None:
     """Print the leaderboard."""
-    print_leaderboard(Project.open(TASKS).lake)
+    lake = Project.open(TASKS).lake
+    if not print_leaderboard(lake):
+        failed = bool(read_attempts(lake))
+        state, command = ("every evaluation failed", "sql attempts") if failed else ("nothing has been evaluated", "run")
+        out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", markup=False, soft_wrap=True)
 
 
-def print_leaderboard(lake: Lake) -> None:
-    """Print the leaderboard of a lake."""
+def print_leaderboard(lake: Lake) -> bool:
+    """Print the leaderboard of a lake, and say whether it has a row."""
     rows = read_rows(lake, "select * from leaderboard")
-    if not rows:
-        out.print("Nothing has been evaluated yet. Next: eval-dagster run")
-        return
-    print_table("Leaderboard", SCORE_COLUMNS, (score_row(row) for row in rows), right=SCORE_NUMBERS)
+    if rows:
+        print_table("Leaderboard", SCORE_COLUMNS, (score_row(row) for row in rows), right=SCORE_NUMBERS)
+    return bool(rows)
 
 
 def run_query(query: str, output: Format) -> None:

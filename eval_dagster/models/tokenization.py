@@ -158,7 +158,11 @@ class Codec:
         if self._truncate and excess < keep_one_of:
             return excess
         even = ", even without any prompt" if self._truncate else ""
-        remedies = [*remedies, "shorten the prompt", *([] if self._truncate else ["set `truncate: true` for this model"])]
+        remedies = [
+            *remedies,
+            "shorten the prompt (`num_fewshot` of the eval)",
+            *([] if self._truncate else ["set `truncate: true` for this model"]),
+        ]
         raise PromptTooLongError(
             f"{what} need {self.max_length + needed} tokens, the model's context holds {self.max_length}: {needed} too many{even}; "
             f"{', or '.join(remedies)}."

@@ -25,6 +25,7 @@ from eval_dagster.records import Completion, Loglikelihood, Message, MetricConte
 from eval_dagster.stages.execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.sample_errors import error_warning
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.rendering import truth_as_given
@@ -75,8 +76,16 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
             },
         )
         current = project.lake.write("scores", table_of("scores", rows), eval_name=eval_name, model=model, info=info)
-    preview = read_head(current.path, 5, _PREVIEW)
-    return StageResult(stage="sample_scores", eval_name=eval_name, model=model, file=current, cached=cached, preview=preview)
+    warning = error_warning(eval_name, model, current)
+    return StageResult(
+        stage="sample_scores",
+        eval_name=eval_name,
+        model=model,
+        file=current,
+        cached=cached,
+        preview=read_head(current.path, 5, _PREVIEW),
+        warnings=[warning] if warning else [],
+    )
 
 
 def metric_versions(task: type[BaseTask[Any]]) -> dict[str, str]:

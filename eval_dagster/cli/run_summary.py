@@ -1,0 +1,132 @@
+"""What `run` prints when it ends: what was computed, what failed, where the results are, and which commands come next."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from eval_dagster.cli.console import errors, out, program_name
+from eval_dagster.lake.attempts import Attempt, read_attempts
+from eval_dagster.lake.catalog import catalog_path, connect
+from eval_dagster.project import Project
+from eval_dagster.stages.sample_errors import error_warning
+
+if TYPE_CHECKING:
+    from assets.running import RunSummary
+
+Command = tuple[str, str]
+"""What to type, and what it shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnd:
+    """A run that has ended, with what the lake says of the evals and models that were asked for."""
+
+    summary: "RunSummary"
+    scored: Sequence[tuple[str, str]]
+    """Evals and models that have a score."""
+    failed: Sequence[Attempt]
+    """Of this run: evals and models that stopped at some stage."""
+    unscored: Sequence[str]
+    """A message for each eval and model of which every sample is an error."""
+    has_errors: bool
+    """Whether some sample of these has an error."""
+    has_confident_errors: bool
+    """Whether the query of that name has a row."""
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether anything failed, or the suite's gate did."""
+        return bool(self.summary.failures or self.unscored or (self.summary.gate is not None and self.summary.gate.is_failed))
+
+
+def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], models: Sequence[str]) -> RunEnd:
+    """Read how the evals and models of a run ended."""
+    asked = "eval in (select unnest($evals)) and model in (select unnest($models))"
+    names = {"evals": list(evals), "models": list(models)}
+    with connect(project.lake) as catalog:
+        rows = catalog.execute(f"select eval, model, n from leaderboard where {asked}", names).fetchall()  # noqa: S608 - names are bound
+        has_errors = _has_row(catalog, f"from errors where {asked}", names)
+        has_confident_errors = _has_row(catalog, "from confident_errors", {})
+    empty = [(name, model) for name, model, count in rows if not count]
+    return RunEnd(
+        summary=summary,
+        scored=[(name, model) for name, model, count in rows if count],
+        failed=[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids and each.status == "failed"],
+        unscored=[_all_errors(project, *key) for key in dict.fromkeys(empty)],
+        has_errors=has_errors,
+        has_confident_errors=has_confident_errors,
+    )
+
+
+def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | None) -> None:
+    """Print the counts, what failed, what to know beside it, where everything is, and the next commands.
+
+    Args:
+        project: Whose results these are.
+        end: How the run ended.
+        seconds: How long it took.
+        flipped: What shows the samples of a regression, if there is one.
+    """
+    summary = end.summary
+    made, current = sum(summary.made.values()), sum(summary.cached.values())
+    if summary.requests_computed or made:
+        out.print(
+            f"{summary.requests_computed} requests sent to models, {summary.requests_cached} answered from the cache; "
+            f"{made} tables made, {current} were current; {seconds:.0f} s"
+        )
+    elif not summary.failures:
+        out.print(f"Nothing to recompute: all {current} tables were current, no model was loaded; {seconds:.0f} s")
+    _print_problems(end)
+    report = f"Report    {summary.report}\n" if summary.report else ""
+    commands = [*([flipped] if flipped else []), *_commands(end)]
+    width = max(len(command) for command, _ in commands)
+    lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in commands)
+    out.print(
+        f"\n{report}"
+        f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
+        f"MLflow    {project.tracker.shown_uri}\n"
+        f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
+        f"Next\n{lines}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print_problems(end: RunEnd) -> None:
+    for message in [*end.summary.failures, *end.unscored]:
+        errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
+    for message in dict.fromkeys(end.summary.warnings):
+        if message not in end.unscored:
+            errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _commands(end: RunEnd) -> Iterator[Command]:
+    """First what helps to find out why something failed, then what shows the results that there are."""
+    program = program_name()
+    if any(each.stage == "model_outputs" for each in end.failed):
+        yield f"{program} models", "whether each model can be loaded"
+    of_tasks = [each.eval for each in end.failed if each.stage != "model_outputs"]
+    if of_tasks:
+        yield f"{program} tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts"
+    if end.failed:
+        yield f"{program} sql attempts", "how each evaluation ended, and why"
+    if end.has_errors:
+        yield f"{program} sql errors", "the samples that have an error, and why"
+    if end.has_confident_errors:
+        yield f"{program} sql confident_errors", "the mistakes a model was surest of"
+    if end.scored:
+        eval_name, model = end.scored[0]
+        yield f"{program} show {eval_name} --model {model}", "the exact prompt that a model sees"
+    yield f"{program} ui", "the assets in Dagster, the runs in MLflow"
+
+
+def _all_errors(project: Project, eval_name: str, model: str) -> str:
+    scores = project.lake.require("scores", "sample_scores", eval_name, model)
+    return error_warning(eval_name, model, scores) or f"{eval_name}|{model}: no sample has a value of the headline metric"
+
+
+def _has_row(catalog: duckdb.DuckDBPyConnection, source: str, names: dict[str, list[str]]) -> bool:
+    return bool(catalog.execute(f"select exists (select 1 {source})", names).fetchone() == (True,))
