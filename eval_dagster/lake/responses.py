@@ -31,7 +31,8 @@ class ResponseCache:
     def __init__(self, lake: Lake, model_version: str) -> None:
         self._lake = lake
         self._model_version = model_version
-        self._folder = lake.root / "response_cache" / f"model_version={model_version}"
+        self.folder = lake.root / "response_cache" / f"model_version={model_version}"
+        """Of the files."""
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The stored rows of those requests that have one.
@@ -58,11 +59,11 @@ class ResponseCache:
                     self._explain(files, error)
                     continue
                 return {row["request_id"]: row for row in rows_of(result)}
-        raise LakeError(f"the response cache {self._folder} kept changing while it was read; run again")
+        raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
         """Flush answers to a new file."""
-        write_parquet(self._folder / new_name(run_id), pa.Table.from_pylist(list(rows), schema=RESPONSE_CACHE))
+        write_parquet(self.folder / new_name(run_id), pa.Table.from_pylist(list(rows), schema=RESPONSE_CACHE))
 
     def merge(self, run_id: str) -> None:
         """Turn many small files into one; the small ones go once the large one is there."""
@@ -71,7 +72,7 @@ class ResponseCache:
         with self._lake.lock(f"merge-{self._model_version}"):
             files = self._small_files()
             tables = [pq.read_table(file, schema=RESPONSE_CACHE) for file in files]
-            write_parquet(self._folder / new_name(run_id), pa.concat_tables(tables))
+            write_parquet(self.folder / new_name(run_id), pa.concat_tables(tables))
             for file in files:
                 file.unlink(missing_ok=True)
 
@@ -79,7 +80,7 @@ class ResponseCache:
         return [path for path in map(Path, self._files()) if path.exists() and path.stat().st_size < _SMALL_BYTES]
 
     def _files(self) -> list[str]:
-        return sorted(str(path) for path in self._folder.glob("[!.]*.parquet"))
+        return sorted(str(path) for path in self.folder.glob("[!.]*.parquet"))
 
     def _explain(self, files: list[str], error: duckdb.Error) -> None:
         """Raise for a damaged file; return where a file was merged away by another process, so that asking again helps."""

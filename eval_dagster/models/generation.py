@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -40,7 +41,7 @@ class GenerationEngine:
             RowNetwork(network, self.usage, device=device),
             codec,
             rows=runner.rows,
-            alone=lambda samples, plan: self._padded.run(samples, plan, alone=True),
+            alone=partial(self._padded.run, alone=True),  # a lambda would refer to self: a cycle, in which the weights outlive the model
         )
         self._is_checked = False
         # Tokens of prompt and text beyond which positions depend on how long a sequence is.

@@ -66,15 +66,28 @@ def materialize_outputs(
     missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
     run = ask(project, model, model_version, cache, list(missing.values()), run_id=run_id, reporter=reporter)
     answers = known | run.answers
+    # Before the evals' results, since a warning is shown with them.
+    problem = _merge(cache, run_id)
     for plan in plans:
         if all(row["request_id"] in answers for row in plan.rows):
-            file = _write(project, model, plan, answers, run, model_version, run_id)
-            yield _result(model, plan.eval_name, file, cached=False)
+            file = _write(project, model, plan, answers, run, model_version, run_id, merge_failures=int(problem is not None))
+            yield _result(model, plan.eval_name, file, cached=False, warnings=(problem,) if problem else ())
         else:
-            yield StageFailure(
-                stage=_STAGE, eval_name=plan.eval_name, model=model, message=run.failure or "the model left requests unanswered"
-            )
-    cache.merge(run_id)
+            message = run.failure or "the model left requests unanswered"
+            message = f"{message}; {problem}" if problem else message
+            yield StageFailure(stage=_STAGE, eval_name=plan.eval_name, model=model, message=message)
+
+
+def _merge(cache: ResponseCache, run_id: str) -> str | None:
+    """Merge the small files of the cache. Returns why that failed: all answers are there without it."""
+    try:
+        cache.merge(run_id)
+    except Exception as error:
+        return (
+            f"the small files of the response cache {cache.folder} could not be merged ({type(error).__name__}: {error}); "
+            "no answer is lost, and the next run that asks the model tries again"
+        )
+    return None
 
 
 def _plan(project: Project, model: str, eval_name: str, model_version: str) -> StageResult | _Plan:
@@ -87,8 +100,9 @@ def _plan(project: Project, model: str, eval_name: str, model_version: str) -> S
     return _Plan(eval_name=eval_name, prompts=prompts, fingerprint=fingerprint, rows=read_rows(prompts.path))
 
 
-def _result(model: str, eval_name: str, file: LakeFile, *, cached: bool) -> StageResult:
-    return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=read_head(file.path, 5, _PREVIEW))
+def _result(model: str, eval_name: str, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
+    preview = read_head(file.path, 5, _PREVIEW)
+    return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=preview, warnings=tuple(warnings))
 
 
 def _write(
@@ -99,6 +113,8 @@ def _write(
     run: ModelRun,
     model_version: str,
     run_id: str,
+    *,
+    merge_failures: int,
 ) -> LakeFile:
     shared = {"eval": plan.eval_name, "model": model}
     tags = reasoning_tags(project, model)
@@ -134,6 +150,7 @@ def _write(
             "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
             # What the call took is no matter of an eval that sent nothing.
             **(run.figures if fresh else {}),
+            **({"run_cache_merge_failures": merge_failures} if merge_failures else {}),
         },
         notes=run.notes if fresh else {},
     )
