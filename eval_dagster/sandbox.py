@@ -4,7 +4,8 @@ The code runs in a process of its own that sees no network, no other process, an
 libraries, read-only; it may write to an empty folder in memory that ends with it. It has no privileges and an empty environment, and
 its time, memory, output, files and processes are limited. Linux namespaces do this, made by bubblewrap where that works, else by the
 kernel's own calls; where neither can, nothing runs. Code sees the standard library alone, so that a result does not depend on what
-else is installed. The kernel is shared: who expects attacks on it runs evals in a virtual machine.
+else is installed: folders of installed packages look empty. The kernel is shared: who expects attacks on it runs evals in a virtual
+machine.
 """
 
 import json
@@ -33,6 +34,13 @@ _LAUNCHER = Path(__file__).resolve().with_name("sandbox_launcher.py")
 _PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 _WORKDIR = "/tmp"  # noqa: S108 - the sandbox's own, in memory
 _SYSTEM = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
+_PACKAGES = (
+    "lib*/python3*/site-packages",
+    "lib*/python3*/dist-packages",
+    "local/lib*/python3*/site-packages",
+    "local/lib*/python3*/dist-packages",
+)
+"""Where package managers put what is no part of Python, below a prefix."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _LIMITS = {"processes": 32, "open_files": 64}
 _FIRST_TO_GO = ("/bin/sh", "-c", '{ echo 1000 > /proc/self/oom_score_adj; } 2>/dev/null; exec "$@"', "sh")
@@ -93,7 +101,8 @@ def run_python(
 
     Args:
         code: Python source.
-        timeout_s: Seconds of wall time after which the program is killed, and of processor time.
+        timeout_s: Seconds that the program may take, computing or sleeping, after which it is killed; the time in which it is ready
+            and other programs have the processors does not count. Each process may compute a second longer at most.
         memory_bytes: Most address space of each process, and most memory of all its processes together: with more they are killed.
         disk_bytes: Most that it may write to its folder, which lies in memory.
         output_bytes: Most on standard output and error together; with more it is killed.
@@ -102,7 +111,7 @@ def run_python(
 
     Raises:
         RequirementError: The policy does not allow execution, or the machine has no isolation.
-        MachineError: The sandbox itself failed; nothing is known of the code.
+        MachineError: The sandbox itself failed, or the machine was too busy for the program; nothing is known of the code.
     """
     if not execution_allowed():
         raise RequirementError(
@@ -152,7 +161,8 @@ def probe(isolation: Isolation) -> None:
 
 def _run(isolation: Isolation, request: dict[str, Any], timeout_s: float, output_bytes: int) -> SandboxResult:
     paths, links = _visible_paths()
-    request |= {"cpu_s": ceil(timeout_s) + 1, "paths": paths, "links": links, "devices": _DEVICES, "namespaces": isolation == "namespaces"}
+    request |= {"paths": paths, "hidden": _package_folders(), "links": links, "devices": _DEVICES}
+    request |= {"cpu_s": ceil(timeout_s) + 1, "namespaces": isolation == "namespaces"}
     walls = _bubblewrap(request) if isolation == "bubblewrap" else []
     status_read, status_write = os.pipe()
     request["status"] = status_write
@@ -190,6 +200,7 @@ def _bubblewrap(request: dict[str, Any]) -> list[str]:
     # Named because bubblewrap would else open them to their owner alone; sorted, so that outer ones come first.
     shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
     shown += [part for path in request["paths"] for part in ("--ro-bind", path, path)]
+    shown += [part for path in request["hidden"] for part in ("--perms", "0755", "--tmpfs", path, "--remount-ro", path)]
     shown += [part for link, target in request["links"].items() for part in ("--symlink", target, link)]
     shown += [part for device in request["devices"] for part in ("--dev-bind", device, device)]
     namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
@@ -210,6 +221,13 @@ def _visible_paths() -> tuple[list[str], dict[str, str]]:
         if path not in links and Path(path).exists() and not any(Path(path).is_relative_to(shown) for shown in paths):
             paths.append(path)
     return paths, links
+
+
+@cache
+def _package_folders() -> list[str]:
+    """Folders of installed packages among what code may read."""
+    found = (folder for path in _visible_paths()[0] for pattern in _PACKAGES for folder in Path(path).glob(pattern) if folder.is_dir())
+    return sorted({str(folder.resolve()) for folder in found})
 
 
 def _send(process: "subprocess.Popen[bytes]", request: dict[str, Any]) -> None:

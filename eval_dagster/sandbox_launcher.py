@@ -17,6 +17,7 @@ import json
 import os
 import resource
 import signal
+import site
 import struct
 import sys
 from contextlib import suppress
@@ -96,6 +97,9 @@ def make_namespaces(request: dict[str, Any]) -> None:
     _mount("tmpfs", _NEW_ROOT + WORKDIR, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=1777,size={request['disk_bytes']},nr_inodes=4096")
     for path in request["paths"]:
         _bind(path, read_only=True)
+    for path in request["hidden"]:
+        _mount("tmpfs", _NEW_ROOT + path, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4k")
+        _restrict(_NEW_ROOT + path, MOUNT_ATTR_RDONLY, 0)
     for link, target in request["links"].items():
         _mkdir(os.path.dirname(link))  # noqa: PTH120 - a path of the new root, kept as text
         os.symlink(target, _NEW_ROOT + link)  # noqa: PTH211
@@ -169,7 +173,7 @@ def become_program(request: dict[str, Any], code: int, secret: int, done: int) -
         resource.setrlimit(what, (most, most))
     for descriptor in (code, secret, done):
         os.set_inheritable(descriptor, True)
-    arguments = [sys.executable, "-s", "-P", "-B", os.path.abspath(__file__), request["name"], *map(str, (code, secret, done))]  # noqa: PTH100
+    arguments = [sys.executable, "-s", "-S", "-P", "-B", os.path.abspath(__file__), request["name"], *map(str, (code, secret, done))]  # noqa: PTH100
     environment = {"PATH": "/usr/bin:/bin", "HOME": WORKDIR, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     os.execve(sys.executable, arguments, environment)  # noqa: S606
 
@@ -180,6 +184,7 @@ def run_program(name: str, code: int, secret: int, done: int) -> NoReturn:
         source = file.read()
     module = ModuleType(name)
     sys.modules[name] = module
+    site.setquit()  # `exit` and `quit`, which Python adds by the module that would also look for installed packages
     sys.argv = [""]
     try:
         exec(compile(source, "<program>", "exec"), module.__dict__)  # noqa: S102 - what the sandbox is for

@@ -1,11 +1,13 @@
 """Watches a process of the sandbox from outside: its report, its output, its time, its memory, and its end."""
 
 import json
+import math
 import os
 import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,9 @@ from eval_dagster.errors import MachineError
 _START_S = 60.0
 """Most seconds until the code starts; they do not count as its own."""
 _LOOK_S = 0.2
-"""Seconds between two looks at the memory."""
+"""Seconds between two looks at time and memory."""
+_PATIENCE = 30
+"""Wall time of a program, in multiples of its own time, after which the machine is too busy to run it."""
 
 EndedBy = Literal["exit", "timeout", "output", "memory"]
 
@@ -34,11 +38,15 @@ class SandboxResult:
     stdout: str
     stderr: str
     duration_s: float
-    """From the start of the program to its end."""
+    """Wall time from the start of the program to its end."""
 
 
 class SandboxWatch:
-    """Reads what a sandbox writes, and kills it when it takes too long, writes too much or holds too much memory."""
+    """Reads what a sandbox writes, and kills it when it takes too long, writes too much or holds too much memory.
+
+    The time of a program is its own: what it computes and what it sleeps. Time in which it is ready and other programs have the
+    processors does not count, so that a busy machine fails no program.
+    """
 
     def __init__(self, process: "subprocess.Popen[bytes]", status: int, timeout_s: float, output_bytes: int, memory_bytes: int) -> None:
         assert process.stdout is not None
@@ -48,6 +56,8 @@ class SandboxWatch:
         self.read = {self.status: bytearray(), self.stdout: bytearray(), self.stderr: bytearray()}
         self.timeout_s, self.output_bytes, self.memory_bytes = timeout_s, output_bytes, memory_bytes
         self.started: float | None = None
+        self.times: dict[int, tuple[float, float]] = {}
+        """By thread: seconds on a processor, and seconds ready and without one."""
         self.deadline = self.ended = self.next_look = 0.0
         self.ended_by: EndedBy = "exit"
 
@@ -60,7 +70,7 @@ class SandboxWatch:
             while selector.get_map():
                 ready = selector.select(max(0.0, min(self.deadline, self.next_look) - time.monotonic()))
                 if time.monotonic() >= self.deadline:
-                    self._stop("timeout")
+                    self._give_up()
                 if time.monotonic() >= self.next_look:
                     self._look()
                 for key, _ in ready:
@@ -75,18 +85,36 @@ class SandboxWatch:
             self.read[descriptor] += part
         if descriptor == self.status and self.started is None:
             self.started = time.monotonic()
-            self.deadline = self.started + self.timeout_s
+            self.deadline = self.started + _PATIENCE * self.timeout_s
         if self.ended_by == "exit" and len(self.read[self.stdout]) + len(self.read[self.stderr]) > self.output_bytes:
             self._stop("output")
 
     def _look(self) -> None:
-        if self.started is not None and self.ended_by == "exit" and memory_of_program(self.process.pid) > self.memory_bytes:
-            self._stop("memory")
+        if self.started is not None and self.ended_by == "exit":
+            processes = processes_of_program(self.process.pid)
+            if self._own_time(processes, time.monotonic() - self.started) >= self.timeout_s:
+                self._stop("timeout")
+            elif sum(map(_memory, processes)) > self.memory_bytes:
+                self._stop("memory")
         self.next_look = time.monotonic() + _LOOK_S
 
-    def _stop(self, reason: EndedBy) -> None:
+    def _own_time(self, processes: Iterable[int], wall_s: float) -> float:
+        """Seconds that a program took for itself: computed by all its threads, or passed while none of them was kept waiting."""
+        for process in processes:
+            self.times |= _times(process)
+        computed, waited = (math.fsum(column) for column in zip((0.0, 0.0), *self.times.values(), strict=True))
+        return max(computed, wall_s - waited if self.times else 0.0)
+
+    def _give_up(self) -> None:
         if self.ended_by != "exit":
             raise MachineError(f"a process of the sandbox is still there {_START_S} s after it was killed")
+        if self.started is None:
+            raise MachineError(f"the program did not start within {_START_S:g} s")
+        raise MachineError(
+            f"the machine was too busy: of {_PATIENCE * self.timeout_s:g} s the program had less than its {self.timeout_s:g} s for itself"
+        )
+
+    def _stop(self, reason: EndedBy) -> None:
         self.ended_by = reason
         self.deadline = time.monotonic() + _START_S
         self.kill()
@@ -114,8 +142,8 @@ class SandboxWatch:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def memory_of_program(launcher: int) -> int:
-    """Bytes in memory of what a launcher's init process has started; nothing where the kernel does not show its processes."""
+def processes_of_program(launcher: int) -> list[int]:
+    """What a launcher's init process has started, by process id; nothing where the kernel does not show its processes."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
@@ -124,7 +152,17 @@ def memory_of_program(launcher: int) -> int:
     found = [process for init in children.get(launcher, []) for process in children.get(init, [])]
     for process in found:
         found += children.get(process, [])
-    return sum(map(_memory, found))
+    return found
+
+
+def _times(process: int) -> dict[int, tuple[float, float]]:
+    """Of each thread of a process: seconds on a processor, and seconds ready and without one."""
+    found = {}
+    for path in Path("/proc", str(process), "task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):  # it has ended
+            computed, waited, _ = map(int, path.read_text().split())
+            found[int(path.parent.name)] = (computed / 1e9, waited / 1e9)
+    return found
 
 
 def _memory(process: int) -> int:

@@ -26,7 +26,7 @@ class CodeExecutionPassAtOne(CompletionMetric):
     EXECUTES_CODE = True
     COMPANIONS = ("eval_dagster.sandbox_launcher",)
     TIMEOUT_S: ClassVar[float] = 10.0
-    """Seconds that a program may take, from the start of its interpreter on."""
+    """Seconds that a program may compute or sleep, from the start of its interpreter on."""
     MEMORY_BYTES: ClassVar[int] = 2**30
     """Most address space of each of its processes."""
 

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from eval_dagster.metrics.extras import extra_module
 from eval_dagster.records import Completion
 
 _WORKER = Path(__file__).with_name("math_worker.py")
+_MACHINE_SIGNALS = (signal.SIGALRM, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""End the process for a reason that is not in the text: too little of the processor for minutes, no memory left, a shutdown."""
 
 
 class MathEqual(AnswerMetric):
@@ -23,7 +26,8 @@ class MathEqual(AnswerMetric):
 
     By the package math-verify 0.9, in a process of its own. The text's expression is what it boxes or calls its answer, else its last
     formula or number; a text equal to the correct one needs none. A correct answer without delimiters (`$`, `\boxed`, ...) is a
-    formula as a whole. A text that takes longer than `TIMEOUT_S` to read or compare, or more memory than there is, is wrong.
+    formula as a whole. A text that takes more processor time than `TIMEOUT_S` to read or compare, or more than 4 GiB of memory, is wrong.
+    What another program takes does not count: a process that the load of the machine ends is a failure of the machine.
     """
 
     NAME = "math_equal"
@@ -31,14 +35,14 @@ class MathEqual(AnswerMetric):
     COMPANIONS = ("eval_dagster.metrics.math_worker",)
     PACKAGES = ("antlr4-python3-runtime", "latex2sympy2-extended", "math-verify", "sympy")
     TIMEOUT_S: ClassVar[float] = 10.0
-    """Seconds for one text and one correct answer."""
+    """Seconds of processor time for one text and one correct answer."""
 
     def calculate(self, response: Completion) -> float:
         """Return 1 or 0.
 
         Raises:
             RequirementError: The package is not installed.
-            MachineError: The process does not start.
+            MachineError: The process does not start, or the machine ended it.
             DataError: A correct answer holds no expression, or there is none.
         """
         truths = gold_texts(response)
@@ -68,14 +72,23 @@ class _Worker:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer, or None where the request took too long or too much."""
+        """The answer, or None where the request took too long or too much.
+
+        Raises:
+            MachineError: The process does not start, or something else than the request ended it.
+        """
         with self._lock:
             process = self._running()
-            if not self._send(process, request):
-                self._end()
-                return None
-            found = self._receive(process)
-            return found[0] if found else None
+            if self._send(process, request) and (found := self._receive(process)):
+                return found[0]
+            self._end()
+            status = process.wait()
+            if -status in _MACHINE_SIGNALS:
+                raise MachineError(
+                    f"the process that reads mathematics was ended by {signal.Signals(-status).name}, not by its limit of "
+                    f"{request['timeout_s']:g} s of processor time: the machine was too busy, or short of memory"
+                )
+            return None
 
     def stop(self) -> None:
         """End the process."""
@@ -95,6 +108,7 @@ class _Worker:
             raise MachineError(f"the process that reads mathematics cannot be started: {problem}") from problem
         self._process, self._owner = process, os.getpid()
         if not self._receive(process):
+            self._end()
             raise MachineError(f"the process that reads mathematics does not start; to see why: {sys.executable} -P {_WORKER}")
         return process
 
@@ -113,13 +127,13 @@ class _Worker:
         line = process.stdout.readline()
         if line:
             return [json.loads(line)]
-        self._end()
+        process.wait()
         return []
 
     def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and self._owner == os.getpid():
-            process.kill()
+            process.kill()  # nothing where it has ended
             process.communicate()
 
 

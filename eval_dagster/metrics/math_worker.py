@@ -1,7 +1,8 @@
 """Reads mathematics by the package math-verify; a script that `eval_dagster.metrics.math_equal` starts, and nothing imports.
 
 One JSON request a line comes in, one JSON answer a line goes out. The kernel ends the process when a request takes too long: what
-math-verify does may be one endless step of the computer algebra, which no Python code could break off.
+math-verify does may be one endless step of the computer algebra, which no Python code could break off. The signal names the limit:
+SIGPROF that of processor time, which is the request's own; SIGALRM that of wall time, which depends on the machine's load, too.
 """
 
 import json
@@ -15,7 +16,9 @@ from typing import Any
 from math_verify import parse, verify
 
 MEMORY_BYTES = 2**32
-START_S = 120
+START_S = 300
+PATIENCE = 60
+"""Wall time that a request may take, in multiples of its processor time."""
 # The environment of a matrix begins no formula.
 _DELIMITER = re.compile(
     r"\$|\\boxed|(?<!\\)\\[(\[]|\\begin\{(?:align|alignat|displaymath|eqnarray|equation|flalign|gather|math|multline)\*?\}"
@@ -34,10 +37,16 @@ def main() -> None:
     print(json.dumps("ready"), flush=True)  # noqa: T201 - the answer
     for line in sys.stdin:
         request = json.loads(line)
-        signal.setitimer(signal.ITIMER_REAL, request["timeout_s"])
+        limit(request["timeout_s"])
         found = answer(request)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        limit(0)
         print(json.dumps(found), flush=True)  # noqa: T201 - the answer
+
+
+def limit(seconds: float) -> None:
+    """Limit the processor time from here on, and the wall time more generously; 0 lifts both limits."""
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
 
 
 def answer(request: dict[str, Any]) -> str | bool | None:

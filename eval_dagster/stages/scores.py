@@ -2,6 +2,7 @@
 
 import json
 import math
+import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,9 +90,18 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
 
 
 def metric_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
-    """The version of each metric of a task: its code, the scripts that it starts and the packages that it computes with."""
+    """The version of each metric of a task: its code, the scripts that it starts and the packages that it computes with.
+
+    Of a metric that runs code, also that of Python, whose standard library the code sees.
+    """
     return {
-        metric.NAME: stable_hash([code_version(metric, *declared(metric, "COMPANIONS")), package_versions(declared(metric, "PACKAGES"))])
+        metric.NAME: stable_hash(
+            [
+                code_version(metric, *declared(metric, "COMPANIONS")),
+                package_versions(declared(metric, "PACKAGES")),
+                *([platform.python_version()] if metric.EXECUTES_CODE else []),
+            ]
+        )
         for metric in task.METRICS
     }
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import threading
 import time
@@ -18,9 +19,10 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from busy_processor import busy_processor
 
-from eval_dagster import sandbox
-from eval_dagster.errors import EvalDagsterError, UsageError
+from eval_dagster import sandbox, sandbox_watch
+from eval_dagster.errors import EvalDagsterError, MachineError, UsageError
 from eval_dagster.sandbox import Isolation, SandboxPolicy, SandboxResult, available_isolation, probe, run_python, sandbox_policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,6 +175,26 @@ def test_a_child_that_ends_early_does_not_stand_for_its_parent(isolation: Isolat
     assert not run(isolation, "import os\nif os.fork():\n    os.wait()\n    raise ValueError").completed
 
 
+def test_the_standard_library_alone_can_be_imported(isolation: Isolation) -> None:
+    code = """
+    import glob, os, subprocess, sys
+    assert not any("-packages" in path for path in sys.path), sys.path
+    for prefix in (sys.base_prefix, "/usr", "/usr/local"):
+        for folder in glob.glob(f"{prefix}/lib/python3*/*-packages"):
+            assert not os.listdir(folder), f"{folder} holds {os.listdir(folder)}"
+    child = subprocess.run([sys.executable, "-c", "import pip"], capture_output=True, text=True)
+    assert "No module named 'pip'" in child.stderr, child
+    import json, sqlite3, decimal
+    try:
+        exit(0)
+    except SystemExit:
+        pass
+    """
+    result = run(isolation, code, timeout_s=60)
+    assert result.completed, result.stderr
+    assert not run(isolation, f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); import numpy").completed
+
+
 def test_standard_input_is_closed_and_the_environment_empty(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "of this process")
     code = """
@@ -205,6 +227,22 @@ def test_a_loop_without_end_is_killed(isolation: Isolation) -> None:
     assert (result.completed, result.exit_code, result.ended_by) == (False, None, "timeout")
     assert 1 <= result.duration_s < 5
     assert time.monotonic() - begin < 30
+
+
+def test_a_busy_machine_fails_no_program_and_saves_none(isolation: Isolation) -> None:
+    with busy_processor():
+        computing = run(isolation, "import time\nwhile time.process_time() < 0.4: pass", timeout_s=1)
+        sleeping = run(isolation, "import time; time.sleep(600)", timeout_s=1)
+        endless = run(isolation, "while True: pass", timeout_s=1)
+    assert (computing.completed, computing.ended_by) == (True, "exit")
+    assert computing.duration_s > 1
+    assert [(each.completed, each.ended_by) for each in (sleeping, endless)] == [(False, "timeout")] * 2
+
+
+def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox_watch, "_PATIENCE", 2)
+    with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
+        run(isolation, "while True: pass", timeout_s=1)
 
 
 @pytest.mark.parametrize("pause", ["", "time.sleep(0.01); "])

@@ -3,9 +3,12 @@
 import os
 import signal
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from busy_processor import busy_processor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,6 +106,36 @@ def test_what_takes_too_long_is_wrong_and_hurts_no_other() -> None:
     tower = Completion(completion_text=r"\boxed{9^{9^{9^{9^{9}}}}}", ground_truths=["5"])
     assert Hurried().calculate(tower) == 0
     assert value("5", "5.0") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processes are held to a processor by Linux alone")
+def test_a_busy_machine_makes_no_right_answer_wrong() -> None:
+    assert value("2/4", "1/2") == 1
+    process = math_equal._worker._process
+    assert process is not None
+    allowed = os.sched_getaffinity(process.pid)
+    # About 0.3 s of computer algebra: twice as long as the limit on a processor that six share.
+    power = Completion(completion_text=r"\boxed{(a+b+c+d)^{8}-1}", ground_truths=["((a+b+c+d)^4-1)((a+b+c+d)^4+1)"])
+    with busy_processor() as processor:
+        os.sched_setaffinity(process.pid, {processor})
+        begin = time.monotonic()
+        found = Hurried().calculate(power)
+        took = time.monotonic() - begin
+    os.sched_setaffinity(process.pid, allowed)
+    assert found == 1
+    assert took > Hurried.TIMEOUT_S
+
+
+def test_a_worker_that_the_machine_ends_is_a_failure_of_the_machine_and_not_of_the_answer() -> None:
+    endless = Completion(completion_text=r"\boxed{9^{9^{9^{9^{9}}}}}", ground_truths=["5"])
+    assert value("2/4", "1/2") == 1
+    process = math_equal._worker._process
+    assert process is not None
+    killer = threading.Timer(0.5, process.kill)
+    killer.start()
+    with pytest.raises(MachineError, match="ended by SIGKILL, not by its limit of 10 s of processor time: the machine was too busy"):
+        MathEqual().calculate(endless)
+    assert value("2/4", "1/2") == 1
 
 
 def test_a_worker_that_died_is_started_anew() -> None:
