@@ -1,4 +1,4 @@
-"""What assets are given: the project, opened as the run's tags ask."""
+"""What assets are given: the project, and where progress is reported."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from eval_dagster.project import Project
 from task_defs import TASKS
 
 LIMIT_TAG = "eval_dagster/limit"
-"""Run tag: most samples a subject, instead of each eval's own limit."""
+"""Run tag of earlier versions, whose shorter results replaced the published ones: refused."""
 
 
 class ProjectResource(dg.ConfigurableResource[Project]):
@@ -22,14 +22,17 @@ class ProjectResource(dg.ConfigurableResource[Project]):
     """Folder of all state."""
 
     def open(self, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | None = None) -> Project:
-        """Open the project; for a run, with the limit that its tags set."""
-        project = Project.open(TASKS, config_path=Path(self.config_path), home=Path(self.home))
-        limit = context.run.tags.get(LIMIT_TAG) if context else None
-        if limit is None:
-            return project
-        if not limit.isdecimal() or int(limit) < 1:
-            raise UsageError(f"the run tag {LIMIT_TAG} is {limit!r}; expected a whole number of at least 1")
-        return project.limited(int(limit))
+        """Open the project.
+
+        Raises:
+            UsageError: The run has a tag that asks for a limit.
+        """
+        if context is not None and LIMIT_TAG in context.run.tags:
+            raise UsageError(
+                f"the run has the tag {LIMIT_TAG}, but what a run materializes is published, and so is as evals.yaml says; "
+                "try fewer samples by `eval-dagster run --limit N`, whose results stand apart, or set the eval's `limit` in evals.yaml"
+            )
+        return Project.open(TASKS, config_path=Path(self.config_path), home=Path(self.home))
 
 
 def reporter_for(context: dg.AssetExecutionContext) -> Reporter:

@@ -13,7 +13,6 @@ from assets.failures import step_messages
 from assets.instance import open_instance
 from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, SINCE_TAG, SUITE_TAG, gate_job_name
 from assets.partitions import contiguous, range_tags
-from assets.resources import LIMIT_TAG
 from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_of_run
@@ -42,15 +41,13 @@ class RunSummary:
     """Path of the page about it."""
 
 
-def run_evaluation(
-    project: Project, evals: Sequence[str], models: Sequence[str], *, limit: int | None = None, suite: str | None = None
-) -> RunSummary:
+def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str], *, suite: str | None = None) -> RunSummary:
     """Take evals and models from dataset to leaderboard, by as few runs as neighbouring partitions allow; then judge the suite.
 
     Of a suite that is evaluated in part, the rest is judged as it was evaluated last.
     """
     summary = RunSummary()
-    tags = {**({LIMIT_TAG: str(limit)} if limit else {}), **({SUITE_TAG: suite} if suite else {})}
+    tags = {SUITE_TAG: suite} if suite else {}
     if suite and project.select(suite=suite) == (list(evals), list(models)):
         tags[SINCE_TAG] = datetime.now(UTC).isoformat()
     with open_instance(project.home) as instance:

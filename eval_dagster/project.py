@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
 from eval_dagster.config_file import load_config
 from eval_dagster.errors import ConfigError, EvalDagsterError, UsageError
-from eval_dagster.lake.files import Lake
+from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.content import content_version
 from eval_dagster.models.registry import open_model
@@ -79,12 +79,14 @@ class Project:
             tracker=Tracker(home=home, tracking_uri=config.mlflow.tracking_uri, experiment=config.mlflow.experiment),
         )
 
-    def limited(self, limit: int | None) -> "Project":
-        """The same project with another limit for every eval; unchanged without one."""
-        if limit is None:
-            return self
+    def trial(self, limit: int) -> "Project":
+        """The same project with another limit for every eval, whose results stand apart: in a lake of their own, and not in MLflow.
+
+        Answers are those of the project: what a trial asked is not asked again. That holds whatever the limit is, also where it admits
+        all samples: what is published is what evals.yaml says.
+        """
         evals = {name: settings.model_copy(update={"limit": limit}) for name, settings in self.config.evals.items()}
-        return replace(self, config=self.config.model_copy(update={"evals": evals}))
+        return replace(self, config=self.config.model_copy(update={"evals": evals}), lake=trial_lake(self.home))
 
     def eval(self, name: str) -> EvalConfig:
         """The settings of an eval. Raises UsageError for an unknown name."""

@@ -4,6 +4,7 @@
 a process killed at any moment leaves a lake that is whole, only larger than it need be.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,12 +13,14 @@ from pathlib import Path
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.lake.archives import archive, archive_path, archives_folder, files_named_by
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
-from eval_dagster.lake.files import Lake, time_of
+from eval_dagster.lake.files import Lake, time_of, trial_lake
 from eval_dagster.project import Project
-from eval_dagster.retained import BY_EVAL, BY_SUITE, GRACE, Keep, Reason, Retained
+from eval_dagster.retained import BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
 
 CACHE = "response cache"
 """What is deleted of it would have to be computed again."""
+TRIALS = "trials"
+"""Results of `run --limit`; the answers are in the response cache."""
 _ORDER = ("metrics", *BY_SUITE, "scores", "responses", "prompts", *BY_EVAL)
 _LATEST_REPORT = "latest.html"
 
@@ -27,7 +30,7 @@ class Prunable:
     """A file that can go."""
 
     what: str
-    """A table of the lake, `response cache`, `reports` or `catalogs`."""
+    """A table of the lake, `response cache`, `trials`, `reports` or `catalogs`."""
     path: Path
     size: int
     """Bytes."""
@@ -98,12 +101,14 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
         LakeError: As `plan` does; or a file cannot be deleted, and what follows it is still there.
     """
     versions = _configured_versions(project)
-    lake = project.lake
-    with lake.lock("catalog"):
+    lake, trials = project.lake, trial_lake(project.home)
+    with lake.lock("catalog"), trials.lock("catalog"):
         if policy.keeps_catalogs:
             archive(catalog_path(lake))
         found = _plan(project, policy, versions, now or datetime.now(UTC))
         publish_locked(_Remaining(lake, found.files), archiving=False)
+        if catalog_path(trials).exists():
+            publish_locked(_Remaining(trials, found.files), archiving=False)
         for each in found.files:
             _delete(lake, each)
     publish(lake)
@@ -121,6 +126,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
         *((each, None) for each in old_catalogs),
         *((each, _reason(each, retained, named, now)) for each in listed),
         *_answers(lake, retained.model_versions, versions, policy.keep, now),
+        *_trials(trial_lake(project.home), policy.keep, now),
         *_reports(project, policy, now),
         *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
     ]
@@ -218,6 +224,19 @@ def _answers(
         reason = next((reason for reason, holds in reasons if holds), None)
         for path in paths:
             yield from ((each, reason) for each in _prunable(CACHE, path, time_of(path)))
+
+
+def _trials(lake: Lake, keep: Keep, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The results of trials, those of an eval together: all stay while one of them is of the time that is kept, or of the last day."""
+    by_eval: dict[str, list[Path]] = defaultdict(list)
+    for table in (*BY_MODEL, *BY_EVAL):
+        for path in (lake.root / table).glob("eval=*/**/[!.]*.parquet"):
+            by_eval[path.relative_to(lake.root / table).parts[0]].append(path)
+    for paths in by_eval.values():
+        age = now - max(map(time_of, paths))
+        is_kept = keep.age is not None and age <= keep.age
+        reason = Reason.KEEP if is_kept else Reason.LAST_DAY if age <= GRACE else None
+        yield from ((each, reason) for path in sorted(paths) for each in _prunable(TRIALS, path, time_of(path)))
 
 
 def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:

@@ -6,13 +6,14 @@ from itertools import groupby
 from eval_dagster.cli.console import errors, out, print_table, program_name
 from eval_dagster.project import Project
 from eval_dagster.retained import Keep, Reason
-from eval_dagster.retention import CACHE, Policy, Prunable, Pruning, plan, prune
+from eval_dagster.retention import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from task_defs import TASKS
 
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")
 _NUMBERS = ("files", "size")
 _REMARKS = {
     CACHE: "of model versions that nothing uses; would have to be computed again",
+    TRIALS: "results of `run --limit`; their answers stay in the response cache",
     "metrics": "past results, with what they were computed from",
     "regressions": "past judgements",
     "catalogs": "states of past days",

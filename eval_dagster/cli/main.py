@@ -9,13 +9,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from eval_dagster.cli import inspecting, querying, running, serving, task_list, task_page
+from eval_dagster.cli import inspecting, querying, running, serving, task_list, task_page, trials
 from eval_dagster.cli.console import errors
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.paired import ALPHA
 
 _INTERRUPTED = 130
+_TRIAL = typer.Option("--trial", help="Of trials (`run --limit`) instead of what is published.")
 
 app = typer.Typer(
     help="LLM evaluation as a data pipeline.",
@@ -60,18 +61,23 @@ def run(
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")] = None,
     evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
     models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most samples a subject, instead of each eval's own limit.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Try it: at most N samples a subject; published results stay as they are.", metavar="N")
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what the suite's gate found as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as Markdown.")] = None,
 ) -> None:
     """Evaluate, through Dagster: everything of evals.yaml, or what the options choose. A suite is compared with its baseline."""
-    running.run(suite=suite, evals=evals or [], models=models or [], limit=limit, junit=junit, markdown=markdown)
+    if limit is None:
+        running.run(suite=suite, evals=evals or [], models=models or [], junit=junit, markdown=markdown)
+    else:
+        trials.run_trial(suite=suite, evals=evals or [], models=models or [], limit=limit, junit=junit, markdown=markdown)
 
 
 @app.command()
-def leaderboard() -> None:
+def leaderboard(trial: Annotated[bool, _TRIAL] = False) -> None:
     """Show the scores of all that was evaluated."""
-    querying.show_leaderboard()
+    querying.show_leaderboard(trial=trial)
 
 
 @app.command()
@@ -102,9 +108,10 @@ def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of 
 def sql(
     query: Annotated[str, typer.Argument(help="A statement, or the name of a relation or of a file in sql/.")],
     output: Annotated[querying.Format, typer.Option("--format", help="How rows are printed.")] = querying.Format.TABLE,
+    trial: Annotated[bool, _TRIAL] = False,
 ) -> None:
     """Query the results."""
-    querying.run_query(query, output)
+    querying.run_query(query, output, trial=trial)
 
 
 @app.command()

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -12,8 +13,8 @@ import duckdb
 from eval_dagster.cli.console import SCORE_COLUMNS, SCORE_NUMBERS, out, print_table, program_name, score_row
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import connect, read_rows, relation_files
-from eval_dagster.lake.files import Lake
+from eval_dagster.lake.catalog import catalog_path, connect, read_rows, relation_files
+from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
 from task_defs import TASKS
@@ -29,26 +30,42 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-def show_leaderboard() -> None:
-    """Print the leaderboard."""
-    lake = Project.open(TASKS).lake
-    if not print_leaderboard(lake):
+def show_leaderboard(*, trial: bool) -> None:
+    """Print the leaderboard, or that of trials."""
+    project = Project.open(TASKS)
+    lake = _trials(project) if trial else project.lake
+    if not print_leaderboard(lake, title="Trials" if trial else "Leaderboard"):
         failed = bool(read_attempts(lake))
         state, command = ("every evaluation failed", "sql attempts") if failed else ("nothing has been evaluated", "run")
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", markup=False, soft_wrap=True)
 
 
-def print_leaderboard(lake: Lake) -> bool:
-    """Print the leaderboard of a lake, and say whether it has a row."""
-    rows = read_rows(lake, "select * from leaderboard")
+def print_leaderboard(
+    lake: Lake, *, title: str = "Leaderboard", evals: Sequence[str] | None = None, models: Sequence[str] | None = None
+) -> bool:
+    """Print the leaderboard of a lake, of all evals and models where none are given, and say whether it has a row."""
+    rows = [
+        row
+        for row in read_rows(lake, "select * from leaderboard")
+        if (evals is None or row["eval"] in evals) and (models is None or row["model"] in models)
+    ]
     if rows:
-        print_table("Leaderboard", SCORE_COLUMNS, (score_row(row) for row in rows), right=SCORE_NUMBERS)
+        print_table(title, SCORE_COLUMNS, (score_row(row) for row in rows), right=SCORE_NUMBERS)
     return bool(rows)
 
 
-def run_query(query: str, output: Format) -> None:
+def _trials(project: Project) -> Lake:
+    """The lake of trials. Raises QueryError where there was none."""
+    lake = trial_lake(project.home)
+    if not catalog_path(lake).exists():
+        raise QueryError(f"there is no trial to query: {catalog_path(lake)} does not exist; run `eval-dagster run --limit N` first")
+    return lake
+
+
+def run_query(query: str, output: Format, *, trial: bool) -> None:
     """Run a statement, or select all of a relation, and print its rows."""
-    lake = Project.open(TASKS).lake
+    project = Project.open(TASKS)
+    lake = _trials(project) if trial else project.lake
     with connect(lake) as catalog:
         statement = f'select * from "{query}"' if _is_relation(catalog, query) else query  # noqa: S608 - a known name
         try:

@@ -55,7 +55,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
         summary=summary,
         scored=[(name, model) for name, model, count in rows if count],
         failed=[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids and each.status == "failed"],
-        unscored=[_all_errors(project, *key) for key in dict.fromkeys(empty)],
+        unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
         has_errors=has_errors,
         has_confident_errors=has_confident_errors,
     )
@@ -123,7 +123,8 @@ def _commands(end: RunEnd) -> Iterator[Command]:
     yield f"{program} ui", "the assets in Dagster, the runs in MLflow"
 
 
-def _all_errors(project: Project, eval_name: str, model: str) -> str:
+def all_errors(project: Project, eval_name: str, model: str) -> str:
+    """What is said of an eval and a model of which every sample is an error."""
     scores = project.lake.require("scores", "sample_scores", eval_name, model)
     return error_warning(eval_name, model, scores) or f"{eval_name}|{model}: no sample has a value of the headline metric"
 

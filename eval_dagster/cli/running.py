@@ -21,9 +21,7 @@ from eval_dagster.project import Project
 from task_defs import TASKS
 
 
-def run(
-    *, suite: str | None, evals: Sequence[str], models: Sequence[str], limit: int | None, junit: Path | None, markdown: Path | None
-) -> None:
+def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
     """Evaluate and print the leaderboard, and of a suite what got worse; exit status 1 if something failed or the gate did."""
     project = Project.open(TASKS)
     _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
@@ -34,14 +32,8 @@ def run(
     from eval_dagster.cli import gating
 
     started = time.monotonic()
-    # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
-    with (
-        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
-        _reporting(Console(file=terminal)),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        summary = run_evaluation(project, chosen_evals, chosen_models, limit=limit, suite=suite)
+    with reporting():
+        summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake):
         out.print("There is no result yet: nothing that was asked for could be evaluated.")
@@ -54,15 +46,19 @@ def run(
 
 
 @contextmanager
-def _reporting(console: Console) -> Iterator[None]:
-    """Draw progress on a console, and print above it what the library warns of."""
-    handler, library = WarningHandler(console), logging.getLogger("eval_dagster")
-    library.addHandler(handler)
-    try:
-        with use_reporter(RichReporter(console)):
-            yield
-    finally:
-        library.removeHandler(handler)
+def reporting() -> Iterator[None]:
+    """Draw progress on the terminal, and print above it what the library warns of."""
+    # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        console = Console(file=terminal)
+        handler, library = WarningHandler(console), logging.getLogger("eval_dagster")
+        library.addHandler(handler)
+        try:
+            with use_reporter(RichReporter(console)):
+                yield
+        finally:
+            library.removeHandler(handler)
 
 
 def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> None:

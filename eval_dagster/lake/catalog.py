@@ -48,7 +48,7 @@ def publish(lake: Lake) -> list[str]:
         A message for each damaged file; damaged files are left out, and listed in the relation `damaged_files`.
     """
     with lake.lock("catalog"):
-        return publish_locked(lake)
+        return publish_locked(lake, archiving=not lake.is_trial)
 
 
 def publish_locked(lake: Lake, *, archiving: bool = True) -> list[str]:

@@ -55,9 +55,21 @@ class LakeFile:
 class Lake:
     """The folder of all tables, `<home>/lake`."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, answers: "Lake | None" = None) -> None:
+        """Take the folder of a home.
+
+        Args:
+            home: The folder.
+            answers: The lake whose response cache is used; this one where not given.
+        """
         self.home = home
         self.root = home / "lake"
+        self.answers = answers or self
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it holds the results of trials, apart from those of the lake with the answers."""
+        return self.answers is not self
 
     def folder(self, table: str, name: str, model: str | None = None) -> Path:
         """The folder of one partition of a table: of an eval, with or without a model, or of a suite."""
@@ -115,6 +127,11 @@ class Lake:
         if names:
             time = max(time, time_of(Path(max(names))) + timedelta(microseconds=1))
         return time.isoformat(timespec="microseconds")
+
+
+def trial_lake(home: Path) -> Lake:
+    """The lake of a home's trials: results of its own, and the answers of the home's lake."""
+    return Lake(home / "trials", answers=Lake(home))
 
 
 def new_name(run_id: str, time: datetime | None = None) -> str:

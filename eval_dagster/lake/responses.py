@@ -29,9 +29,11 @@ class ResponseCache:
     """Answers under one model version."""
 
     def __init__(self, lake: Lake, model_version: str) -> None:
-        self._lake = lake
+        self._lake = lake.answers
         self._model_version = model_version
-        self.folder = lake.root / "response_cache" / f"model_version={model_version}"
+        self._lake = lake.answers
+        self._model_version = model_version
+        self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
         """Of the files."""
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:

@@ -26,7 +26,7 @@ _MOST_TRACKED_SAMPLES = 1000
 
 
 def materialize_metrics(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:
-    """Make the metrics of an eval current and see that MLflow has them.
+    """Make the metrics of an eval current and see that MLflow has them, unless they are of a trial.
 
     MLflow being out of reach is a warning, not a failure: the lake keeps the result, and the next materialization tries again.
 
@@ -42,11 +42,12 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
         return _result(project, eval_name, model, current, cached=True, warnings=warnings)
     rows = metric_rows(project.task(eval_name), read_rows(scores.path))
     key = stable_hash([eval_name, model, scores.info.inputs, scores.info.version, _content_version(rows)])
+    mlflow_run = None
     try:
-        mlflow_run = project.tracker.log(_tracked(project, eval_name, model, scores, rows, key, run_id))
+        if not project.lake.is_trial:
+            mlflow_run = project.tracker.log(_tracked(project, eval_name, model, scores, rows, key, run_id))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
-        mlflow_run = None
     current = _write(project, eval_name, model, rows, scores, fingerprint, mlflow_run, run_id)
     return _result(project, eval_name, model, current, cached=False, warnings=warnings)
 
@@ -60,6 +61,8 @@ def _require_scores(project: Project, eval_name: str, model: str) -> LakeFile:
 
 
 def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> bool:
+    if project.lake.is_trial:  # which MLflow does not have
+        return True
     run = current.info.inputs.get("mlflow_run")
     try:
         return run is not None and project.tracker.exists(run)

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.e2e
 
 CONFIG = """
     models:
-      a: {backend: scripted, default: " 7"}
-      b: {backend: scripted, default: " 8"}
+      a: {{backend: scripted, default: " 7"}}
+      b: {{backend: scripted, default: " 8"}}
     evals:
-      sums: {task: arithmetic, num_fewshot: 1, limit: 5}
-      capitals: {task: capitals, limit: 5}
-      names: {task: capitals_completion, limit: 5}
+      sums: {{task: arithmetic, num_fewshot: 1, limit: {limit}}}
+      capitals: {{task: capitals, limit: {limit}}}
+      names: {{task: capitals_completion, limit: {limit}}}
 """
 PARTITIONS = [(name, model) for name in ("sums", "capitals", "names") for model in ("a", "b")]
 ROUNDS = (6, 9)
@@ -30,6 +30,10 @@ CONSISTENT = """
     ) as s
     full join (select * from metrics where subject is null and aggregation != 'macro') as m using (eval, model, metric)
 """
+
+
+def _configure(folder: Path, *, limit: int) -> None:
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG.format(limit=limit)))
 
 
 def _start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
@@ -51,7 +55,7 @@ def _answers(connection: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
 
 @pytest.mark.timeout(400)
 def test_six_writers_and_open_readers_do_not_disturb_each_other(tmp_path: Path) -> None:
-    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    _configure(tmp_path, limit=5)
     first = _start(tmp_path)
     output, _ = first.communicate(timeout=120)
     assert first.returncode == 0, output
@@ -61,7 +65,8 @@ def test_six_writers_and_open_readers_do_not_disturb_each_other(tmp_path: Path) 
     with duckdb.connect(catalog, read_only=True) as session:
         opened = _answers(session)
         for limit in ROUNDS:
-            writers = [_start(tmp_path, "--eval", name, "--model", model, "--limit", str(limit)) for name, model in PARTITIONS]
+            _configure(tmp_path, limit=limit)
+            writers = [_start(tmp_path, "--eval", name, "--model", model) for name, model in PARTITIONS]
             while any(writer.poll() is None for writer in writers):
                 assert _answers(session) == opened, "an open session must keep seeing what it opened"
                 queries += _read_in_another_process(catalog)

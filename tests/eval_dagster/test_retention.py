@@ -22,7 +22,7 @@ from eval_dagster.gate.points import history
 from eval_dagster.gate.results import past_results, write_result
 from eval_dagster.lake import files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
-from eval_dagster.lake.files import time_of
+from eval_dagster.lake.files import time_of, trial_lake
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
@@ -444,3 +444,33 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     wrong = gc("--keep", "ninety")
     assert wrong.returncode == 2
     assert "found --keep 'ninety'; expected an age in days (90d)" in wrong.stderr
+
+
+def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    home.evaluate(wrong=[])
+    trial = home.project().trial(3)
+
+    def try_it(ago: timedelta) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "datetime", Clock)
+            patch.setattr(Clock, "back", ago)
+            list(evaluate(trial, [("words", "one")], stages=set(STAGES), run_id="trial", reporter=SilentReporter()))
+
+    def going(keep: Keep) -> list[Path]:
+        found = plan(home.project(), Policy(keep=keep, catalogs=NO_CATALOGS))
+        return [each.path for each in found.files if each.what == retention.TRIALS]
+
+    try_it(timedelta(days=100))
+    paths = [path for path in trial.lake.root.rglob("*.parquet") if "attempts" not in path.parts]
+    assert len(paths) == 5
+    assert sorted(going(DAYS_90)) == sorted(going(Keep(count=10))) == sorted(paths)
+    assert going(Keep(age=timedelta(days=101))) == []
+    answers = home.count("response_cache")
+    prune(home.project(), Policy(keep=DAYS_90, catalogs=NO_CATALOGS))
+    assert not [path for path in paths if path.exists()]
+    assert read_rows(trial_lake(home.home), "select * from leaderboard") == []
+    assert home.count("response_cache") == answers
+    assert len(read_rows(home.project().lake, "select * from leaderboard")) == 2
+    try_it(timedelta(hours=2))
+    assert going(DAYS_90) == going(Keep(count=1)) == []

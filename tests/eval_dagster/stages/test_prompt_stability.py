@@ -70,7 +70,8 @@ def render(open_project: Callable[..., Project], write: Callable[[str, str], Pat
 
     def render_it(task: str, strategy: str, *, subjects: tuple[str, ...] = SUBJECTS, more: str = "", limit: int | None = None) -> Prompts:
         write("rivers.py", TASK.format(subjects=list(subjects)))
-        project = open_project(CONFIG.format(task=task, strategy=strategy, more=more)).limited(limit)
+        project = open_project(CONFIG.format(task=task, strategy=strategy, more=more))
+        project = project if limit is None else project.trial(limit)
         materialize_snapshot(project, "rivers", "test")
         result = materialize_prompts(project, "rivers", "scripted", "test")
         assert not result.cached
