@@ -148,7 +148,8 @@ class EvalConfig(Section):
 
     task: str
     """A name of the registry, or `path/to/file.py:Class`."""
-    num_fewshot: Integer = Field(default=0, ge=0)
+    num_fewshot: Integer | None = Field(default=None, ge=0)
+    """Examples before each question; the task's customary number where not given."""
     fewshot_strategy: Literal["random", "first", "balanced"] | None = None
     """How few-shot examples are drawn; the task's own way where not given."""
     subjects: tuple[str, ...] | None = Field(default=None, min_length=1)

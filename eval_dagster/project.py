@@ -119,6 +119,11 @@ class Project:
         """The subjects an eval asks for."""
         return select_subjects(self.task(eval_name), self.eval(eval_name).subjects)
 
+    def num_fewshot(self, eval_name: str) -> int:
+        """The examples that stand before each question of an eval: its own number, else the task's customary one."""
+        own = self.eval(eval_name).num_fewshot
+        return self.task(eval_name).customary().num_fewshot if own is None else own
+
     def handle(self, model: str) -> ModelHandle:
         """The model, not loaded."""
         if model not in self._handles:
@@ -153,7 +158,7 @@ class Project:
         problems: dict[str, EvalDagsterError] = {}
         for name in evals:
             try:
-                self.reader.check(self.task(name), self.subjects(name), fewshot=self.eval(name).num_fewshot > 0)
+                self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
             except UsageError as error:
                 problems[f"eval {name}"] = error
         for name in models:

@@ -41,6 +41,7 @@ class ARCEasyMC(_ARC):
 
     NAME = "ARC Easy (multiple choice)"
     TASK_STYLER = MCStyle(space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class ARCEasyBPB(_ARC):
@@ -48,6 +49,7 @@ class ARCEasyBPB(_ARC):
 
     NAME = "ARC Easy (bits per byte)"
     TASK_STYLER = BPBStyle()
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class ARCEasyIDK(IDKMixin, ARCEasyMC):
@@ -64,6 +66,7 @@ class ARCChallenge(_ARC):
 
     NAME = "ARC Challenge"
     TASK_STYLER = ClozeStyle()
+    NUM_FEWSHOT = 25  # Open LLM Leaderboard; Llama 3's evaluation details
     METRICS = (AccuracyNormLoglikelihood, AccuracyLoglikelihood)
     SUBJECTS = ("ARC-Challenge",)
 

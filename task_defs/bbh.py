@@ -56,6 +56,7 @@ class BBH(BaseTask[str]):
     DATASET_REVISION = "982bb89fd79532a8ac676a61fc42eb1aeec63f99"
     SAMPLE_SPLIT = "test"
     FEWSHOT_SPLIT: ClassVar[str | None] = "test"
+    NUM_FEWSHOT = 3  # Suzgun et al. 2022; lm-eval
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (ExactMatch,)
     HEADLINE_AGGREGATION = "macro"
@@ -83,6 +84,7 @@ class BBHCoT(BBH):
 
     NAME = "BBH (chain of thought)"
     FEWSHOT_SPLIT = None
+    NUM_FEWSHOT = 0  # its rows hold no reasoning
     STOP_SEQUENCES = ("Q:",)
     MAX_TOKENS = 1024
 

@@ -42,6 +42,7 @@ class BoolQMC(_BoolQ):
 
     NAME = "BoolQ (multiple choice)"
     TASK_STYLER = MCStyle(question_prefix="", space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
     def _get_choices(self, item: Row) -> list[str]:  # noqa: ARG002 - the same for all rows
         return ["yes", "no"]

@@ -14,6 +14,7 @@ class _CommonsenseQA(BaseTask[str]):
     DATASET_REVISION = "94630fe30dad47192a8546eb75f094926d47e155"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
     SUBJECTS = ("default",)
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/tau/commonsense_qa (MIT)"
@@ -33,6 +34,7 @@ class CommonsenseQA(_CommonsenseQA):
 
     NAME = "CommonsenseQA"
     TASK_STYLER = MCStyle()
+    NUM_FEWSHOT = 7  # Llama 3's evaluation details
     METRICS = (AccuracyLoglikelihood,)
 
 

@@ -21,6 +21,7 @@ class DROP(BaseTask[str]):
     DATASET_REVISION = "619386fc7ffe6dace3cc6d3483c69b164ebf6bf3"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 3  # Llama 3's evaluation details
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (DropF1, DropExactMatch)
     SUBJECTS = ("default",)
@@ -59,6 +60,7 @@ class DROPChoice(BaseTask[str]):
     DATASET_REVISION = "33191ccb7014f77bc6dc3f59792acd43f658eb06"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "validation"
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
     TASK_STYLER: ClassVar[TaskStyler | None] = MCStyle(question_prefix="", space_prefixed_labels=True)
     SUBJECTS = ("default",)
     CLUSTER_FIELD = "passage_original"

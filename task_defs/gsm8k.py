@@ -20,6 +20,7 @@ class GSM8K(BaseTask[str]):
     DATASET_REVISION = "740312add88f781978c0658806c59bc2815b9866"
     SAMPLE_SPLIT = "test"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 5  # lm-eval
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (ExactNumber,)
     SUBJECTS = ("main",)
@@ -45,6 +46,7 @@ class GSM8KCoT(GSM8K):
     """
 
     NAME = "GSM8K (chain of thought)"
+    NUM_FEWSHOT = 8  # Wei et al. 2022; lm-eval
     STOP_SEQUENCES = ("Q:",)
     MAX_TOKENS = 512
 

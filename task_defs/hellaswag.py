@@ -47,6 +47,7 @@ class HellaSwagBPB(_HellaSwag):
 
     NAME = "HellaSwag (bits per byte)"
     TASK_STYLER = BPBStyle(question_prefix="", cue_text="", trailing_newline=False)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class HellaSwagMC(_HellaSwag):
@@ -54,6 +55,7 @@ class HellaSwagMC(_HellaSwag):
 
     NAME = "HellaSwag (multiple choice)"
     TASK_STYLER = MCStyle(question_prefix="", space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
     def _get_raw_question(self, item: Row) -> str:
         return f"{super()._get_raw_question(item)}\nChoose the best continuation:"

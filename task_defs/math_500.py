@@ -42,6 +42,7 @@ class MinervaMath500(Math500):
 
     NAME = "MATH-500 (Minerva)"
     FEWSHOT_SPLIT = "test"
+    NUM_FEWSHOT = 4  # Lewkowycz et al. 2022; lm-eval
     STOP_SEQUENCES = ("Problem:",)
     MAX_TOKENS = 1024
 

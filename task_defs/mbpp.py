@@ -23,6 +23,7 @@ class MBPP(BaseTask[str]):
     SAMPLE_SPLIT = "test"
     FEWSHOT_SPLIT = "prompt"
     FEWSHOT_STRATEGY = "first"
+    NUM_FEWSHOT = 3  # Austin et al. 2021; lm-eval
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (CodeExecutionPassAtOne,)
     SUBJECTS = ("full",)

@@ -30,6 +30,8 @@ class _MMLU(BaseTask[str]):
     DATASET_REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
     SAMPLE_SPLIT = "test"
     FEWSHOT_SPLIT: ClassVar[str | None] = "dev"
+    NUM_FEWSHOT = 5  # Hendrycks et al. 2020
+    FEWSHOT_STRATEGY = "first"  # dev holds the five of the paper, in their order
     SUBJECTS = tuple(_SUBJECTS.split())
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/cais/mmlu (MIT)"
@@ -101,6 +103,7 @@ class MMLUCoT(_MMLU):
 
     NAME = "MMLU (chain of thought)"
     FEWSHOT_SPLIT = None
+    NUM_FEWSHOT = 0  # its rows hold no reasoning
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (ChoiceLetter,)
     STOP_SEQUENCES = ("Question:",)

@@ -22,6 +22,7 @@ class _MMLUPro(BaseTask[str]):
     SAMPLE_SPLIT = "test"
     FEWSHOT_SPLIT = "validation"
     FEWSHOT_STRATEGY = "first"
+    NUM_FEWSHOT = 5  # Wang et al. 2024; lm-eval
     SUBJECT_FIELD = "category"
     SUBJECTS = tuple(_FIELDS.split(", "))
     LANGUAGE = "en"

@@ -19,6 +19,7 @@ class NQOpen(BaseTask[str]):
     DATASET_REVISION = "5dd9790a83002ad084ddeb7c420dc716852c6f28"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 5  # Llama 2 (Touvron et al. 2023, arXiv:2307.09288)
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (NormalizedExactMatch, F1)
     SUBJECTS = ("nq_open",)
@@ -48,6 +49,7 @@ class NQOpenChoice(BaseTask[str]):
     DATASET_REVISION = "a7e553744f28cb673bf25b734513c41e3f413840"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "validation"
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
     TASK_STYLER: ClassVar[TaskStyler | None] = MCStyle(space_prefixed_labels=True)
     SUBJECTS = ("default",)
     LANGUAGE = "en"

@@ -44,6 +44,7 @@ class OpenBookQAMC(_OpenBookQA):
 
     NAME = "OpenBookQA (multiple choice)"
     TASK_STYLER = MCStyle(space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class OpenBookQABPB(_OpenBookQA):
@@ -51,6 +52,7 @@ class OpenBookQABPB(_OpenBookQA):
 
     NAME = "OpenBookQA (bits per byte)"
     TASK_STYLER = BPBStyle(question_prefix="", cue_text="", trailing_newline=False)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class OpenBookQAIDK(IDKMixin, OpenBookQAMC):

@@ -41,6 +41,7 @@ class PIQAMC(_PIQA):
 
     NAME = "PIQA (multiple choice)"
     TASK_STYLER = MCStyle(question_prefix="Goal: ", space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class PIQABPB(_PIQA):
@@ -48,6 +49,7 @@ class PIQABPB(_PIQA):
 
     NAME = "PIQA (bits per byte)"
     TASK_STYLER = BPBStyle()
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class PIQAIDK(IDKMixin, PIQAMC):

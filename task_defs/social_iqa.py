@@ -46,6 +46,7 @@ class SocialIQaMC(_SocialIQa):
 
     NAME = "Social IQa (multiple choice)"
     TASK_STYLER = MCStyle(space_prefixed_labels=True)
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class SocialIQaBPB(_SocialIQa):
@@ -53,6 +54,7 @@ class SocialIQaBPB(_SocialIQa):
 
     NAME = "Social IQa (bits per byte)"
     TASK_STYLER = BPBStyle(question_prefix="Q: ", cue_text="A:")
+    NUM_FEWSHOT = 5  # as OLMES asks (Gu et al. 2024, arXiv:2406.08446)
 
 
 class SocialIQaIDK(IDKMixin, SocialIQaMC):

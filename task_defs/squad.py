@@ -20,6 +20,7 @@ class SQuAD(BaseTask[str]):
     DATASET_REVISION = "7b6d24c440a36b6815f21b70d25016731768db1f"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 1  # Llama 3's evaluation details
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS: ClassVar[Sequence[type[BaseMetric]]] = (F1, NormalizedExactMatch)
     SUBJECTS = ("plain_text",)

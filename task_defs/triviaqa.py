@@ -17,6 +17,7 @@ class TriviaQA(BaseTask[str]):
     DATASET_REVISION = "0f7faf33a3908546c6fd5b73a660e0f8ff173c2f"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 5  # Llama 3's evaluation details
     RESPONSE_TYPE = ResponseType.COMPLETION
     METRICS = (NormalizedExactMatch, F1)
     SUBJECTS = ("rc.nocontext",)

@@ -14,6 +14,7 @@ class _WinoGrande(BaseTask[str]):
     DATASET_REVISION = "01e74176c63542e6b0bcb004dcdea22d94fb67b5"
     SAMPLE_SPLIT = "validation"
     FEWSHOT_SPLIT = "train"
+    NUM_FEWSHOT = 5  # Open LLM Leaderboard; Llama 3's evaluation details; OLMES
     SUBJECTS = ("winogrande_xl",)
     LANGUAGE = "en"
     SOURCE = "https://huggingface.co/datasets/allenai/winogrande (CC-BY)"

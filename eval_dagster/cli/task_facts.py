@@ -28,7 +28,7 @@ def dataset(task: TaskClass) -> str:
 
 def fewshot(task: TaskClass) -> str:
     """How many examples there are unless the eval says otherwise, and how they are drawn."""
-    default = task().num_fewshot
+    default = task.customary().num_fewshot
     if task.FEWSHOT_SPLIT is None:
         return str(default)
     return f"{default}, {task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
@@ -38,7 +38,7 @@ def text_length(task: TaskClass) -> str | None:
     """How long a generated text may be; nothing for a task that asks for none."""
     if not any(response_kind(metric) is Completion for metric in task.METRICS):
         return None
-    most = task().max_tokens
+    most = task.customary().max_tokens
     if most is None:
         return "no maximum of the task's: the model's generation.max_tokens, else what its context holds after the prompt"
     return f"at most {most} tokens, fewer where the model's generation.max_tokens is lower"

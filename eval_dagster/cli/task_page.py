@@ -46,6 +46,7 @@ class _Rendering:
 
     task: BaseTask[Any]
     settings: EvalConfig
+    shots: int
     formatter: Formatter
     samples: list[Sample]
     pool: FewshotPool
@@ -56,7 +57,7 @@ class _Rendering:
             sample,
             self.pool,
             formatter=self.formatter,
-            num_fewshot=self.settings.num_fewshot,
+            num_fewshot=self.shots,
             seed=self.settings.seed,
             generation=GenerationConfig(),
             strategy=self.settings.fewshot_strategy,
@@ -80,10 +81,9 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat) -> None
     if problem is not None:
         raise problem
     task, settings = _chosen(project, name)
-    if shots is not None:
-        settings = settings.model_copy(update={"num_fewshot": shots})
+    given = settings.num_fewshot if shots is None else shots
     _print_facts(name, task)
-    rendering = _read(project, task, settings, prompt_format)
+    rendering = _read(project, task, settings, task.customary().num_fewshot if given is None else given, prompt_format)
     asked = ((sample, rendering.prompts(sample)) for sample in rendering.samples)
     sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
     if sample is None:
@@ -91,7 +91,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat) -> None
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
-        print_prompt(prompt, f"{place_of(sample)}{which} · {prompt_format} · {_counted(settings.num_fewshot, 'shot')}")
+        print_prompt(prompt, f"{place_of(sample)}{which} · {prompt_format} · {_counted(rendering.shots, 'shot')}")
     _print_checks(rendering, project)
 
 
@@ -106,19 +106,20 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
             "written path/to/file.py:Class, the path relative to the folder of evals.yaml"
         )
     task = project.named_task(name)
-    return task, EvalConfig(task=name, num_fewshot=task().num_fewshot)
+    return task, EvalConfig(task=name)
 
 
-def _read(project: Project, task_class: TaskClass, settings: EvalConfig, prompt_format: PromptFormat) -> _Rendering:
+def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, prompt_format: PromptFormat) -> _Rendering:
     """The rows of the first subject."""
-    subject, with_examples = select_subjects(task_class, settings.subjects)[0], settings.num_fewshot > 0
+    subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
-    task = task_class(num_fewshot=settings.num_fewshot)
+    task = task_class(num_fewshot=shots)
     samples = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject)
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
     return _Rendering(
         task=task,
         settings=settings,
+        shots=shots,
         # Scripted, it needs no weights, and marks images by a word.
         formatter=formatter_for(prompt_format, ScriptedHandle("example")),
         samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],

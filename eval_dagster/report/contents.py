@@ -98,7 +98,13 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
         libraries=package_versions(LIBRARIES),
         settings={
-            **{f"eval {name}": project.eval(name).model_dump(mode="json", exclude_defaults=True) for name in evals},
+            **{
+                f"eval {name}": {
+                    **project.eval(name).model_dump(mode="json", exclude_defaults=True),
+                    "num_fewshot": project.num_fewshot(name),
+                }
+                for name in evals
+            },
             **{f"model {name}": project.model(name).model_dump(mode="json", exclude_defaults=True) for name in models},
         },
     )

@@ -139,6 +139,7 @@ def _tracked(
     snapshot = project.lake.require("samples", "dataset_snapshot", eval_name)
     params = {
         **{f"eval.{name}": value for name, value in project.eval(eval_name).model_dump(mode="json").items()},
+        "eval.num_fewshot": project.num_fewshot(eval_name),
         **{f"model.{name}": value for name, value in project.model(model).model_dump(mode="json").items()},
         **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics")},
         **{f"version.metric.{name}": version for name, version in metric_versions(task).items()},

@@ -47,11 +47,12 @@ def materialize_prompts(project: Project, eval_name: str, model: str, run_id: st
 def render_eval(project: Project, eval_name: str, model: str, formatter: Formatter, most: int | None = None) -> list[RenderedPrompt]:
     """Render the samples of an eval that its limit admits (and of these at `most` so many) from the current snapshot."""
     settings, task_class = project.eval(eval_name), project.task(eval_name)
-    task = task_class(num_fewshot=settings.num_fewshot)
+    num_fewshot = project.num_fewshot(eval_name)
+    task = task_class(num_fewshot=num_fewshot)
     generation = project.model(model).generation
     _, samples = read_samples(project, eval_name)
     pools: dict[str, list[Sample]] = defaultdict(list)
-    if settings.num_fewshot:
+    if num_fewshot:
         for sample in samples:
             if sample.split == task_class.FEWSHOT_SPLIT:
                 pools[sample.subject].append(sample)
@@ -64,7 +65,7 @@ def render_eval(project: Project, eval_name: str, model: str, formatter: Formatt
                 sample,
                 drawn_from.get(sample.subject),
                 formatter=formatter,
-                num_fewshot=settings.num_fewshot,
+                num_fewshot=num_fewshot,
                 seed=settings.seed,
                 generation=generation,
                 strategy=settings.fewshot_strategy,
@@ -88,7 +89,7 @@ def _fingerprint(project: Project, eval_name: str, model: str, snapshot: LakeFil
         {
             "samples": snapshot.info.version,
             "code": [code_version(project.task(eval_name), rendering, formatters), module_version(sys.modules[__name__])],
-            "settings": settings.model_dump(mode="json", exclude={"subjects"}),
+            "settings": {**settings.model_dump(mode="json", exclude={"subjects"}), "num_fewshot": project.num_fewshot(eval_name)},
             "formatter": formatter.version(),
             "generation": project.model(model).generation.model_dump(mode="json"),
         }
@@ -113,7 +114,7 @@ def _write(
             for p in prompts
         ]
     )
-    num_fewshot = project.eval(eval_name).num_fewshot
+    num_fewshot = project.num_fewshot(eval_name)
     rows = [_row(eval_name, model, prompt, num_fewshot, version) for prompt in prompts]
     info = FileInfo(
         fingerprint=fingerprint,

@@ -171,7 +171,7 @@ def statistic_names(metric: type[CorpusMetric]) -> list[str]:
 
 def _score_rows(project: Project, eval_name: str, model: str, prompts: LakeFile, outputs: LakeFile) -> Iterator[dict[str, Any]]:
     task_class = project.task(eval_name)
-    task = task_class(num_fewshot=project.eval(eval_name).num_fewshot)
+    task = task_class(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)[1]}
     clusters = _clusters(task_class, samples, eval_name)
     responses = {row["sample_id"]: row for row in read_rows(outputs.path)}

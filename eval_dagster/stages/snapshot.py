@@ -25,9 +25,8 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         DatasetNotFoundError: The dataset is not there.
         LakeError: The current file is damaged.
     """
-    settings, task = project.eval(eval_name), project.task(eval_name)
-    subjects = project.subjects(eval_name)
-    fewshot = settings.num_fewshot > 0
+    task, subjects = project.task(eval_name), project.subjects(eval_name)
+    fewshot = project.num_fewshot(eval_name) > 0
     with project.lake.lock(f"snapshot-{eval_name}"):
         stamp = project.reader.stamp(task, subjects, fewshot=fewshot)
         names = [subject_name(subject) for subject in subjects]
@@ -44,11 +43,11 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
 
 
 def _read(project: Project, eval_name: str) -> list[Sample]:
-    settings, task_class = project.eval(eval_name), project.task(eval_name)
-    task = task_class(num_fewshot=settings.num_fewshot)
+    task_class, num_fewshot = project.task(eval_name), project.num_fewshot(eval_name)
+    task = task_class(num_fewshot=num_fewshot)
     samples: list[Sample] = []
     for subject in project.subjects(eval_name):
-        rows = project.reader.read(task, subject, fewshot=settings.num_fewshot > 0)
+        rows = project.reader.read(task, subject, fewshot=num_fewshot > 0)
         if not rows.get(task_class.SAMPLE_SPLIT):
             raise DataError(
                 f"eval {eval_name}: the split {task_class.SAMPLE_SPLIT!r} of {task_class.DATASET_PATH} "

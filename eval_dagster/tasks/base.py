@@ -6,8 +6,9 @@ The hooks bear the names of Aleph Alpha's eval-framework, so that a benchmark wr
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from inspect import Parameter, signature
 from random import Random
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric
@@ -45,6 +46,8 @@ class BaseTask(Generic[SubjectType]):
     """The split that is evaluated."""
     FEWSHOT_SPLIT: ClassVar[str | None] = None
     """The split that few-shot examples are drawn from; may be the evaluated one."""
+    NUM_FEWSHOT: ClassVar[int] = 0
+    """Examples with which results of this benchmark are customarily reported; used unless the eval says otherwise."""
     FEWSHOT_STRATEGY: ClassVar[FewshotStrategy] = "random"
     """How they are drawn, unless the eval says otherwise: `random` (seeded by the sample), `first` (of their split) or `balanced`
     (the classes of `_get_fewshot_class` in turn)."""
@@ -90,8 +93,8 @@ class BaseTask(Generic[SubjectType]):
         if own.get("HF_REVISION") and "DATASET_REVISION" not in own:
             cls.DATASET_REVISION = own["HF_REVISION"]
 
-    def __init__(self, num_fewshot: int = 0) -> None:
-        self.num_fewshot = num_fewshot
+    def __init__(self, num_fewshot: int | None = None) -> None:
+        self.num_fewshot = self.NUM_FEWSHOT if num_fewshot is None else num_fewshot
         self.stop_sequences: list[str] | None = list(self.STOP_SEQUENCES)
         self.max_tokens: int | None = self.MAX_TOKENS
         self.dataset: Mapping[str, Sequence[Row]] = {}
@@ -102,6 +105,12 @@ class BaseTask(Generic[SubjectType]):
         """Set by the pipeline: draws `num_fewshot` examples for a row by the eval's strategy."""
         self.examples_used: list[Row] = []
         """The examples of the prompt that was made last."""
+
+    @classmethod
+    def customary(cls) -> Self:
+        """The task with its customary number of examples: `NUM_FEWSHOT`, or what the default of its own `__init__` says."""
+        given = signature(cls).parameters.get("num_fewshot")
+        return cls(num_fewshot=cls.NUM_FEWSHOT) if given is not None and given.default is Parameter.empty else cls()
 
     # ---- data
 

@@ -79,6 +79,11 @@ def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
             yield f"has the {name} {value!r}; expected a list"
         elif not value and name in _NOT_EMPTY:
             yield f"has an empty {name}; name at least one"
+    shots: object = task.NUM_FEWSHOT
+    if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
+        yield f"has the NUM_FEWSHOT {shots!r}; expected a whole number of examples, 0 or more"
+    elif shots and task.FEWSHOT_SPLIT is None and task._sample_fewshot_examples is BaseTask._sample_fewshot_examples:
+        yield f"has the NUM_FEWSHOT {shots} and no FEWSHOT_SPLIT; name the split that its examples are drawn from"
 
 
 def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:

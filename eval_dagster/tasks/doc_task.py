@@ -171,6 +171,7 @@ def doc_task(
     sample_split: str,
     metrics: Sequence[type[BaseMetric]],
     fewshot_split: str | None = None,
+    num_fewshot: int = 0,
     fewshot_strategy: FewshotStrategy = "random",
     subjects: Sequence[Any] = ("default",),
     cluster_field: str | None = None,
@@ -193,6 +194,7 @@ def doc_task(
         sample_split: The split that is evaluated.
         metrics: What measures it; the first is the headline.
         fewshot_split: The split that few-shot examples are drawn from.
+        num_fewshot: How many there customarily are, as `BaseTask.NUM_FEWSHOT`.
         fewshot_strategy: How they are drawn, unless the eval says otherwise.
         subjects: The dataset's configurations.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
@@ -223,6 +225,7 @@ def doc_task(
             "DATA_FILES": data_files,
             "SAMPLE_SPLIT": sample_split,
             "FEWSHOT_SPLIT": fewshot_split,
+            "NUM_FEWSHOT": num_fewshot,
             "FEWSHOT_STRATEGY": fewshot_strategy,
             "SUBJECTS": subjects,
             "CLUSTER_FIELD": cluster_field,

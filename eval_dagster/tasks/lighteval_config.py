@@ -25,7 +25,7 @@ class LightevalTaskConfig:
     """A benchmark as lighteval 0.13 describes one: evals.yaml says `task: path/to/file.py:<variable>`, or gives the `name` of an element
     of the file's `TASKS_TABLE`.
 
-    Few-shot count and seed are the eval's own. The metrics are classes of `eval_dagster.metrics`. What is accepted and not used:
+    The seed is the eval's own. The metrics are classes of `eval_dagster.metrics`. What is accepted and not used:
     `solver`, `scorer`, `sample_fields`, `sample_to_fewshot` and `filter`, which are for another engine; `original_num_docs` and
     `effective_num_docs`, which lighteval sets itself; `version`, since the code's own version counts.
     """
@@ -66,6 +66,7 @@ class LightevalTaskConfig:
     effective_num_docs: int = -1
     must_remove_duplicate_docs: bool = False
     num_fewshots: int = 0
+    """Examples before each question, unless the eval says otherwise."""
     version: int = 0
 
     def task_class(self, class_name: str, module: str) -> "type[LightevalTask]":
@@ -88,6 +89,7 @@ class LightevalTaskConfig:
             "DATASET_REVISION": self.hf_revision,
             "SAMPLE_SPLIT": self.evaluation_splits[0],
             "FEWSHOT_SPLIT": self.few_shots_split or self._default_fewshot_split(),
+            "NUM_FEWSHOT": self.num_fewshots,
             "FEWSHOT_STRATEGY": _STRATEGIES[self.few_shots_select],
             "SUBJECTS": [self.hf_subset or "default"],
             "METRICS": list(self.metrics),
@@ -108,8 +110,6 @@ class LightevalTaskConfig:
         if self.few_shots_select not in _STRATEGIES:
             known = ", ".join(name for name in _STRATEGIES if name)
             problems.append(f"has the few_shots_select {self.few_shots_select!r}; expected one of: {known}")
-        if self.num_fewshots:
-            problems.append(f"has num_fewshots {self.num_fewshots}; expected 0: the eval says how many, by num_fewshot in evals.yaml")
         if self.must_remove_duplicate_docs:
             problems.append("has must_remove_duplicate_docs, which is not supported; remove the rows by hf_filter")
         return problems

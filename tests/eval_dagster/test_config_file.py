@@ -108,7 +108,7 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
     [
         ("num_fewshot: 5", "num_fewshot: five", "15: evals.mmlu.num_fewshot: found 'five'; expected an integer of at least 0"),
         ("num_fewshot: 5", "num_fewshot: -1", "15: evals.mmlu.num_fewshot: found -1; expected an integer of at least 0"),
-        ("num_fewshot: 5", "num_fewshot:", "15: evals.mmlu.num_fewshot: found nothing; expected an integer of at least 0"),
+        ("num_fewshot: 5", "seed:", "15: evals.mmlu.seed: found nothing; expected an integer"),
         ("limit: 100", "limit: yes", "16: evals.mmlu.limit: found yes; expected an integer of at least 1"),
         ("limit: 100", "limit: [1]", "16: evals.mmlu.limit: found a list; expected an integer of at least 1"),
         ("limit: 100", "subjects: 5", "16: evals.mmlu.subjects: found 5; expected a list of texts, at least one"),

@@ -21,6 +21,7 @@ EVALS = """
       sums: {task: "quizzes/mine.py:Sums", num_fewshot: 2, subjects: [multiplication]}
       capitals: {task: capitals, num_fewshot: 2}
       words: {task: gsm8k, num_fewshot: 1}
+      customary: {task: gsm8k}
 """
 TASK_FILE = '''
     from dataclasses import replace
@@ -107,7 +108,7 @@ def test_the_list_has_the_registry_and_the_tasks_named_by_file(capsys: pytest.Ca
     names = [line.split()[0] for line in lines if line and not line.startswith(" ")]
     assert names[2 : len(TASKS) + 3] == [*TASKS, "quizzes/mine.py:Sums"]
     mmlu = next(index for index, line in enumerate(lines) if line.startswith("mmlu "))
-    assert lines[mmlu].split()[1:] == ["loglikelihoods", "0,", "random", "of", "dev", "accuracy"]
+    assert lines[mmlu].split()[1:] == ["loglikelihoods", "5,", "first", "of", "dev", "accuracy"]
     assert lines[mmlu + 1].strip() == f"cais/mmlu@{TASKS['mmlu'].DATASET_REVISION:.8} · 57 subjects · en · MIT"
 
 
@@ -213,7 +214,10 @@ def test_a_mirror_is_read(folder: Path, shown: Callable[..., str], monkeypatch: 
         row = '{"question": "How many in %s?", "answer": "One and one.\\n#### 2"}'
         (mirror / f"{split}.jsonl").write_text((row % split).replace("\n", "\\n") + "\n")
     monkeypatch.setenv("EVAL_DAGSTER_DATASETS", str(folder / "mirror"))
+    with pytest.raises(DataError, match=r"has 1 distinct few-shot examples .* expected 5"):
+        show_task("customary", None, PromptFormat.PLAIN)
     page = shown("words")
+    assert "few-shot 5, random of train" in page
     assert "Question: How many in train? Answer: One and one. #### 2 Question: How many in test? Answer: ends with" in page
 
 

@@ -59,6 +59,9 @@ def test_a_complete_task_is_accepted(headline: type[BaseMetric] | None) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
+        ({"NUM_FEWSHOT": -1}, "has the NUM_FEWSHOT -1; expected a whole number of examples, 0 or more"),
+        ({"NUM_FEWSHOT": "5"}, "has the NUM_FEWSHOT '5'; expected a whole number"),
+        ({"NUM_FEWSHOT": 5}, "has the NUM_FEWSHOT 5 and no FEWSHOT_SPLIT; name the split"),
         (
             {"RESPONSE_TYPE": "completion"},
             "has the RESPONSE_TYPE 'completion'; expected ResponseType.COMPLETION, ResponseType.LOGLIKELIHOODS or ResponseType.PERPLEXITY "

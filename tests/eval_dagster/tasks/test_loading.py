@@ -254,10 +254,12 @@ def test_every_setting_of_a_configuration() -> None:
         generation_grammar={"type": "regex", "value": "a|b"},
         stop_sequence=["."],
         num_samples=[1, 4],
+        num_fewshots=3,
         version=3,
     )
     assert (task.DATASET_REVISION, list(task.SUBJECTS), task.SAMPLE_SPLIT) == ("0" * 40, ["default"], "dev")
     assert (task.FEWSHOT_SPLIT, task.FEWSHOT_STRATEGY, task.MAX_TOKENS) == ("examples", "first", 7)
+    assert task.customary().num_fewshot == 3
     assert (task.STOP_SEQUENCES, task.NUM_SAMPLES, task.GENERATION_GRAMMAR) == ((".",), 4, {"type": "regex", "value": "a|b"})
     assert doc_of(task) == Doc("Red?", ["rose", "sky"], 0)
     assert task().doc({**ROW, "question": "Blue?"}) is None
@@ -284,7 +286,6 @@ def test_examples_come_from_a_split_that_is_not_evaluated(settings: dict[str, An
         ({"evaluation_splits": ["a", "b"]}, r"'quiz' has the evaluation_splits \['a', 'b'\]; expected a list of one split"),
         ({"evaluation_splits": "x"}, r"has the evaluation_splits 'x'; expected a list of one split"),
         ({"few_shots_select": "best"}, r"has the few_shots_select 'best'; expected one of: balanced, random, random_sampling, "),
-        ({"num_fewshots": 5}, r"has num_fewshots 5; expected 0: the eval says how many, by num_fewshot in evals\.yaml"),
         ({"must_remove_duplicate_docs": True}, r"has must_remove_duplicate_docs, which is not supported; remove the rows by hf_filter"),
     ],
 )
