@@ -1,6 +1,7 @@
 # demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.  ui: Dagster and MLflow on loopback.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
-# goldens: writes the prompts that tests/task_defs compares with anew, to be reviewed as a diff.
+# goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
+# reviewed as a diff.
 PYTHON ?= python3
 # Of the tests; a file of them is the work of one. Many wait for servers and clocks, so three gain even on two cores; the longest come
 # first. Each computes on one core, since those that compute on the same cores wait for each other.
@@ -35,7 +36,7 @@ bench: $(READY) $(BENCH)/.ready
 	@$(BIN)/python tests/benchmarks/bench.py --lm-eval $(BENCH)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
 
 goldens: $(READY)
-	$(BIN)/python -m pytest tests/task_defs/test_formatting.py --update-goldens
+	$(BIN)/python -m pytest tests/task_defs/test_formatting.py tests/eval_dagster/models/test_models_engine_version.py --update-goldens
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -32,7 +32,7 @@ TEMPLATE = """\
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-goldens", action="store_true", help="write the golden prompts of tests/task_defs anew")
+    parser.addoption("--update-goldens", action="store_true", help="write golden prompts anew, and the engines' golden answers")
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,4 @@
-"""What a model is, whatever runs it.
-
-Apart from the handles, of whose versions their code is a part: to tell this must not change what the cache holds answers under.
-"""
+"""What a model is, whatever runs it."""
 
 from pathlib import Path
 

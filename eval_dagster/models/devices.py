@@ -38,6 +38,23 @@ def device_problem(device: str) -> str | None:
     return None
 
 
+def device_kind(device: str) -> tuple[str, ...]:
+    """What a device is, as far as numbers depend on it: `cpu`, or kind, name and architecture of a GPU. Its index is no part of it.
+
+    The kernels that a library chooses differ from one kind of GPU to another, and so does their rounding.
+    """
+    kind, _, index = device.partition(":")
+    if kind == "cpu":
+        return (kind,)
+    import torch
+
+    if kind == "cuda":
+        found = torch.cuda.get_device_properties(int(index or 0))
+        architecture = getattr(found, "gcnArchName", None) if torch.version.hip else f"{found.major}.{found.minor}"
+        return kind, str(found.name), str(architecture)
+    return (kind, str(torch.backends.mps.get_name())) if kind == "mps" else (kind,)
+
+
 @cache
 def _may_have_accelerator() -> bool:
     """Whether torch has to be asked: not where it was built without one, or for CUDA and there is neither device nor driver."""

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from importlib.metadata import version as package_version
@@ -13,9 +12,11 @@ from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.locks import locked
 from eval_dagster.models.checkpoint import layout_problem
 from eval_dagster.models.digests import Digests
-from eval_dagster.versions import module_version
 
 _MAGIC = b"GGUF"
+
+_CONVERSION_VERSION = 1
+"""Raise it with every change of `_convert` after which a weight, the configuration or the tokenizer may differ."""
 
 
 class GGUFCheckpoint:
@@ -81,9 +82,9 @@ class GGUFCheckpoint:
         return file
 
     def _key(self) -> str:
-        # Other packages or other code may dequantise differently, so each combination has a folder of its own.
-        code = module_version(sys.modules[__name__])
-        return f"{self._digests.of(self._file())}-{package_version('transformers')}-{package_version('gguf')}-{code}"
+        # Other packages or another conversion may dequantise differently, so each combination has a folder of its own.
+        packages = f"{package_version('transformers')}-{package_version('gguf')}"
+        return f"{self._digests.of(self._file())}-{packages}-v{_CONVERSION_VERSION}"
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -6,34 +6,30 @@ imported where a tokenizer or weights are loaded, or a device other than the pro
 
 from collections.abc import Sequence
 from functools import cached_property
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval_dagster.config import TransformersModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models import chat_template
-from eval_dagster.models.devices import device_of, device_problem
+from eval_dagster.models.devices import device_kind, device_of, device_problem
 from eval_dagster.models.sources import open_checkpoint
 from eval_dagster.records import Message
-from eval_dagster.versions import module_version, package_versions, stable_hash
+from eval_dagster.versions import code_version, package_versions, stable_hash
 
 if TYPE_CHECKING:
     from eval_dagster.models.transformers_model import LoadedModel
 
-_ENGINE = tuple(
-    f"eval_dagster.models.{name}"
-    for name in (
-        *("grammar", "loading", "logits_processors", "stopping", "tokenization", "transformers_model", "vision"),
-        *("decoding", "generation", "generation_jobs", "padded_generation", "prompt_order", "row_cache", "row_check", "row_network"),
-        *("loglikelihood", "memory", "perplexity", "plain_scoring", "prefix_scoring", "prefix_tree", "scoring", "self_check", "spans"),
-        *("packed_linear", "strip_attention", "tree_attention", "tree_scoring"),
-    )
-)
-"""Modules that can change an output."""
+ENGINE_VERSION = 1
+"""Version of what computes answers: all modules of this folder that a loaded model runs.
 
-_PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
-"""Packages that can change an output."""
+Raise it with every change after which a log-probability, a logit or a text may differ by more than rounding: the cache gives an answer
+again wherever the version of a model is the same. Golden answers fail where numbers moved and this did not. Do not raise it for anything
+else, such as moved code, messages or speed: each rise has every model of every home asked again.
+"""
+
+PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
+"""Packages that can change an answer."""
 
 
 class TransformersHandle:
@@ -50,12 +46,14 @@ class TransformersHandle:
     def check(self) -> None:
         """Raise `ModelNotFoundError` if weights or device are not there; loads nothing."""
         self._checkpoint.check()
-        problem = device_problem(device_of(self._config.device))
-        if problem:
-            raise ModelNotFoundError(f"Model {self._name!r}: {problem}. Set `device: auto` or one that this machine has.")
+        self._device()
 
     def version(self) -> str:
-        """Hash of all that can change an output. The batch size is not in it, nor the generation settings, which each request states."""
+        """Hash of all that can change an output. The batch size is not in it, nor the generation settings, which each request states.
+
+        Raises:
+            ModelNotFoundError: The weights are not there, or the device is not.
+        """
         return stable_hash(
             {
                 "backend": self._config.backend,
@@ -63,9 +61,9 @@ class TransformersHandle:
                 "dtype": self._config.dtype,
                 "max_length": self._config.max_length,
                 "truncate": self._config.truncate,
-                "engine": module_version(*_ENGINE),
-                "packages": package_versions(_PACKAGES),
-                "device": device_of(self._config.device).partition(":")[0],
+                "engine": ENGINE_VERSION,
+                "packages": package_versions(PACKAGES),
+                "device": device_kind(self._device()),
             }
         )
 
@@ -74,8 +72,8 @@ class TransformersHandle:
         return stable_hash(
             {
                 "template": self._checkpoint.template_fingerprint(),
-                "transformers": package_version("transformers"),
-                "code": module_version(chat_template),
+                "packages": package_versions(("jinja2", "transformers")),
+                "code": code_version(chat_template.render),
             }
         )
 
@@ -106,6 +104,13 @@ class TransformersHandle:
 
         self.check()
         return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
+
+    def _device(self) -> str:
+        device = device_of(self._config.device)
+        problem = device_problem(device)
+        if problem:
+            raise ModelNotFoundError(f"Model {self._name!r}: {problem}. Set `device: auto` or one that this machine has.")
+        return device
 
     def _load_tokenizer(self) -> Any:
         if self._tokenizer is None:

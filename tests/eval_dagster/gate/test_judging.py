@@ -92,7 +92,7 @@ def test_what_has_no_better_baseline_is_compared_with_a_trial(nights: Nights) ->
 
 def test_another_engine_under_the_same_model_is_told_from_another_model(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.evaluate()
-    monkeypatch.setattr(scripted, "module_version", lambda *_: "another engine")
+    monkeypatch.setattr(scripted, "ENGINE_VERSION", -1)
     nights.evaluate()
     assert row(nights.judge()).cause == "engine"
     publish(nights.project().lake)

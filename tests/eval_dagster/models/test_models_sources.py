@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
@@ -199,12 +201,52 @@ def test_what_changes_the_version(tmp_path: Path, tiny_folders: dict[str, Path],
     assert len(versions) == 7
 
 
-def test_every_module_that_runs_a_model_is_part_of_the_version() -> None:
-    """Left out are those that prepare prompts and files, batches and counts: none of them changes what a given prompt gives."""
-    others = {"base", "batching", "chat_template", "checkpoint", "devices", "digests", "gguf", "hub", "registry", "scripted"}
-    others |= {"content", "sources", "transformers_handle", "usage"}
-    modules = {path.stem for path in Path(transformers_handle.__file__).parent.glob("[!_]*.py")}
-    assert {name.rpartition(".")[2] for name in transformers_handle._ENGINE} == modules - others
+def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    """What the authors say may change an answer changes it."""
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from eval_dagster.config import FolderSource, TransformersModel\n"
+        "from eval_dagster.models.registry import open_model\n"
+        "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
+        "print(open_model('m', config, folder=Path(), home=Path(sys.argv[2])).version())\n"
+    )
+
+    def version_after(*edits: tuple[str, str, str]) -> str:
+        package = Path(transformers_handle.__file__).parents[1]
+        copied = shutil.copytree(package, tmp_path / "eval_dagster", ignore=shutil.ignore_patterns("__pycache__"))
+        for name, old, new in edits:
+            for file in (copied / "models").glob("*.py") if name == "batching.py" else [copied / "models" / name]:
+                file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+        if any(name == "batching.py" for name, *_ in edits):
+            (copied / "models" / "batching.py").rename(copied / "models" / "batches.py")
+        command = [sys.executable, "-P", "-c", script, str(tiny_folders["llama"]), str(tmp_path / "home")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+        shutil.rmtree(copied)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    base = version_after()
+    assert version_after(("generation.py", "texts are generated in padded batches", "padded batches generate texts")) == base
+    assert version_after(("batching.py", "models.batching", "models.batches")) == base
+    assert version_after(("transformers_handle.py", "ENGINE_VERSION = 1", "ENGINE_VERSION = 1001")) != base
+
+
+def test_another_kind_of_gpu_is_another_version(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str, major: int, device: str = "cuda:1") -> str:
+        card = SimpleNamespace(name=name, major=major, minor=0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+        return open_tiny(device=device).version()
+
+    found = {open_tiny().version(), version("H200", 9), version("A100", 8), version("H200", 8)}
+    assert len(found) == 4
+    assert version("H200", 9) == version("H200", 9, "cuda:0")
+
+
+def test_the_version_on_a_device_that_is_not_there_cannot_be_told(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ModelNotFoundError, match="device 'cuda' is not there"):
+        open_tiny(device="cuda").version()
 
 
 def test_a_version_needs_no_torch_and_is_the_same_with_it(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
