@@ -1,22 +1,18 @@
 """How a suite's gate is told on the command line, and to CI systems."""
 
 import os
-from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from eval_dagster.cli.console import out, print_table, program_name
-from eval_dagster.gate.points import PREVIOUS
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, title, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, incomparable, tone, verdict_line
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
 _NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
 _STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
-_MOST_NAMED = 4
 
 
 def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | None) -> None:
@@ -28,24 +24,16 @@ def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | 
             temporary.replace(path)
 
 
-def print_gate(result: GateResult, *, baseline: str) -> None:
-    """Print what changed against the baseline, what could not be compared and why, and the outcome in a line.
-
-    Args:
-        result: Of the suite.
-        baseline: As the suite names it.
-    """
+def print_gate(result: GateResult) -> None:
+    """Print what changed against the baseline, what could not be compared and why, and the outcome in a line."""
     changed = [*result.with_verdict(Verdict.REGRESSED), *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
-    rows = result.regressions
-    if baseline == PREVIOUS and all(row.materialized_at and not row.baseline for row in rows):
-        out.print(f"Gate      {result.suite}: nothing to compare with yet; a later result will be compared with these {len(rows)}")
-        return
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], markup=False, soft_wrap=True)
-    incomparable = sorted(result.with_verdict(Verdict.NOT_COMPARABLE), key=lambda row: row.reason or "")
-    for reason, alike in groupby(incomparable, key=lambda row: row.reason):
-        out.print(f"          not comparable: {_names(list(alike))}: {reason}", markup=False, soft_wrap=True)
+    if result.is_first:
+        return
+    for each in incomparable(result):
+        out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", markup=False, soft_wrap=True)
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
@@ -60,8 +48,3 @@ def next_command(result: GateResult) -> tuple[str, str] | None:
 
 def _row(row: Regression) -> list[str]:
     return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause(row)]
-
-
-def _names(rows: Sequence[Regression]) -> str:
-    names = ", ".join(title(row) for row in rows[:_MOST_NAMED])
-    return f"{names} and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else names

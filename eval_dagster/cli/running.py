@@ -38,7 +38,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     if not print_leaderboard(project.lake):
         out.print("There is no result yet: nothing that was asked for could be evaluated.")
     if summary.gate is not None:
-        gating.print_gate(summary.gate, baseline=project.suite(summary.gate.suite).baseline)
+        gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
     print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
     if end.is_failed:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.points import PREVIOUS, Point, PointName, parse_time
+from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.lake.files import Lake
 
 
@@ -55,6 +56,6 @@ class Baseline:
         if found is not None:
             return found
         if self.previous:
-            raise LakeError(f"{of_model} has no earlier result of {eval_name} with other data, prompts, model or metric")
+            raise LakeError(NO_EARLIER_RESULT)
         when = "" if self.until is None else f" of {self.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC or before"
         raise LakeError(f"the baseline {self.text!r}: {of_model} has no result of {eval_name}{when}")

@@ -9,6 +9,8 @@ from eval_dagster.paired_suites import Verdict
 
 Severity = Literal["error", "warn"]
 """Whether a regression fails the gate, or is only said."""
+NO_EARLIER_RESULT = "there is no earlier result to compare with; later results are compared with this one"
+"""The reason of a first result. It names neither eval nor model, so that all first results have the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ class Regression:
     """Why it is not comparable."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is a result that has nothing to be compared with because there is none before it."""
+        return self.verdict is Verdict.NOT_COMPARABLE and self.reason == NO_EARLIER_RESULT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,11 @@ class GateResult:
     def with_verdict(self, verdict: Verdict) -> list[Regression]:
         """The rows of one verdict."""
         return [row for row in self.regressions if row.verdict is verdict]
+
+    @property
+    def is_first(self) -> bool:
+        """Whether all rows are first results, as in the first night of a suite."""
+        return bool(self.regressions) and all(row.is_first for row in self.regressions)
 
     @property
     def is_failed(self) -> bool:

@@ -83,7 +83,7 @@ def render(contents: Contents) -> str:
     parts: dict[str, Any] = {
         "regressed": by_verdict[Verdict.REGRESSED],
         "improved": by_verdict[Verdict.IMPROVED],
-        "incomparable": incomparable(result),
+        "incomparable": [] if result.is_first else incomparable(result),
         "compared": [card for verdict in _ORDER for card in by_verdict[verdict]],
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
         "pictures": [
@@ -209,7 +209,9 @@ def _note(standing: Standing) -> str:
 
 def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
     result = contents.result
-    for verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE):
+    if result.is_first:
+        yield {"value": len(result.regressions), "label": "first results", "tone": None}
+    for verdict in () if result.is_first else (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE):
         count = len(result.with_verdict(verdict))
         yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
     if contents.costs:
@@ -229,7 +231,8 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "flips": ("flipped", "Flipped samples"),
         "costs": ("cost", "Cost"),
     }
-    yield from (where for part, where in names.items() if parts[part])
+    first = [] if parts["compared"] else ["leaderboard"]  # where nothing was compared, the page opens with the scores
+    yield from (names[part] for part in dict.fromkeys([*first, *names]) if parts[part])
     yield "versions", "Versions"
 
 

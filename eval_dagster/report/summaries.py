@@ -51,7 +51,7 @@ def markdown(result: GateResult) -> str:
             continue
         lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
         if verdict is Verdict.NOT_COMPARABLE:
-            lines += [f"- **{_inline(each.model)}** ({_inline(each.what)}): {_inline(each.reason)}" for each in incomparable(result)]
+            lines += [f"- **{_inline(each.models)}** ({_inline(each.what)}): {_inline(each.reason)}" for each in incomparable(result)]
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]

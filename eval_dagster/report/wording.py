@@ -1,5 +1,6 @@
 """Verdicts and figures as text, worded alike wherever a gate's result is told."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,8 +42,10 @@ def verdict_line(result: GateResult) -> str:
     total = len(result.regressions)
     if not total:
         return "Nothing to compare: the suite has no results"
+    if result.is_first:
+        return f"First results: nothing to compare with yet; later results are compared with these {total}"
     if len(uncompared) == total:
-        return f"Nothing could be compared: {_reasons(uncompared)}"
+        return f"Nothing could be compared: {_reasons(result)}"
     others = [
         *([f"{len(improved)} improved"] if improved else []),
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
@@ -101,22 +104,28 @@ def figures(row: Regression) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """Results of a model that could not be compared for the same reason."""
+    """Results that could not be compared for the same reason: of the same evals with each of some models."""
 
-    model: str
+    models: str
     what: str
     """Evals, with the metric where it is one alone."""
     reason: str
+    count: int
+    """How many results these are."""
 
 
 def incomparable(result: GateResult) -> list[Incomparable]:
-    """What could not be compared, by model and reason: a model that cannot be loaded is said once."""
-    grouped: dict[tuple[str, str], list[Regression]] = {}
+    """What could not be compared, by reason: a model that cannot be loaded is one entry, and so is a first night."""
+    by_model: dict[tuple[str, str], list[str]] = {}
     for row in result.with_verdict(Verdict.NOT_COMPARABLE):
-        grouped.setdefault((row.model, row.reason or "no reason is known"), []).append(row)
+        what = f"{row.eval} · {row.metric}" if row.metric else row.eval
+        by_model.setdefault((row.reason or "no reason is known", row.model), []).append(what)
+    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (reason, model), names in by_model.items():
+        grouped.setdefault((reason, tuple(names)), []).append(model)
     return [
-        Incomparable(model=model, what=", ".join(f"{row.eval} · {row.metric}" if row.metric else row.eval for row in rows), reason=reason)
-        for (model, reason), rows in grouped.items()
+        Incomparable(models=", ".join(models), what=", ".join(names), reason=reason, count=len(models) * len(names))
+        for (reason, names), models in grouped.items()
     ]
 
 
@@ -163,7 +172,14 @@ def _names_alone(rows: Sequence[Regression]) -> str:
     return named + (f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else "")
 
 
-def _reasons(rows: Sequence[Regression]) -> str:
-    reasons = list(dict.fromkeys(row.reason or "no reason is known" for row in rows))
-    left = len(reasons) - 1
-    return reasons[0].splitlines()[0] + (f" (and {_counted(left, 'other reason')})" if left else "")
+def _reasons(result: GateResult) -> str:
+    """The reasons why nothing could be compared, each with the number of results where there are several."""
+    counts: Counter[str] = Counter()
+    for each in incomparable(result):
+        counts[each.reason.splitlines()[0]] += each.count
+    reasons = [reason for reason, _ in counts.most_common()]
+    if len(reasons) == 1:
+        return reasons[0]
+    named = [f"{_counted(counts[reason], 'result')}: {reason}" for reason in reasons[:_MOST_NAMED]]
+    left = len(reasons) - len(named)
+    return "; ".join(named) + (f" (and {_counted(left, 'other reason')})" if left else "")

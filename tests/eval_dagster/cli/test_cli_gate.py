@@ -68,7 +68,7 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     junit, markdown = folder / "gate.xml", folder / "gate.md"
     first = cli("run", "--suite", "nightly", "--junit", str(junit))
     assert first.returncode == 0, first.stderr
-    assert "nightly: nothing to compare with yet; a later result will be compared with these 4" in first.stdout
+    assert "nightly: First results: nothing to compare with yet; later results are compared with these 4" in first.stdout
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
     assert hook.notices == []
 

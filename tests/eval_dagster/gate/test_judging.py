@@ -8,6 +8,7 @@ from judged_project import Nights, now, row
 from scipy.stats import t as student
 
 from eval_dagster.gate.points import history
+from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.gate.results import current_result, past_results, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
@@ -23,7 +24,7 @@ def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights
     nights.evaluate(wrong=(1,))
     first = nights.judge()
     assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.NOT_COMPARABLE, None)] * 2
-    assert row(first, metric=None).reason == "one has no earlier result of left with other data, prompts, model or metric"
+    assert row(first, metric=None).reason == NO_EARLIER_RESULT
     assert not first.is_failed
 
     nights.evaluate(wrong=range(1, 11))

@@ -79,7 +79,7 @@ def test_each_verdict_has_its_evidence(page: Page, result: GateResult) -> None:
             for figure in figures:
                 assert figure in said
     assert page.text("section#incomparable").count("the weights are not there") == 1
-    assert "gone capitals, capitals-completion, arithmetic failed at model_outputs" in page.text("section#incomparable")
+    assert page.text("section#incomparable").endswith(" 3 capitals, capitals-completion, arithmetic gone")
     assert page.text("section#comparisons").count("no change seen") == 3 + 1  # and the note below the table
 
 
@@ -219,7 +219,14 @@ def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     assert "section#history" not in [f"{tag}#{attrs.get('id')}" for tag, attrs in nothing.tags]
     nights.run()
     first = Page(render(collect(project, judge(project, "nightly", run_id="gate"))))
-    assert "Nothing could be compared: mine has no earlier result" in first.text("header#")
+    said = first.text("header#")
+    assert "First results: nothing to compare with yet; later results are compared with these 6" in said
+    assert "earlier result" not in first.text("main#"), "one sentence says it, and not a row a result"
+    sections = [f"{attrs.get('id')}" for tag, attrs in first.tags if tag == "section"]
+    assert sections[0] == "leaderboard"
+    assert said.index("Leaderboard") < said.index("History"), "the links stand in the order of the sections"
+    assert "6 first results" in said
+    assert "not comparable" not in said
     assert "mine 0." in first.text("section#leaderboard")
     assert "no earlier result" not in first.text("section#leaderboard"), "the score is as good as any"
     assert "differ from the baseline" not in first.text("section#versions")

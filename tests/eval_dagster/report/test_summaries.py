@@ -122,7 +122,7 @@ def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
         (
             gate_result(incomparable(), incomparable(eval="more"), incomparable(reason="other")),
             Tone.UNKNOWN,
-            "Nothing could be compared: the model gone cannot be loaded (and 1 other reason)",
+            "Nothing could be compared: 2 results: the model gone cannot be loaded; 1 result: other",
         ),
     ],
 )
