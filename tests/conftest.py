@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import eval_dagster  # noqa: F401  before torch, whose threads wait as the package chooses
+
+# isort: split
 import pytest
 import torch
 from hypothesis import settings

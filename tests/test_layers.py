@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = [
     (
+        "control_groups",
         "errors",
         "locks",
         "notice_sender",
@@ -27,6 +28,7 @@ LAYERS = [
         "peak_memory",
         "progress",
         "source_files",
+        "wait_policy",
         "yaml_document",
     ),
     ("sandbox", "sandbox_launcher", "sandbox_watch"),

@@ -1,13 +1,13 @@
 """How large a piece of a prefix tree may be: as large as is of use, and as fits the memory that is free."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from eval_dagster.control_groups import own_groups
 from eval_dagster.models.tree_scoring import PieceLimits
 
 _CPU_TOKENS = 512
@@ -28,14 +28,12 @@ _SHARE = 0.4
 
 _LEAST = 64
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUP_FILES = {
-    "": ("", "memory.max", "memory.current", "inactive_file"),
-    "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
 }
-"""By what Linux calls the controller, in its second and first version of control groups: their folder, the files that say what a group may
-have and what it has, and what `memory.stat` calls files that were read, which count and go first."""
+"""By version of control groups: the files that state what a group may have and what it has, and the name in `memory.stat` of the bytes of
+files that were read, which count and are given back first."""
 
 
 def piece_limits(network: Any, device: str) -> PieceLimits:
@@ -74,16 +72,7 @@ def free_memory(device: str) -> int:
 
 def _left_in_groups() -> list[int]:
     """Bytes that each limit of this process's control groups leaves, those of its container for instance; the kernel kills it beyond."""
-    left: list[int] = []
-    with suppress(OSError):  # no Linux
-        for line in _OWN_GROUPS.read_text("utf-8").splitlines():
-            _, controller, own = line.split(":", 2)
-            if controller in _GROUP_FILES:
-                place, *names = _GROUP_FILES[controller]
-                root = _GROUPS / place
-                folder = root / own.strip("/")
-                left += [room for group in (folder, *folder.parents) if group.is_relative_to(root) for room in _left_in(group, *names)]
-    return left
+    return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
 
 
 def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 from eval_dagster.config import TransformersModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.batching import BatchRunner
+from eval_dagster.models.cpu_threads import set_threads
 from eval_dagster.models.devices import device_of
 from eval_dagster.models.generation import GenerationEngine
 from eval_dagster.models.loading import load_network
@@ -95,6 +96,8 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
         ModelError: The weights cannot be loaded, or `max_length` is more than the model's context.
     """
     device = device_of(config.device)
+    if device == "cpu":
+        set_threads()
     try:
         network, end_tokens = load_network(folder, config.dtype, device)
     except Exception as error:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import meter
-
 from eval_dagster.config import TransformersModel
 from eval_dagster.models.base import Model
 from eval_dagster.models.registry import open_model
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
+
+# isort: split
+import meter  # imports torch, before which the package chooses how its threads wait
 
 
 def main(work_file: str, result_file: str, folder: str) -> None:

@@ -24,8 +24,8 @@ def measure(work: Callable[[], Any], warm_up: Callable[[], Any]) -> dict[str, An
         warm_up: Makes sure that the weights are in memory and whatever is set up once is set up.
 
     Returns:
-        The answers with `seconds`, `peak_bytes` (above what was there before the work, weights included) and `tokens` (computed by
-        the model, padding included).
+        The answers with `seconds`, `cpu_seconds` (of all threads of the process), `peak_bytes` (above what was there before the work,
+        weights included) and `tokens` (computed by the model, padding included).
     """
     warm_up()
     gc.collect()
@@ -37,15 +37,16 @@ def measure(work: Callable[[], Any], warm_up: Callable[[], Any]) -> dict[str, An
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
     base = _restart_peak()
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     answers = work()
     if DEVICE == "cuda":
         torch.cuda.synchronize()
-    seconds = time.perf_counter() - started
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
     peak = _peak() - base
     hook.remove()
     # A model with learned positions has a second embedding, through which as many go.
-    return {"seconds": seconds, "peak_bytes": peak, "tokens": max(tokens.values(), default=0), "answers": answers}
+    computed = max(tokens.values(), default=0)
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak, "tokens": computed, "answers": answers}
 
 
 def write(path: str, result: dict[str, Any]) -> None:
