@@ -2,12 +2,10 @@
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 from eval_dagster.errors import ConfigError
 from eval_dagster.locks import locked
-from eval_dagster.versions import stable_hash
 
 FILE_NAME = "datasets.lock.json"
 
@@ -29,8 +27,8 @@ class DatasetLock:
 
     def add(self, dataset: str, commit: str) -> str:
         """Write down the commit of a dataset, unless another process was first; return what stands there now."""
-        # The lock's own file stays out of the folder that users look at.
-        with locked(Path(tempfile.gettempdir()) / f"eval_dagster-{stable_hash(str(self._path.resolve()))}.lock"):
+        # Beside the file, since whoever may write there may hold the lock: in the temporary folder another user could take its name.
+        with locked(self._path.with_name(f".{self._path.name}.lock")):
             commits = {dataset: commit, **self._read()}
             made = self._path.with_name(f".{self._path.name}-{os.getpid()}")
             made.write_text(json.dumps(dict(sorted(commits.items())), indent=2) + "\n", "utf-8")

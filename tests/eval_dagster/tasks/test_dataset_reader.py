@@ -1,5 +1,6 @@
 import json
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,10 @@ from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, Ta
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.records import DatasetSource, ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.dataset_lock import DatasetLock
 from eval_dagster.tasks.datasets import DatasetReader
 from eval_dagster.tasks.loading import load_task
+from eval_dagster.versions import stable_hash
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -382,6 +385,22 @@ def test_a_dataset_without_a_commit_is_held_at_the_one_that_was_seen_first(tmp_p
     (tmp_path / "datasets.lock.json").write_text("{")
     with pytest.raises(ConfigError, match=r"datasets\.lock\.json is no JSON .*restore it, or delete it"):
         DatasetReader(None, tmp_path).source(variant("org/quiz", None))
+
+
+def test_the_lock_of_the_commits_needs_nothing_of_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, shared, other = tmp_path / "project", tmp_path / "shared", tmp_path / "other"
+    project.mkdir()
+    shared.mkdir()
+    other.write_text("another user's")
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    path = project / "datasets.lock.json"
+    # What another user could prepare in a folder that all may write to: links under every name that follows from the path.
+    for name in (stable_hash(str(path)), path.name):
+        (shared / f"eval_dagster-{name}.lock").symlink_to(other)
+    assert DatasetLock(path).add("org/quiz", COMMIT) == COMMIT
+    assert DatasetLock(path).add("org/quiz", "f" * 40) == COMMIT
+    assert other.read_text() == "another user's"
+    assert json.loads(path.read_text()) == {"org/quiz": COMMIT}
 
 
 def test_no_network_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
