@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
 from eval_dagster.config_file import load_config
-from eval_dagster.errors import ConfigError, EvalDagsterError, UsageError
+from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.content import content_version
@@ -155,19 +155,19 @@ class Project:
         Raises:
             UsageError: A task is incomplete, a dataset is not there, or a model has no weights.
         """
-        problems: dict[str, EvalDagsterError] = {}
+        problems: list[str] = []
         for name in evals:
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
             except UsageError as error:
-                problems[f"eval {name}"] = error
+                problems.append(f"eval {name}: {error}")
         for name in models:
             try:
                 self.handle(name).check()
             except UsageError as error:
-                problems[f"model {name}"] = error
+                problems.append(str(error))  # which names the model
         if problems:
-            raise UsageError("\n".join(f"{where}: {error}" for where, error in problems.items()))
+            raise UsageError("\n".join(problems))
 
 
 def default_config_path() -> Path:

@@ -261,8 +261,6 @@ class Loglikelihood:
     """The choices' texts, aligned with `loglikelihoods`."""
     gold_indices: Sequence[int] = ()
     """Positions of the correct choices; more than one where several are correct."""
-    ground_truth: str | Sequence[str] | None = None
-    """The correct choice, or the correct ones, as the task gave them."""
     token_loglikelihoods: Sequence[Sequence[float]] = ()
     """Log-probability of each token of each choice; no padding among them."""
     unconditioned_loglikelihoods: Sequence[float] | None = None

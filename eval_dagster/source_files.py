@@ -1,9 +1,25 @@
-"""Python files of users, loaded by their path."""
+"""Python files of users, loaded by their path. They import the modules beside them as they would where Python runs them as a script.
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+A file and its neighbours are modules of a package that stands for their folder, under a made-up name: so neighbours of one name in two
+folders are two modules, and none of them takes the name of an installed one from anybody else.
+"""
+
+import builtins
+import hashlib
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+_PREFIX = "user_files_"
+_OWN = {"eval_dagster", "task_defs"}
+_lock = threading.RLock()
 
 
 class SourceFile(SourceFileLoader):
@@ -12,16 +28,153 @@ class SourceFile(SourceFileLoader):
     That is looked up by size and by whole seconds, so that after two quick edits old code could run under the version of the new.
     """
 
-    def __init__(self, name: str, file: Path) -> None:
-        """Name the module and its file."""
-        super().__init__(name, str(file))
-
-    def path_stats(self, path: str) -> dict[str, float]:
+    def path_stats(self, path: str) -> Mapping[str, Any]:
         """Python's question whether its bytecode is current, answered by: there is none."""
         raise OSError(path)
 
-    def new_module(self) -> ModuleType:
-        """The module, empty until `exec_module` runs the file in it."""
-        spec = spec_from_loader(self.name, self)
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the file with an `import` that finds its neighbours, now and whenever one of its functions imports something."""
+        package = module.__name__.partition(".")[0]
+        module.__dict__["__source_hash__"] = _hash_of_file(self.path)
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": partial(_import, package)}
+        super().exec_module(module)
+
+
+def load_file(file: Path, *others: Path) -> ModuleType:
+    """Run a file and what it imports from its folder, all as it is now.
+
+    Args:
+        file: The file; absolute.
+        others: Folders in which modules are looked for that are neither beside the file nor installed.
+    """
+    folders = dict.fromkeys(map(str, (file.parent, *others)))
+    package = _PREFIX + _hash("\n".join(folders))
+    # A name with a dot in it would be that of a module within another.
+    name = f"{package}.{file.stem if file.stem.isidentifier() else f'file_{_hash(file.stem)}'}"
+    with _lock:
+        if not any(isinstance(finder, _NeighbourFinder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _NeighbourFinder())
+        is_neighbour.cache_clear()
+        before = {each: module for each, module in sys.modules.items() if each.startswith(f"{package}.")}
+        _forget(before)
+        sys.modules[package] = ModuleType(package)
+        sys.modules[package].__path__ = list(folders)
+        spec = spec_from_loader(name, SourceFile(name, str(file)))
         assert spec is not None  # none only where the loader does not know what it loads
-        return module_from_spec(spec)
+        module = module_from_spec(spec)
+        module.__dict__["__task_file__"] = True
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)  # type: ignore[union-attr]
+        except BaseException:
+            _forget([each for each in sys.modules if each.startswith(f"{package}.")])
+            sys.modules.update(before)
+            raise
+        made = {_top(each) for each in sys.modules if each.startswith(f"{package}.")}
+        sys.modules.update({each: old for each, old in before.items() if _top(each) not in made and _is_current(old)})
+    return module
+
+
+def is_user_module(name: str) -> bool:
+    """Whether a module, or the package that stands for a folder, was loaded by path."""
+    return name.startswith(_PREFIX)
+
+
+def imported_name(importer: str, name: str) -> str:
+    """The full name of what a module imports under a name: that of a neighbour, where there is one."""
+    package = importer.partition(".")[0]
+    neighbour = is_user_module(importer) and package in sys.modules and is_neighbour(package, name.partition(".")[0])
+    return f"{package}.{name}" if neighbour else name
+
+
+def shown_name(module: str) -> str:
+    """What a module is called in a message: its file, where it was loaded by path."""
+    return str(sys.modules[module].__file__) if is_user_module(module) and module in sys.modules else module
+
+
+def shown_text(text: str) -> str:
+    """A message of Python's without the made-up names of packages."""
+    names = [name for name in sys.modules if is_user_module(name) and "." not in name]
+    for name in names:
+        text = text.replace(f"{name}.", "")
+    return text
+
+
+def neighbours(file: Path) -> list[str]:
+    """What a file could import from its folder."""
+    return sorted(
+        path.stem for path in file.parent.iterdir() if path != file and (path.suffix == ".py" or (path / "__init__.py").is_file())
+    )
+
+
+class _NeighbourFinder(MetaPathFinder):
+    """Finds the modules of folders of users, by full name."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
+        return _find(fullname, path) if is_user_module(fullname) and path is not None else None
+
+
+@lru_cache(maxsize=4096)
+def is_neighbour(package: str, name: str) -> bool:
+    """Whether the files of a folder mean a neighbour by a top-level name, rather than an installed module.
+
+    As for a script a file beside goes first, but never before the standard library or this project. A mere folder, or what lies in
+    another one of the package's folders, goes after what is installed.
+    """
+    if name in sys.stdlib_module_names or name in _OWN:
+        return False
+    folders = sys.modules[package].__path__
+    found = _find(f"{package}.{name}", folders)
+    if found is None:
+        return False
+    if found.origin is not None and Path(found.origin).is_relative_to(folders[0]):
+        return True
+    plain = sys.modules[name].__spec__ if name in sys.modules else find_spec(name)
+    return plain is None or plain.loader is None or isinstance(plain.loader, NamespaceLoader) or plain.origin == found.origin
+
+
+def _import(
+    package: str,
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002 - as Python passes it
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """Python's `__import__` for the modules of one folder."""
+    top = name.partition(".")[0]
+    if level or not is_neighbour(package, top):
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or ("",))
+    return module if fromlist else sys.modules[f"{package}.{top}"]
+
+
+def _find(fullname: str, folders: Sequence[str]) -> ModuleSpec | None:
+    found = [spec for folder in folders if (spec := FileFinder(folder, (SourceFile, [".py"])).find_spec(fullname))]
+    return next((spec for spec in found if spec.loader), found[0] if found else None)
+
+
+def _is_current(module: ModuleType) -> bool:
+    """Whether a module that was loaded before stays: a task file, whose class may be in use, or what its file still says."""
+    said = vars(module).get("__source_hash__")
+    return said is None or "__task_file__" in vars(module) or said == _hash_of_file(str(module.__file__))
+
+
+def _hash_of_file(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:  # it is no longer there
+        return ""
+
+
+def _forget(names: Sequence[str] | Mapping[str, ModuleType]) -> None:
+    for name in list(names):
+        sys.modules.pop(name, None)
+
+
+def _top(name: str) -> str:
+    return name.split(".")[1]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -21,6 +21,8 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from eval_dagster.source_files import imported_name, is_user_module
+
 FIRST_PARTY = ("eval_dagster", "task_defs")
 """Packages of this project, whose source counts wherever they are installed; of others, what no package manager installed."""
 
@@ -114,7 +116,7 @@ def _collect(name: str, seen: dict[str, str]) -> None:
     source = _source_of(name, path)
     seen[name] = _module_hash(source)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for imported in _imports(source, package):
+    for imported in (imported_name(name, each) for each in _imports(source, package)):
         if _is_first_party(imported):
             _collect(imported, seen)
 
@@ -175,7 +177,7 @@ def _is_first_party(name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _is_first_party_root(name: str) -> bool:
     """Whether a top-level module belongs to the user or this project, rather than to Python or an installed package."""
-    if name in FIRST_PARTY:
+    if name in FIRST_PARTY or is_user_module(name):
         return True
     path = None if name in sys.builtin_module_names else _file_of(name)
     if path is None or _INSTALLED & set(path.parts) or path.is_relative_to(_STANDARD_LIBRARY):

@@ -28,8 +28,8 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.sample_errors import error_warning
 from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.tasks.answers import truth_as_given
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.rendering import truth_as_given
 from eval_dagster.tasks.samples import TaskRow
 from eval_dagster.versions import code_version, module_version, package_versions, stable_hash
 
@@ -225,8 +225,7 @@ def _views(
     task: BaseTask[Any], prompt: Mapping[str, Any], response: Mapping[str, Any], source: Sample
 ) -> Sequence[Completion | Loglikelihood]:
     row = TaskRow(source)
-    truth = truth_as_given(prompt["gold"], prompt["gold_is_list"])
-    shared: dict[str, Any] = {"prompt": prompt["prompt"], "ground_truth": truth, "context": _context(prompt), "row": row}
+    shared: dict[str, Any] = {"prompt": prompt["prompt"], "context": _context(prompt), "row": row}
     if prompt["response_type"] != ResponseType.COMPLETION.value:
         is_perplexity = prompt["response_type"] == ResponseType.PERPLEXITY.value
         return [
@@ -240,6 +239,7 @@ def _views(
                 **shared,
             )
         ]
+    truth = truth_as_given(prompt["gold"], prompt["gold_is_list"])
     messages = [Message(Role(turn["role"]), turn["content"]) for turn in json.loads(prompt["messages"])]
     sample = TaskSample(
         messages=messages,
@@ -256,6 +256,7 @@ def _views(
             raw_text=text,
             reasoning=reasoning,
             ground_truths=prompt["gold"],
+            ground_truth=truth,
             finish_reason=reason,
             messages=messages,
             **shared,

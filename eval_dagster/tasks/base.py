@@ -62,8 +62,9 @@ class BaseTask(Generic[SubjectType]):
     """One of `METRICS`."""
     HEADLINE_AGGREGATION: ClassVar[Literal["micro", "macro"]] = "micro"
     """What the leaderboard shows where there are several subjects: the samples together, or the mean of the subjects' values."""
-    SUBJECTS: ClassVar[Sequence[Any]]
-    """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own."""
+    SUBJECTS: ClassVar[Sequence[Any]] = ("default",)
+    """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own. A dataset that has one alone, or
+    a folder without subfolders, needs none named."""
     SUBJECT_FIELD: ClassVar[str | None] = None
     """Field of the row that names its subject, where the dataset has one configuration for all: `SUBJECTS` are the field's values."""
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.records import DatasetSource, Row
+from eval_dagster.source_files import is_user_module, shown_name
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.dataset_lock import FILE_NAME, DatasetLock
 from eval_dagster.tasks.hub import HubRepo, current_commit
@@ -163,8 +164,8 @@ class _OwnRows:
 
     def source(self) -> DatasetSource:
         module = self.task.__module__
-        if getattr(sys.modules[module], "__task_file__", False):
-            module = Path(str(sys.modules[module].__file__)).name
+        if is_user_module(module):
+            module = Path(shown_name(module)).name
         return DatasetSource(path=f"{module}:{self.task.__qualname__}", revision=None)
 
     def _data_files(self) -> list[tuple[str, Path]]:

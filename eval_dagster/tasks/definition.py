@@ -6,11 +6,12 @@ from typing import Any
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
 from eval_dagster.records import ResponseType
+from eval_dagster.source_files import shown_name
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.doc_task import DocTask
 from eval_dagster.tasks.style import TaskStyler
 
-REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS", "SUBJECTS")
+REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")
 _LISTS = ("METRICS", "SUBJECTS", "STOP_SEQUENCES", "DATA_FILES")
 _NOT_EMPTY = ("METRICS", "SUBJECTS")
 _EXPECTED_METRICS = {
@@ -35,7 +36,7 @@ def check_task(task: type[BaseTask[Any]]) -> None:
     for problems in (_wrong_styler(task), _missing(task), _wrong_values(task), _wrong_metrics(task)):
         # What comes later is only looked at where it can be.
         if found := list(problems):
-            raise TaskDefinitionError(f"task class {task.__name__} ({task.__module__}) {'; it '.join(found)}")
+            raise TaskDefinitionError(f"task class {task.__name__} ({shown_name(task.__module__)}) {'; it '.join(found)}")
 
 
 def _wrong_styler(task: type[BaseTask[Any]]) -> Iterator[str]:

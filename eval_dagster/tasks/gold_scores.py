@@ -122,6 +122,7 @@ class GoldScores:
             completion_text=self.task.post_process_generated_completion(text, made),
             raw_text=text,
             ground_truths=prompt.ground_truths,
+            ground_truth=prompt.ground_truth,
             messages=prompt.messages,
             **shared,
         )
@@ -134,8 +135,7 @@ class GoldScores:
         """What every metric sees, whatever it scores."""
         parts = self.prompt.context
         context = parts[0] if len(parts) == 1 else parts or None
-        asked = {"prompt": self.prompt.request.prompt, "ground_truth": self.prompt.ground_truth}
-        return {**asked, "context": context, "row": TaskRow(self.sample)}
+        return {"prompt": self.prompt.request.prompt, "context": context, "row": TaskRow(self.sample)}
 
 
 def _metric_problems(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Finding task classes: by a name of the registry, or in a file."""
 
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -10,14 +9,13 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from eval_dagster.errors import TaskDefinitionError
-from eval_dagster.source_files import SourceFile
+from eval_dagster.source_files import is_user_module, load_file, neighbours, shown_text
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.aliases import aliases, installed_origin
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.definition import check_task
 from eval_dagster.tasks.doc_task import DocTask
 from eval_dagster.tasks.lighteval_config import LightevalTask, LightevalTaskConfig
-from eval_dagster.versions import stable_hash
 
 _OWN_CLASSES = (BaseTask, DocTask, LightevalTask)
 
@@ -35,7 +33,7 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
         TaskDefinitionError: There is no such task, or it is no complete one.
     """
     path, is_file, name = spec.partition(".py:")
-    task = _in_file(folder / f"{path}.py", name) if is_file else _registered(spec, registry)
+    task = _in_file(folder / f"{path}.py", name, folder) if is_file else _registered(spec, registry)
     check_task(task)
     return task
 
@@ -86,10 +84,10 @@ def _registered(name: str, registry: Mapping[str, type[BaseTask[Any]]]) -> type[
     return registry[name]
 
 
-def _in_file(file: Path, name: str) -> type[BaseTask[Any]]:
+def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
     if not file.is_file():
         raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
-    module = _import_file(file.resolve())
+    module = _import_file(file.resolve(), folder.resolve())
     table = {each.name: each for each in getattr(module, "TASKS_TABLE", ()) if isinstance(each, LightevalTaskConfig)}
     found: Any = vars(module).get(name, table.get(name))
     if isinstance(found, LightevalTaskConfig):
@@ -125,37 +123,56 @@ def _remedy(name: str, found: object) -> str:
     return expected
 
 
-def _import_file(file: Path) -> ModuleType:
-    # A name made of the path stays the same in every process, and two files of one name do not meet.
-    name = f"task_file_{stable_hash(str(file))}"
-    source = SourceFile(name, file)
-    module = source.new_module()
-    # By this the dataset's source is named after the file rather than after the made-up module.
-    module.__dict__["__task_file__"] = True
-    previous = sys.modules.get(name)
-    sys.modules[name] = module
+def _import_file(file: Path, folder: Path) -> ModuleType:
+    """Run a task file.
+
+    Args:
+        file: The file; absolute.
+        folder: That of evals.yaml.
+
+    Raises:
+        TaskDefinitionError: It fails, or something that it imports is not there.
+    """
     try:
         with aliases():
-            source.exec_module(module)
-    except Exception as error:
-        if previous is None:
-            del sys.modules[name]
-        else:
-            sys.modules[name] = previous
+            return load_file(file, folder)
+    except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
         where = f"{file}{_line_of(error, file)}"
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
-        raise TaskDefinitionError(
-            f"{where} cannot be imported: {type(error).__name__}: {error}; run it with python to see the whole trace"
-        ) from error
-    return module
+        reason = (
+            _missing_module(error, file, folder) or f"{type(error).__name__}: {shown_text(str(error))}{_place_in_neighbour(error, file)}"
+        )
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}") from error
 
 
-def _line_of(error: Exception, file: Path) -> str:
+def _line_of(error: BaseException, file: Path) -> str:
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename == str(file):
         lines.append(error.lineno)
     return f", line {lines[-1]}," if lines else ""
+
+
+def _place_in_neighbour(error: BaseException, file: Path) -> str:
+    """Where an error arose, if that is in a module which the file imports from its folder."""
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}, line {error.lineno})" if error.filename not in (None, str(file)) else ""
+    frames = traceback.walk_tb(error.__traceback__)
+    inner = [(frame.f_code.co_filename, line) for frame, line in frames if is_user_module(str(frame.f_globals.get("__name__")))]
+    return f" ({inner[-1][0]}, line {inner[-1][1]})" if inner and inner[-1][0] != str(file) else ""
+
+
+def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
+    """What was looked for, and where, if an error says that a module is not there; empty if it is another error."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return ""
+    name = shown_text(error.name)
+    path = name.replace(".", "/")
+    places = " and ".join(dict.fromkeys(map(str, (file.parent, folder))))
+    return (
+        f"there is no module {name!r}: looked for {path}.py and {path}/ in {places}, and for an installed package"
+        f"{did_you_mean(name, neighbours(file))}{_place_in_neighbour(error, file)}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

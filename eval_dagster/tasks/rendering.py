@@ -1,12 +1,10 @@
 """Samples become requests: pure functions of the task, the sample and the settings."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
-
-from pydantic import BaseModel
 
 from eval_dagster.config import GenerationConfig
 from eval_dagster.errors import DataError
@@ -23,6 +21,7 @@ from eval_dagster.records import (
     TaskSample,
     settings_of,
 )
+from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truth_as_given, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.fewshot import FewshotPool
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
@@ -58,13 +57,6 @@ class RenderedPrompt:
     def ground_truth(self) -> str | list[str] | None:
         """The correct answer as the task gave it."""
         return truth_as_given(self.ground_truths, self.truth_is_list)
-
-
-def truth_as_given(texts: Sequence[str], is_list: bool | None) -> str | list[str] | None:
-    """The correct answer as a task gave it: one text, a list of texts, or none."""
-    if is_list is None:
-        return None
-    return list(texts) if is_list else texts[0]
 
 
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
@@ -154,11 +146,11 @@ class _Asked:
     def rendered(self, made: TaskSample, index: int) -> RenderedPrompt:
         sample = self.sample
         response_type = made.response_type or self.task.RESPONSE_TYPE
-        truths = _truths(made.ground_truth, sample)
+        truths = truths_of(made.ground_truth, sample)
         gold: tuple[int, ...] = ()
         if response_type is ResponseType.LOGLIKELIHOODS:
-            texts = _texts(made.possible_completions, "choices", sample)
-            gold = _given_gold(made.gold_indices, texts, sample) if made.gold_indices is not None else _gold_indices(truths, texts, sample)
+            texts = texts_of(made.possible_completions, "choices", sample)
+            gold = given_gold(made.gold_indices, texts, sample) if made.gold_indices is not None else gold_indices(truths, texts, sample)
             truths = truths or tuple(texts[position] for position in gold)
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:
@@ -177,7 +169,7 @@ class _Asked:
             truth_is_list=None if made.ground_truth is None else not isinstance(made.ground_truth, str),
             gold_indices=gold,
             fewshot_ids=tuple(map(row_name, self.task.examples_used)),
-            context=_contexts(made.context, sample),
+            context=contexts_of(made.context, sample),
         )
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
@@ -244,22 +236,6 @@ def _join(prompt: str, last: Message, answers: tuple[str, ...], formatter: Forma
     return prompt, tuple(gap + answer for gap, answer in zip(gaps, answers, strict=True))
 
 
-def _gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
-    """Positions of the truths, compared without the white space around them: a task may write the gap in one of the two only."""
-    wanted = {truth.strip() for truth in truths}
-    found = tuple(index for index, choice in enumerate(choices) if choice.strip() in wanted)
-    missing = wanted - {choices[index].strip() for index in found}
-    if missing or not found:
-        raise DataError(f"{place_of(sample)}: the gold answer {sorted(missing) or list(truths)} is not among the choices {list(choices)}")
-    return found
-
-
-def _given_gold(given: Sequence[int], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
-    if not given or not all(0 <= index < len(choices) for index in given):
-        raise DataError(f"{place_of(sample)}: the gold indices are {list(given)}; expected positions of the {len(choices)} choices, from 0")
-    return tuple(given)
-
-
 def _request(*, prompt: str, **fields: Any) -> Request:
     unnamed = Request(request_id="", prompt=prompt, **fields)
     # What is not asked for is no part of the identity: a new field must not rename every request.
@@ -269,33 +245,6 @@ def _request(*, prompt: str, **fields: Any) -> Request:
         identity["generation"] = {**settings_of(unnamed.generation), "grammar": grammar and dict(settings_of(grammar))}
     identity["images"] = [stable_hash(image.hex()) for image in unnamed.images]
     return replace(unnamed, request_id=stable_hash(identity))
-
-
-def _contexts(given: Any, sample: Sample) -> tuple[MetricContext, ...]:
-    parts = [] if given is None else [given] if isinstance(given, Mapping | MetricContext) else given
-    try:
-        return tuple(MetricContext(**(part.model_dump() if isinstance(part, BaseModel) else part)) for part in parts)
-    except TypeError as error:
-        raise DataError(f"{place_of(sample)}: the task returned {given!r} as context; expected a mapping or a MetricContext") from error
-
-
-def _truths(given: Any, sample: Sample) -> tuple[str, ...]:
-    if given is not None and not isinstance(given, str | list | tuple):
-        raise DataError(
-            f"{place_of(sample)}: the task returned {given!r} as ground truth; expected a text (such as {str(given)!r}), a list of texts "
-            "or None"
-        )
-    return _texts([] if given is None else [given] if isinstance(given, str) else given, "ground truth", sample)
-
-
-def _texts(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
-    """Check what a hook returned: a list of texts; choices must not be empty."""
-    if not isinstance(values, list | tuple) or (what == "choices" and not values):
-        raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")
-    for value in values:
-        if not isinstance(value, str) or (what == "choices" and not value):
-            raise DataError(f"{place_of(sample)}: the task returned {value!r} among its {what}; expected a text that is not empty")
-    return tuple(values)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from eval_dagster.versions import file_stamp
 
 _SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
 DEFAULT_CONFIG = "default"
+_MOST_FILES = 8
+"""Names of files that a message gives."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ class SplitFolder:
         by_split = _split_files(folder)
         if split not in by_split:
             raise DatasetNotFoundError(
-                f"dataset {self.path} lacks the split {split!r}: looked for {folder / split}-*.parquet{did_you_mean(split, by_split)}; "
-                f"the folder holds the splits: {', '.join(sorted(by_split)) or 'none'}"
+                f"dataset {self.path} lacks the split {split!r}: looked for {folder / split}.parquet, .jsonl and .csv, and for several "
+                f"files {split}-*.parquet{did_you_mean(split, by_split)}; the folder holds {_held(folder, by_split)}"
             )
         return by_split[split]
 
@@ -77,12 +79,25 @@ class SplitFolder:
             configs = {DEFAULT_CONFIG: self.folder}
         if name in configs:
             return configs[name]
-        if self.subject_count == 1 and list(configs) == [DEFAULT_CONFIG]:
-            return configs[DEFAULT_CONFIG]
+        if self.subject_count == 1 and len(configs) == 1 and DEFAULT_CONFIG in (name, *configs):
+            return next(iter(configs.values()))
+        if not configs and name == DEFAULT_CONFIG:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} has no rows: looked for files <split>.parquet, .jsonl and .csv (test.csv say) in {self.folder}, "
+                f"which holds {_held(self.folder, {})}"
+            )
         raise DatasetNotFoundError(
             f"dataset {self.path} lacks the config {name!r}: looked for {self.folder / name}{did_you_mean(name, configs)}; "
             f"the dataset has the configs: {', '.join(configs) or 'none'}. SUBJECTS names the configs of a dataset"
         )
+
+
+def _held(folder: Path, by_split: dict[str, list[Path]]) -> str:
+    """The splits of a folder; where it has none, its files."""
+    if by_split:
+        return f"the splits: {', '.join(sorted(by_split))}"
+    files = sorted(file.name for file in folder.iterdir() if file.is_file())
+    return f"no split, but the files: {', '.join(files[:_MOST_FILES])}{', ...' if len(files) > _MOST_FILES else ''}" if files else "no file"
 
 
 def _split_files(folder: Path) -> dict[str, list[Path]]:

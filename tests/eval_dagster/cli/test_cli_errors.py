@@ -70,7 +70,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         (["run", "--suite", "nightli"], ["unknown suite 'nightli'", "did you mean 'nightly'"]),
         (["run", "--eval", "own", "--model", "s"], ["eval own", "Own", "_get_ground_truth()"]),
         (["run", "--eval", "mmlu", "--model", "s"], ["eval mmlu", "cais/mmlu", "EVAL_DAGSTER_DATASETS"]),
-        (["run", "--eval", "sums", "--model", "folder"], ["model folder", "weights"]),
+        (["run", "--eval", "sums", "--model", "folder"], ["Model 'folder': the folder", "weights"]),
         (["run", "--limit", "0"], ["--limit"]),
         (["run", "--verbose"], ["--verbose"]),
         (["walk"], ["walk"]),
@@ -115,7 +115,7 @@ def test_all_that_is_wrong_is_said_at_once(cli: Run) -> None:
     assert status == 2
     assert "eval own" in printed
     assert "eval mmlu" in printed
-    assert "model folder" in printed
+    assert printed.count("odel 'folder'") == 1
 
 
 def test_a_folder_without_weights_is_no_model(cli: Run, tmp_path: Path) -> None:

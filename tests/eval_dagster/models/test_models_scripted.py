@@ -72,6 +72,17 @@ def test_a_function_of_a_file(tmp_path: Path) -> None:
     assert from_config(tmp_path, function="answers.py:answer").version() != before
 
 
+def test_a_function_imports_the_modules_beside_its_file_and_their_code_counts(tmp_path: Path) -> None:
+    (tmp_path / "answers.py").write_text("def answer(request):\n    from words import WORD\n\n    return WORD\n")
+    versions = []
+    for word in ("yes", "no"):
+        (tmp_path / "words.py").write_text(f"WORD = '{word}'\n")
+        handle = from_config(tmp_path, function="answers.py:answer")
+        assert respond(handle, text_request("?")).text == (word,)
+        versions.append(handle.version())
+    assert versions[0] != versions[1]
+
+
 def test_a_function_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match=r"Model 's': function 'answer' in .*answers.py: the file does not exist"):
         from_config(tmp_path, function="answers.py:answer").check()

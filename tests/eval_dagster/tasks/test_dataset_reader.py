@@ -122,7 +122,9 @@ def test_a_mirror_is_read_as_plain_rows(mirror: Path) -> None:
 def test_a_few_shot_split_is_needed_only_for_examples(mirror: Path) -> None:
     reader = DatasetReader(mirror)
     reader.check(Quiz, ["physics"])
-    with pytest.raises(DatasetNotFoundError, match=r"org/quiz lacks the split 'dev': looked for .*physics/dev-\*.parquet; .* splits: test"):
+    with pytest.raises(
+        DatasetNotFoundError, match=r"org/quiz lacks the split 'dev': looked for .*physics/dev\.parquet, \.jsonl and \.csv, .* splits: test"
+    ):
         reader.check(Quiz, ["biology", "physics"], fewshot=True)
 
     class NoExamples(Quiz):

@@ -110,7 +110,11 @@ def test_what_is_not_there_is_named(folder: Path, spec: str, message: str) -> No
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("x = 1\nimport nothing_of_this_name\n", r"broken\.py, line 2, cannot be imported: ModuleNotFoundError: No module named"),
+        (
+            "x = 1\nimport nothing_of_this_name\n",
+            r"broken\.py, line 2, cannot be imported: there is no module 'nothing_of_this_name': looked for nothing_of_this_name\.py",
+        ),
+        ("import sys\n\nsys.exit(3)\n", r"broken\.py, line 3, cannot be imported: SystemExit: 3"),
         ("x = 1\n\nclass (:\n", r"broken\.py, line 3, cannot be imported: SyntaxError: invalid syntax"),
     ],
 )
@@ -119,7 +123,7 @@ def test_a_file_that_fails_is_named_with_its_line(tmp_path: Path, source: str, m
     before = set(sys.modules)
     with pytest.raises(TaskDefinitionError, match=message):
         load_task("broken.py:Mine", TASKS, tmp_path)
-    assert not {name for name in set(sys.modules) - before if name.startswith("task_file_")}
+    assert not {name for name in set(sys.modules) - before if name.endswith(".broken")}
 
 
 DOC_FILE = """

@@ -1,0 +1,63 @@
+"""What a task says of the right answer and hands on to the metrics, checked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from eval_dagster.errors import DataError
+from eval_dagster.records import MetricContext, Sample
+from eval_dagster.tasks.samples import place_of
+
+
+def truth_as_given(texts: Sequence[str], is_list: bool | None) -> str | list[str] | None:
+    """The correct answer as a task gave it: one text, a list of texts, or none."""
+    if is_list is None:
+        return None
+    return list(texts) if is_list else texts[0]
+
+
+def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
+    """Positions of the truths, compared without the white space around them: a task may write the gap in one of the two only."""
+    wanted = {truth.strip() for truth in truths}
+    found = tuple(index for index, choice in enumerate(choices) if choice.strip() in wanted)
+    missing = wanted - {choices[index].strip() for index in found}
+    if missing or not found:
+        raise DataError(f"{place_of(sample)}: the gold answer {sorted(missing) or list(truths)} is not among the choices {list(choices)}")
+    return found
+
+
+def given_gold(given: Sequence[int], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
+    """The positions that a task gave, checked."""
+    if not given or not all(0 <= index < len(choices) for index in given):
+        raise DataError(f"{place_of(sample)}: the gold indices are {list(given)}; expected positions of the {len(choices)} choices, from 0")
+    return tuple(given)
+
+
+def contexts_of(given: Any, sample: Sample) -> tuple[MetricContext, ...]:
+    """What a task hands on to the metrics, as a tuple."""
+    parts = [] if given is None else [given] if isinstance(given, Mapping | MetricContext) else given
+    try:
+        return tuple(MetricContext(**(part.model_dump() if isinstance(part, BaseModel) else part)) for part in parts)
+    except TypeError as error:
+        raise DataError(f"{place_of(sample)}: the task returned {given!r} as context; expected a mapping or a MetricContext") from error
+
+
+def truths_of(given: Any, sample: Sample) -> tuple[str, ...]:
+    """The correct answers that a task gave, as a tuple of texts."""
+    if given is not None and not isinstance(given, str | list | tuple):
+        raise DataError(
+            f"{place_of(sample)}: the task returned {given!r} as ground truth; expected a text (such as {str(given)!r}), a list of texts "
+            "or None"
+        )
+    return texts_of([] if given is None else [given] if isinstance(given, str) else given, "ground truth", sample)
+
+
+def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
+    """Check what a hook returned: a list of texts; choices must not be empty."""
+    if not isinstance(values, list | tuple) or (what == "choices" and not values):
+        raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")
+    for value in values:
+        if not isinstance(value, str) or (what == "choices" and not value):
+            raise DataError(f"{place_of(sample)}: the task returned {value!r} among its {what}; expected a text that is not empty")
+    return tuple(values)
