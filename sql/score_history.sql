@@ -4,6 +4,7 @@ with ordered as (
         *,
         row_number() over (partition by eval, model, metric order by materialized_at) as materialization,
         lag(value) over (partition by eval, model, metric order by materialized_at) as previous_value,
+        lag(materialized_at) over (partition by eval, model, metric order by materialized_at) as previous_at,
         lag(dataset_version) over (partition by eval, model, metric order by materialized_at) as previous_dataset,
         lag(prompt_version) over (partition by eval, model, metric order by materialized_at) as previous_prompt,
         lag(model_version) over (partition by eval, model, metric order by materialized_at) as previous_model,
@@ -11,6 +12,13 @@ with ordered as (
         lag(metric_version) over (partition by eval, model, metric order by materialized_at) as previous_metric
     from metrics_history
     where is_headline
+),
+
+compared as (
+    select
+        *,
+        if(changed_since = previous_at, changed_inputs, null) as known_inputs
+    from ordered
 )
 
 select
@@ -25,8 +33,10 @@ select
     value - previous_value as difference,
     list_filter(
         [
-            if(dataset_version != previous_dataset, 'dataset', null),
-            if(prompt_version != previous_prompt, 'prompt', null),
+            -- Versions alone do not tell a changed row from a changed limit: used only where nothing better was written down.
+            if(coalesce(list_contains(known_inputs, 'data'), dataset_version != previous_dataset), 'data', null),
+            if(list_contains(known_inputs, 'samples'), 'samples', null),
+            if(coalesce(list_contains(known_inputs, 'prompt'), prompt_version != previous_prompt), 'prompt', null),
             if(model_version != previous_model and coalesce(model_content_version != previous_content, true), 'model', null),
             if(model_version != previous_model and model_content_version = previous_content, 'engine', null),
             if(metric_version != previous_metric, 'metric', null)
@@ -34,5 +44,5 @@ select
         lambda what: what is not null
     ) as changed,
     (eval, model, metric, materialized_at) in (select (eval, model, metric, materialized_at) from change_points) as is_change_point
-from ordered
+from compared
 order by eval, model, metric, materialized_at

@@ -8,14 +8,14 @@ import numpy as np
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.points import Point, metric_versions
+from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.paired import ALPHA, Comparison
 from eval_dagster.paired_corpora import compare_corpora
 from eval_dagster.paired_means import compare_means
 
-Cause = Literal["data", "prompt", "model", "engine", "metric"]
-"""What differs: the rows that were evaluated, what the model was sent for one, its weights or tokenizer, what runs it (code, packages,
-device, dtype), the code of the metric."""
+Cause = InputCause | Literal["model", "engine", "metric"]
+"""What differs: beside the inputs the model's weights or tokenizer, what runs it (code, packages, device, dtype), the metric's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,11 +192,7 @@ def _cluster(row: Mapping[str, Any]) -> str:
 
 def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
     """What differs for every metric. Data and prompts count where a sample that was scored is touched."""
-    causes: list[Cause] = []
-    if {row["sample_id"] for row in a.scores} != {row["sample_id"] for row in b.scores}:
-        causes.append("data")
-    if _prompts_differ(a, b):
-        causes.append("prompt")
+    causes: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
     if a.versions["model"] != b.versions["model"]:
         is_same = a.model_content is not None and a.model_content == b.model_content
         causes.append("engine" if is_same else "model")
@@ -205,16 +201,6 @@ def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
 
 def _metric_causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
     return () if metric_versions(a).get(metric) == metric_versions(b).get(metric) else ("metric",)
-
-
-def _prompts_differ(a: Point, b: Point) -> bool:
-    """Whether a sample that both have was asked in another way."""
-    if a.versions["prompt"] == b.versions["prompt"]:
-        return False
-    here, there = _or_nothing(a, "prompts"), _or_nothing(b, "prompts")
-    if not here or not there:
-        return True  # nothing tells any more
-    return any(here[sample]["request_id"] != there[sample]["request_id"] for sample in here.keys() & there.keys())
 
 
 def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:

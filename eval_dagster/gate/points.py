@@ -9,6 +9,7 @@ from typing import Any
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
+from eval_dagster.lake.lineage import Inputs
 
 PREVIOUS = "previous"
 """The state before the last change."""
@@ -44,6 +45,19 @@ class Point:
     def model_content(self) -> str | None:
         """Version of weights, tokenizer and chat template; None where the materialization is from before it was written down."""
         return self.metrics.info.inputs.get("model_content")
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Its samples, with the rows and prompts that they come from."""
+        dataset, prompt = self.versions["data"], self.versions["prompt"]
+        return Inputs(
+            lake=self.lake,
+            eval_name=self.eval_name,
+            model=self.model,
+            dataset_version=dataset,
+            prompt_version=prompt,
+            scores=self._scores_path,
+        )
 
     @cached_property
     def metric_rows(self) -> list[dict[str, Any]]:

@@ -117,6 +117,8 @@ METRICS = pa.schema(
         pa.field("model_content_version", pa.string()),
         pa.field("metric_version", pa.string()),
         pa.field("scores_file", pa.string()),
+        pa.field("changed_since", pa.timestamp("us", tz="UTC")),
+        pa.field("changed_inputs", _TEXTS),
     ]
 )
 

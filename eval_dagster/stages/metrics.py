@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster import statistics
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
+from eval_dagster.lake.lineage import Inputs, changed_inputs
 from eval_dagster.project import Project
 from eval_dagster.stages import aggregation
 from eval_dagster.stages.aggregation import metric_rows
@@ -103,6 +104,7 @@ def _write(
 ) -> LakeFile:
     time = project.lake.next_time("metrics", eval_name, model)
     inputs = scores.info.inputs
+    previous, changed = _changed_inputs(project, eval_name, model, scores)
     shared = {
         "eval": eval_name,
         "model": model,
@@ -114,6 +116,8 @@ def _write(
         "model_version": inputs["model"],
         "model_content_version": inputs.get("model_content"),
         "scores_file": str(scores.path.relative_to(project.lake.root)),
+        "changed_since": previous,
+        "changed_inputs": changed,
     }
     info = FileInfo(
         fingerprint=fingerprint,
@@ -125,6 +129,32 @@ def _write(
     )
     table = table_of("metrics", [{**row, **shared} for row in rows])
     return project.lake.write("metrics", table, eval_name=eval_name, model=model, info=info)
+
+
+def _changed_inputs(project: Project, eval_name: str, model: str, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
+    """When the last result was made, and what of the rows, samples and prompts differs from its own.
+
+    Told now, since both are in the lake now; null where there is no earlier result, or what it was made of cannot be read any more.
+    """
+    try:
+        last = project.lake.current("metrics", eval_name, model)
+        if last is None:
+            return None, None
+        of_last = project.lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
+        now, before = (
+            Inputs(
+                lake=project.lake,
+                eval_name=eval_name,
+                model=model,
+                dataset_version=inputs["dataset_snapshot"],
+                prompt_version=inputs["rendered_prompts"],
+                scores=path,
+            )
+            for inputs, path in ((scores.info.inputs, scores.path), (last.info.inputs, of_last))
+        )
+        return datetime.fromisoformat(last.info.materialized_at), list(changed_inputs(now, before))
+    except (LakeError, KeyError):
+        return None, None
 
 
 def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -40,7 +40,7 @@ TASK = """
             return f"{question} {{item['n']}}"
 
         def _get_ground_truth(self, item):
-            return item["answer"]
+            return {answer}
 """
 ANSWERS = """
     def {name}(request):
@@ -91,13 +91,14 @@ class Nights:
         wrong_of_two: Sequence[int] = (),
         numbers: Sequence[int] = tuple(range(40)),
         question: str = "Say",
+        answer: str = 'item["answer"]',
         words: str = "1.0",
         raising: str = "",
         function: str = "answer",
     ) -> None:
-        """Numbers, question and words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
-        self._write("left.py", TASK.format(numbers=list(numbers), question=question, words=words))
-        self._write("right.py", TASK.format(numbers=list(range(100, 140)), question="Say", words="1.0"))
+        """Numbers, question, answer and words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
+        self._write("left.py", TASK.format(numbers=list(numbers), question=question, answer=answer, words=words))
+        self._write("right.py", TASK.format(numbers=list(range(100, 140)), question="Say", answer='item["answer"]', words="1.0"))
         self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
         self._write("two.py", ANSWERS.format(wrong=list(wrong_of_two), raising="", name="answer"))
 

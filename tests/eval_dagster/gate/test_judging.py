@@ -2,11 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from judged_project import Nights, now, row
 from scipy.stats import t as student
 
+from eval_dagster.gate.comparing import causes
 from eval_dagster.gate.points import history
 from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.gate.results import current_result, past_results, write_result
@@ -72,6 +74,29 @@ def test_changed_prompts_rows_and_metrics_are_named(nights: Nights) -> None:
     assert (changed.cause, changed.n_common, changed.n_only_value, changed.n_only_baseline) == ("data", 39, 1, 1)
     changes = [(each.prompt, each.value, each.baseline_value) for each in result.changes]
     assert changes == [("Tell 77\n", 1.0, None), ("Tell 39\n", None, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("later", "cause"),
+    [
+        ({"numbers": range(40)}, "samples"),
+        ({"numbers": range(2)}, "samples"),
+        ({"numbers": [0, 1, 77, 3]}, "data"),
+        ({"numbers": [0, 1, 77, *range(3, 40)]}, "data, samples"),
+        ({"numbers": range(40), "question": "Tell"}, "samples, prompt"),
+        ({"numbers": [3, 2, 1, 0]}, ""),
+        ({"question": "Tell"}, "prompt"),
+        ({"answer": "'another gold answer'"}, "prompt"),
+    ],
+)
+def test_another_choice_of_samples_is_told_from_changed_rows_and_prompts(nights: Nights, later: dict[str, Any], cause: str) -> None:
+    nights.evaluate(numbers=range(4), evals=["left"])
+    nights.evaluate(**{"numbers": range(4), **later}, evals=["left"])
+    project = nights.project()
+    current = history(project.lake, "left", "one")
+    assert ", ".join(causes(current[-1], current[0], "exact_match")) == cause
+    changed = read_rows(project.lake, "select changed from score_history order by materialization")
+    assert ", ".join(changed[-1]["changed"]) == cause
 
 
 def test_a_trial_or_a_night_of_errors_between_two_nights_hides_no_regression(nights: Nights) -> None:

@@ -1,0 +1,97 @@
+"""What two results of an eval were computed from, sample by sample: whether rows, the choice of samples, or prompts differ."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import Lake, read_rows
+
+InputCause = Literal["data", "samples", "prompt"]
+"""A row has another content; other rows were evaluated; a sample that both have was asked, or is to be answered, in another way."""
+
+_ASKED = ("request_id", "gold", "gold_index", "context")
+"""Of a prompt: what the model was sent, what is correct, and what metrics know beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The samples of a result, with the rows and prompts that they come from."""
+
+    lake: Lake
+    eval_name: str
+    model: str
+    dataset_version: str
+    prompt_version: str
+    scores: Path
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The id of the dataset row of each sample, by sample id. Raises `LakeError` where the scores are gone."""
+        rows = read_rows(self.scores, ["sample_id", "source_id"])
+        return {row["sample_id"]: row["source_id"] for row in rows}
+
+    @cached_property
+    def asked(self) -> dict[str, list[Any]]:
+        """What identifies the prompt of each sample; nothing where the prompts are gone."""
+        rows = self._rows("prompts", self.model, self.prompt_version, ("sample_id", *_ASKED))
+        return {row["sample_id"]: [row[name] for name in _ASKED] for row in rows}
+
+    @cached_property
+    def places(self) -> dict[str, tuple[Any, ...]]:
+        """Where each row stands in the dataset, by source id; nothing where the snapshot is gone."""
+        rows = self._rows("samples", None, self.dataset_version, ("sample_id", "subject", "split", "row_index"))
+        return {row["sample_id"]: (row["subject"], row["split"], row["row_index"]) for row in rows}
+
+    def _rows(self, table: str, model: str | None, version: str, columns: Iterable[str]) -> list[dict[str, Any]]:
+        try:
+            files = [file for file in self.lake.history(table, self.eval_name, model) if file.info.version == version]
+            return read_rows(files[-1].path, list(columns)) if files else []
+        except LakeError:
+            return []
+
+
+def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
+    """What differs between the inputs of two results: nothing where the versions of their prompts are the same.
+
+    A sample is named by the content of its row. Where a place of the dataset has one sample in one result and another in the other, the
+    row was changed. All other samples that one result alone has are a matter of what was chosen, by a limit for instance.
+
+    Raises:
+        LakeError: The scores of one are gone.
+    """
+    if now.prompt_version == before.prompt_version:
+        return ()
+    added = {now.sources[sample] for sample in now.sources.keys() - before.sources.keys()}
+    removed = {before.sources[sample] for sample in before.sources.keys() - now.sources.keys()}
+    replaced = _replaced(now, before, added, removed)
+    causes: list[InputCause] = []
+    if replaced is None or replaced:
+        causes.append("data")
+    if replaced is not None and len(added) + len(removed) > 2 * replaced:
+        causes.append("samples")
+    if _asked_differs(now.asked, before.asked):
+        causes.append("prompt")
+    return tuple(causes)
+
+
+def _replaced(now: Inputs, before: Inputs, added: set[str], removed: set[str]) -> int | None:
+    """How many rows have another content; None where that cannot be told."""
+    if now.dataset_version == before.dataset_version or not (added and removed):
+        return 0
+    if not now.places or not before.places:
+        return None
+    return len(_places(now, added) & _places(before, removed))
+
+
+def _places(inputs: Inputs, sources: set[str]) -> set[tuple[Any, ...]]:
+    return {inputs.places[source] for source in sources if source in inputs.places}
+
+
+def _asked_differs(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether a sample that both have was asked in another way; taken for granted where the prompts are gone."""
+    if not now or not before:
+        return True
+    return any(now[sample] != before[sample] for sample in now.keys() & before.keys())
