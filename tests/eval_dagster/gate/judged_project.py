@@ -96,7 +96,7 @@ class Nights:
         raising: str = "",
         function: str = "answer",
     ) -> None:
-        """Numbers, question, answer and words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
+        """Numbers to words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
         self._write("left.py", TASK.format(numbers=list(numbers), question=question, answer=answer, words=words))
         self._write("right.py", TASK.format(numbers=list(range(100, 140)), question="Say", answer='item["answer"]', words="1.0"))
         self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
