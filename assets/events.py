@@ -1,18 +1,19 @@
 """Outcomes of the library's stages as Dagster events, with the metadata that people look at."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster import MetadataValue, TableRecord
+from dagster import MetadataValue
 
+from assets.tables import preview_metadata, table_metadata
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
 
-_MOST_CHARACTERS = 400
+_LONGEST_MESSAGE = 4000
+"""Characters of a failure: its end says what to do."""
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """What each stage calls the number of its rows."""
 
@@ -49,7 +50,7 @@ def report(
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
             + "; ".join(f"{item.stage} {partition_key(item.eval_name, item.model)}: {item.message}" for item in failures),
-            metadata={"failures": table_metadata([_failure_row(item) for item in failures])},
+            metadata={"failures": table_metadata([_failure_row(item) for item in failures], longest=_LONGEST_MESSAGE)},
             allow_retries=False,
         )
 
@@ -76,7 +77,7 @@ def _materialization(result: StageResult, code_version: str | None, pictures: Ma
         "summary": _summary(result),
         **pictures,
         **{name: MetadataValue.url(link) for name, link in result.links.items()},
-        **({"preview": table_metadata([_preview_row(row) for row in result.preview])} if result.preview else {}),
+        **preview_metadata(result),
         **{name: _number(value) for name, value in counts.items()},
         **({} if result.cached else info.notes),
         **({"when_made": MetadataValue.json(when_made)} if when_made else {}),
@@ -109,11 +110,6 @@ def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]
     earlier = {name: counts.pop(name) for name in info.counts if name.startswith("run_")}
     nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "tokens_asked": 0, "model_seconds": 0}
     return counts | nothing, {name: _number(value) for name, value in earlier.items()} | dict(info.notes)
-
-
-def _preview_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A row whose metrics are those of all subjects says so; an empty cell would not."""
-    return {**row, "subject": "(all)"} if "subject" in row and row["subject"] is None else row
 
 
 def _summary(result: StageResult) -> str:
@@ -150,25 +146,3 @@ def format_score(row: Mapping[str, Any]) -> str:
 
 def _number(value: float) -> int | float:
     return int(value) if float(value).is_integer() else float(value)
-
-
-def table_metadata(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows as a table; Dagster takes scalars alone, so lists are shown as JSON, and long texts are cut."""
-    names = list(rows[0])
-    records = [TableRecord({name: _cell(row[name]) for name in names}) for row in rows]
-    columns = [dg.TableColumn(name, type=_column_type([record.data[name] for record in records])) for name in names]
-    return MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
-
-
-def _cell(value: Any) -> str | int | float | bool | None:
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if value is None or isinstance(value, bool | int):
-        return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({len(text)} characters)"
-
-
-def _column_type(values: Sequence[Any]) -> str:
-    present = {type(value) for value in values if value is not None}
-    return {frozenset({bool}): "bool", frozenset({int}): "int", frozenset({float}): "float"}.get(frozenset(present), "string")

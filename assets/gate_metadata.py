@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.events import table_metadata
+from assets.tables import table_metadata
 from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict

@@ -4,9 +4,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.events import format_score, table_metadata
 from assets.liveness import alive
 from assets.resources import ProjectResource
+from assets.tables import leaderboard_row, markdown_table
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.versions import stable_hash
 
@@ -34,9 +34,8 @@ def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         context.log.warning(damage)
     metadata: dict[str, Any] = {
         "dagster/row_count": len(rows),
-        "summary": "\n".join(f"{row['eval']}: {row['rank']}. {row['model']} {row['metric']} {format_score(row)}" for row in rows),
+        "summary": dg.MetadataValue.md(markdown_table([leaderboard_row(row) for row in rows]) if rows else "There is no result yet."),
         "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
         **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
-        **({"leaderboard": table_metadata(rows)} if rows else {}),
     }
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(stable_hash(rows)))

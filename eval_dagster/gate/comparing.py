@@ -13,6 +13,7 @@ from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.paired import ALPHA, Comparison
 from eval_dagster.paired_corpora import compare_corpora
 from eval_dagster.paired_means import compare_means
+from eval_dagster.stages.sample_preview import answer_text
 
 Cause = InputCause | Literal["model", "engine", "metric"]
 """What differs: beside the inputs the model's weights or tokenizer, what runs it (code, packages, device, dtype), the metric's code."""
@@ -213,9 +214,4 @@ def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping
 def _answer(response: Mapping[str, Any] | None, prompt: Mapping[str, Any]) -> str | None:
     if response is None:
         return None
-    if response["error"] is not None:
-        return f"error: {response['error']}"
-    if response["text"]:
-        return str((response["text_post_processed"] or response["text"])[0])
-    choices, logprobs = prompt.get("choices"), response["choice_logprobs"]
-    return str(choices[int(np.argmax(logprobs))]) if choices and logprobs else None
+    return f"error: {response['error']}" if response["error"] is not None else answer_text(response, prompt.get("choices"))

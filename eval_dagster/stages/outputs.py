@@ -27,7 +27,7 @@ from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import module_version, stable_hash
 
 _STAGE = "model_outputs"
-_PREVIEW = ("sample_id", "text", "choice_logprobs", "prompt_tokens", "output_tokens", "error")
+_PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from eval_dagster.tasks import rendering
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.versions import code_version, module_version, stable_hash
 
-_PREVIEW = ("sample_id", "subject", "prompt", "choices", "gold")
+_PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
 
 
 def materialize_prompts(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
+from eval_dagster.lake.files import FileInfo, LakeFile, read_rows, table_of
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
@@ -27,13 +27,13 @@ from eval_dagster.stages.execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.sample_errors import error_warning
+from eval_dagster.stages.sample_preview import preview_samples
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.answers import truth_as_given
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow
 from eval_dagster.versions import code_version, module_version, package_versions, stable_hash
 
-_PREVIEW = ("sample_id", "subject", "metric", "value", "error")
 _CONTENT = ("sample_id", "cluster", "metric", "value", "error")
 
 
@@ -84,7 +84,7 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
         model=model,
         file=current,
         cached=cached,
-        preview=read_head(current.path, 5, _PREVIEW),
+        preview=preview_samples(prompts, outputs, current, (task.HEADLINE_METRIC or task.METRICS[0]).NAME),
         warnings=[warning] if warning else [],
     )
 

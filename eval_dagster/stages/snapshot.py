@@ -14,7 +14,7 @@ from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions import module_version, stable_hash
 
 _CODE = module_version(sys.modules[__name__], datasets, hub, samples, split_files)
-_PREVIEW = ("sample_id", "subject", "split", "row")
+_PREVIEW = ("row", "subject", "split", "sample_id")
 
 
 def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> StageResult:

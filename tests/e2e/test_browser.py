@@ -125,7 +125,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
     """What the README shows: the asset graph, the partitions of the metrics, a run in MLflow."""
     metadata = _open_partition(page, ui, "task_metrics", eval_name, model)
     link = _mlflow_link(metadata)
-    expect(_value(metadata, "preview").get_by_text("value")).to_be_visible()
+    expect(_value(metadata, "preview").get_by_text("95 % interval")).to_be_visible()
     page.screenshot(path=folder / "partitions.png")
 
     # Its assistant covers a third of the page, and the layout for models shows the metrics first.

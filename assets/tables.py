@@ -1,0 +1,103 @@
+"""Rows as tables that fit Dagster's pages: few columns, the short ones first, and texts cut to what a cell holds."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import MetadataValue, TableRecord
+
+from eval_dagster.report.wording import interval, number
+from eval_dagster.stages.results import StageResult
+
+_CELL = 100
+"""Characters of a text in a cell: six columns then fit beside Dagster's navigation. SQL has the texts whole."""
+_ENDS = frozenset({"prompt", "question"})
+"""Columns of which the end is shown: the question stands there."""
+_MOST_ROWS = 200
+"""Of a Markdown table: it is kept in Dagster's database with each event."""
+
+
+def preview_metadata(result: StageResult) -> dict[str, dg.TableMetadataValue]:
+    """The preview of a stage's rows; nothing where it has none."""
+    rows = [_metric_row(row) for row in result.preview] if result.stage == "task_metrics" else result.preview
+    return {"preview": table_metadata(rows)} if rows else {}
+
+
+def table_metadata(rows: Sequence[Mapping[str, Any]], *, longest: int = _CELL) -> dg.TableMetadataValue:
+    """Rows as a table without its empty columns; Dagster takes scalars alone, so lists are shown as JSON.
+
+    Args:
+        rows: At least one, all with the same columns.
+        longest: Characters of a text that are shown.
+    """
+    names = [name for name in rows[0] if any(row[name] not in (None, "", []) for row in rows)]
+    records = [TableRecord({name: _cell(name, row[name], longest) for name in names}) for row in rows]
+    columns = [dg.TableColumn(name, type=_column_type([record.data[name] for record in records])) for name in names]
+    return MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table, numbers to the right. All have the same columns."""
+    names = list(rows[0])
+    is_number = {name: any(isinstance(row[name], int | float) for row in rows) for name in names}
+    lines = [_line(names), _line(["---:" if is_number[name] else "---" for name in names])]
+    lines += [_line([_escaped(row[name]) for name in names]) for row in rows[:_MOST_ROWS]]
+    left = len(rows) - _MOST_ROWS
+    return "\n".join([*lines, *([f"\nand {left} more rows"] if left > 0 else [])])
+
+
+def leaderboard_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the relation `leaderboard` as people read it."""
+    return {
+        "eval": row["eval"],
+        "rank": row["rank"],
+        "model": row["model"],
+        "metric": row["metric"],
+        "score": _score(row),
+        "95 % interval": interval(row["ci_low"], row["ci_high"]),
+        "samples": row["n"],
+        "errors": row["n_errors"],
+    }
+
+
+def _metric_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the relation `metrics`; the metrics of all subjects say so, where an empty cell would not."""
+    return {
+        "subject": "(all)" if row["subject"] is None else row["subject"],
+        "metric": f"{row['metric']} (mean of subjects)" if row["aggregation"] == "macro" else row["metric"],
+        "score": _score(row),
+        "95 % interval": interval(row["ci_low"], row["ci_high"]),
+        "samples": row["n"],
+        "errors": row["n_errors"],
+    }
+
+
+def _score(row: Mapping[str, Any]) -> str:
+    return number(row["value"]) + ("" if row["stderr"] is None else f" ± {row['stderr']:.3f}")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(value: Any) -> str:
+    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return re.sub(r"([\\`*_{}\[\]|~#<>])", r"\\\1", text)
+
+
+def _cell(name: str, value: Any, longest: int) -> str | int | float | bool | None:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if value is None or isinstance(value, bool | int):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) <= longest:
+        return text
+    return f"…{text[-longest:]}" if name in _ENDS else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def _column_type(values: Sequence[Any]) -> str:
+    present = {type(value) for value in values if value is not None}
+    return {frozenset({bool}): "bool", frozenset({int}): "int", frozenset({float}): "float"}.get(frozenset(present), "string")

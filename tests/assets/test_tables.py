@@ -1,0 +1,100 @@
+"""The tables that Dagster's pages show: what stands in them, and that they fit."""
+
+import textwrap
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.definitions import build_definitions
+from assets.tables import markdown_table, preview_metadata, table_metadata
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageResult
+from task_defs import TASKS
+
+CONFIG = """
+    models:
+      sevens: {backend: scripted, default: " 7", answers: {"capital of Algeria": " Algiers"}}
+    evals:
+      sums: {task: arithmetic, num_fewshot: 3, limit: 2}
+      capitals: {task: capitals, num_fewshot: 3, limit: 2}
+"""
+MOST_CHARACTERS = 260
+"""Of the first four columns together: they stand on a page 1,400 pixels wide, beside Dagster's navigation."""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    folder = tmp_path_factory.mktemp("tables")
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+
+
+@pytest.fixture(scope="module")
+def previews(project: Project) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The rows of each stage and eval as its preview shows them."""
+    partitions = [("sums", "sevens"), ("capitals", "sevens")]
+    outcomes = list(evaluate(project, partitions, stages=set(STAGES), run_id="run", reporter=SilentReporter()))
+    assert all(isinstance(outcome, StageResult) for outcome in outcomes), outcomes
+    results = [outcome for outcome in outcomes if isinstance(outcome, StageResult)]
+    return {(each.stage, each.eval_name): [dict(row.data) for row in preview_metadata(each)["preview"].records] for each in results}
+
+
+def test_previews_fit_the_page(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    assert len(previews) == 2 * len(STAGES)
+    for key, rows in previews.items():
+        for row in rows:
+            assert len(row) <= 8, key
+            assert sum(len(str(value)) for value in list(row.values())[:4]) <= MOST_CHARACTERS, (key, row)
+
+
+def test_scores_show_the_answer_beside_the_gold_one(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    row = previews["sample_scores", "sums"][0]
+    assert list(row)[:4] == ["score", "answer", "gold", "question"]
+    assert row["answer"].strip() == "7"
+    assert row["score"] == float(row["gold"].strip() == "7")
+    assert row["question"].endswith("What is 59 + 65?\nA:"), "the question stands at the end of a prompt"
+    assert row["question"].startswith("…")
+    assert "error" not in row, "no column is empty"
+    chosen = previews["sample_scores", "capitals"][0]
+    assert (chosen["answer"] == chosen["gold"]) == (chosen["score"] == 1.0)
+
+
+def test_metrics_are_scores_with_error_bars(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    first = previews["task_metrics", "sums"][0]
+    assert list(first) == ["subject", "metric", "score", "95 % interval", "samples", "errors"]
+    assert first["subject"] == "(all)"
+    assert "±" in first["score"]
+    assert any(row["metric"] == "exact_number (mean of subjects)" for row in previews["task_metrics", "sums"])
+
+
+@pytest.mark.usefixtures("previews")
+def test_the_leaderboards_summary_is_a_table(project: Project) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = (
+            build_definitions(project)
+            .resolve_implicit_global_asset_job_def()
+            .execute_in_process(instance=instance, asset_selection=[dg.AssetKey("leaderboard")])
+        )
+    [materialization] = result.asset_materializations_for_node("leaderboard")
+    summary = materialization.metadata["summary"]
+    assert isinstance(summary, dg.MarkdownMetadataValue)
+    head, rule, *rows = str(summary.value).splitlines()
+    assert head == "| eval | rank | model | metric | score | 95 % interval | samples | errors |"
+    assert rule == "| --- | ---: | --- | --- | --- | --- | ---: | ---: |"
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["capitals", "sums"]
+    assert all(row.count("|") == 9 and "±" in row for row in rows)
+
+
+def test_text_cannot_break_a_table() -> None:
+    assert markdown_table([{"a": "x|y\nz", "b": 0.25}]).splitlines()[-1] == r"| x\|y z | 0.25 |"
+    many = markdown_table([{"a": 1}] * 201)
+    assert many.endswith("| 1 |\n\nand 1 more rows")
+
+
+def test_what_a_failure_says_is_not_cut_where_a_preview_is() -> None:
+    text = "x" * 1000
+    assert table_metadata([{"message": text}], longest=4000).records[0].data["message"] == text
+    assert table_metadata([{"message": text}]).records[0].data["message"] == f"{'x' * 100}… (1000 characters)"
