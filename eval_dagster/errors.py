@@ -42,6 +42,10 @@ class DataError(EvalDagsterError):
     """The data of one eval is wrong: a row lacks a field, a dataset is empty, a gold answer is not among the choices."""
 
 
+class RowError(DataError):
+    """One row is wrong, or a task's hook fails on it. The message names the row."""
+
+
 class MachineError(EvalDagsterError):
     """The machine failed, and nothing is known of what was to run on it: a process does not start, or ends before it reports.
 

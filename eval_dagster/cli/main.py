@@ -31,13 +31,18 @@ app = typer.Typer(
 def tasks(
     name: Annotated[str | None, typer.Argument(help="Task, eval, or path/to/file.py:Class, to be shown and checked.")] = None,
     shots: Annotated[int | None, typer.Option(min=0, help="Few-shot examples; as the eval or the task says when absent.")] = None,
-    prompt_format: Annotated[PromptFormat, typer.Option("--format", help="How the prompt is written.")] = PromptFormat.PLAIN,
+    prompt_format: Annotated[
+        PromptFormat | None, typer.Option("--format", help="How the prompt is written; as the model says, or plain, when absent.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose prompt format, and for `chat` whose template; the first with one when absent.")
+    ] = None,
 ) -> None:
     """List the tasks that evals can use, or show and check one."""
     if name is None:
         task_list.list_tasks()
     else:
-        task_page.show_task(name, shots, prompt_format)
+        task_page.show_task(name, shots, prompt_format, model)
 
 
 @app.command()

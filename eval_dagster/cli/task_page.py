@@ -33,9 +33,10 @@ _CHECKED_ROWS = 5
 
 
 class PromptFormat(StrEnum):
-    """The formats that need no model."""
+    """How messages become a prompt; `chat` by the template of a model of evals.yaml."""
 
     PLAIN = "plain"
+    CHAT = "chat"
     LLAMA3 = "llama3"
     IDENTITY = "identity"
 
@@ -65,16 +66,17 @@ class _Rendering:
         )
 
 
-def show_task(name: str, shots: int | None, prompt_format: PromptFormat) -> None:
+def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
     """Print what a task is, an example, and what is wrong with its first prompts; exit status 1 where something is.
 
     Args:
         name: Of the registry, or of an eval, or `path/to/file.py:Class`.
         shots: How many examples; as the eval or the task says where not given.
-        prompt_format: How messages become text.
+        prompt_format: How messages become text; that of the model where not given, and plain without one.
+        model: Whose template `chat` is; the first model of that format where not given.
 
     Raises:
-        UsageError: There is no such task, or its dataset is out of reach.
+        UsageError: There is no such task or model, or its dataset or template is out of reach.
         DataError: A row cannot be rendered.
     """
     project, problem = open_project()
@@ -83,7 +85,8 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat) -> None
     task, settings = _chosen(project, name)
     given = settings.num_fewshot if shots is None else shots
     _print_facts(name, task)
-    rendering = _read(project, task, settings, task.customary().num_fewshot if given is None else given, prompt_format)
+    formatter = _formatter(project, prompt_format, model)
+    rendering = _read(project, task, settings, task.customary().num_fewshot if given is None else given, formatter)
     asked = ((sample, rendering.prompts(sample)) for sample in rendering.samples)
     sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
     if sample is None:
@@ -91,8 +94,24 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat) -> None
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
-        print_prompt(prompt, f"{place_of(sample)}{which} · {prompt_format} · {_counted(rendering.shots, 'shot')}")
+        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(rendering.shots, 'shot')}")
     _print_checks(rendering, project)
+
+
+def _formatter(project: Project, prompt_format: PromptFormat | None, model: str | None) -> Formatter:
+    wanted = prompt_format or PromptFormat(project.model(model).prompt_format if model else PromptFormat.PLAIN)
+    if wanted is not PromptFormat.CHAT:
+        # Scripted, a model needs no weights, and marks images by a word.
+        return formatter_for(wanted, ScriptedHandle("example"))
+    models = project.config.models
+    name = model or next((each for each, settings in models.items() if settings.prompt_format == wanted), None)
+    if name is None:
+        raise UsageError(
+            "--format chat needs the template of a model, and no model of evals.yaml has `prompt_format: chat`; choose one by "
+            f"--model NAME; evals.yaml has: {', '.join(models) or 'none'}"
+        )
+    project.model(name)
+    return formatter_for(wanted, project.handle(name))
 
 
 def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
@@ -109,7 +128,7 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
     return task, EvalConfig(task=name)
 
 
-def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, prompt_format: PromptFormat) -> _Rendering:
+def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> _Rendering:
     """The rows of the first subject."""
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
@@ -120,8 +139,7 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
         task=task,
         settings=settings,
         shots=shots,
-        # Scripted, it needs no weights, and marks images by a word.
-        formatter=formatter_for(prompt_format, ScriptedHandle("example")),
+        formatter=formatter,
         samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],
         pool=fewshot_pool(task, examples),
     )

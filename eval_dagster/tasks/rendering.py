@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from eval_dagster.config import GenerationConfig
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.formatters import Formatter
 from eval_dagster.records import (
     GenerationSettings,
@@ -249,19 +249,21 @@ def _request(*, prompt: str, **fields: Any) -> Request:
 
 @contextmanager
 def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
-    """Turn whatever a hook raises into a `DataError` that names the row."""
+    """Turn whatever a hook raises into a `DataError` that names the row, once."""
     try:
         yield
-    except DataError:
+    except RowError:
         raise
+    except DataError as error:
+        raise RowError(f"{place_of(sample)}: {error}") from error
     except NullFieldError as error:
-        raise DataError(f"{error.args[0]}; fill it in, or read it with item.get where it may be absent") from error
+        raise RowError(f"{error.args[0]}; fill it in, or read it with item.get where it may be absent") from error
     except KeyError as error:
         key = error.args[0] if error.args else None
         rows = [(place_of(sample), sample.row), *((place_of(example), example) for example in examples)]
         where, lacking = next(((where, row) for where, row in rows if key not in row), (None, {}))
         if where is None:
-            raise DataError(f"{place_of(sample)}: the task raised KeyError: {error}") from error
-        raise DataError(f"{where} lacks the field {key!r}; it has: {', '.join(lacking)}") from error
+            raise RowError(f"{place_of(sample)}: the task raised KeyError: {error}") from error
+        raise RowError(f"{where} lacks the field {key!r}; it has: {', '.join(lacking)}") from error
     except Exception as error:
-        raise DataError(f"{place_of(sample)}: the task raised {type(error).__name__}: {error}") from error
+        raise RowError(f"{place_of(sample)}: the task raised {type(error).__name__}: {error}") from error
