@@ -104,7 +104,7 @@ def _formatter(project: Project, prompt_format: PromptFormat | None, model: str 
         # Scripted, a model needs no weights, and marks images by a word.
         return formatter_for(wanted, ScriptedHandle("example"))
     models = project.config.models
-    name = model or next((each for each, settings in models.items() if settings.prompt_format == wanted), None)
+    name = model or next((each for each, settings in models.items() if settings.prompt_format == wanted.value), None)
     if name is None:
         raise UsageError(
             "--format chat needs the template of a model, and no model of evals.yaml has `prompt_format: chat`; choose one by "
