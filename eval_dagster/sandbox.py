@@ -226,8 +226,9 @@ def _visible_paths() -> tuple[list[str], dict[str, str]]:
 @cache
 def _package_folders() -> list[str]:
     """Folders of installed packages among what code may read."""
-    found = (folder for path in _visible_paths()[0] for pattern in _PACKAGES for folder in Path(path).glob(pattern) if folder.is_dir())
-    return sorted({str(folder.resolve()) for folder in found})
+    shown = _visible_paths()[0]
+    found = {folder.resolve() for path in shown for pattern in _PACKAGES for folder in Path(path).glob(pattern) if folder.is_dir()}
+    return sorted(str(folder) for folder in found if any(folder.is_relative_to(path) for path in shown))
 
 
 def _send(process: "subprocess.Popen[bytes]", request: dict[str, Any]) -> None:

@@ -167,6 +167,8 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return ""
     name = shown_text(error.name)
+    if name.partition(".")[0] in neighbours(file) and name == error.name:
+        return f"{error}: {name}.py is beside the file, but importlib finds installed modules alone; write `import {name}`"
     path = name.replace(".", "/")
     places = " and ".join(dict.fromkeys(map(str, (file.parent, folder))))
     return (

@@ -169,6 +169,10 @@ def test_folders_of_rows_hide_no_installed_package_and_no_file_hides_the_standar
             r"mine\.py, line 2, cannot be imported: there is no module 'lost': .* \(\S+/quizzes/inner\.py, line 3\)$",
         ),
         (
+            {"mine.py": "import importlib\nimportlib.import_module('mymetric')\n"},
+            r"mine\.py, line 2, cannot be imported: .*'mymetric': .* importlib finds installed modules alone; write `import mymetric`$",
+        ),
+        (
             {"mine.py": "from mymetric import Shuot\n"},
             r"mine\.py, line 1, cannot be imported: ImportError: cannot import name 'Shuot' from 'mymetric' \(\S+/mymetric\.py\)$",
         ),
