@@ -46,8 +46,8 @@ class TrackedResult:
     """Number of samples evaluated."""
     dataset_example: Row = field(default_factory=dict)
     """One row, from which the column types are read."""
-    samples: "pd.DataFrame"
-    """The table of samples."""
+    tables: Mapping[str, "pd.DataFrame"]
+    """Name -> table, kept as the artifact `<name>.json`: `metrics` and `samples`."""
 
     def __post_init__(self) -> None:
         if re.search(r"['\"`]", self.result_key):

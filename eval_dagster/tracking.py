@@ -1,4 +1,4 @@
-"""Results as MLflow runs: parameters, metrics, the dataset, and a table of samples.
+"""Results as MLflow runs: parameters, overall metrics, the dataset, and tables of all metrics and of samples.
 
 Every call goes through a client of its own, so that this leaves alone which store and which run are current in a process.
 """
@@ -32,8 +32,6 @@ __all__ = ["TrackedResult", "Tracker"]
 
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag by which a result's run is found again."""
-SAMPLES_FILE = "samples.json"
-"""The artifact that holds the table of samples."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 """Environment variable: where the MLflow UI of a local store is served."""
 
@@ -258,16 +256,23 @@ class Tracker:
         for tags in _batches(tag_entities(result), 100):
             client.log_batch(run_id, tags=tags)
         client.log_inputs(run_id, [dataset_input(result)])
-        self._log_samples(run_id, result.samples)
+        self._log_tables(run_id, result.tables)
         client.set_terminated(run_id, "FINISHED")
 
-    def _log_samples(self, run_id: str, samples: "pd.DataFrame") -> None:
-        # Not `client.log_table`: it appends to what a killed process left, where this replaces it. The tag makes the UI show a table.
+    def _log_tables(self, run_id: str, tables: Mapping[str, "pd.DataFrame"]) -> None:
+        # Not `client.log_table`: it appends to what a killed process left, where this replaces it. The tag makes the UI show tables.
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / SAMPLES_FILE
-            samples.to_json(path, orient="split", index=False, date_format="iso")
-            self._client.log_artifact(run_id, str(path))
-        self._client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps([{"path": SAMPLES_FILE, "type": "table"}]))
+            for name, table in tables.items():
+                path = Path(folder) / table_file(name)
+                table.to_json(path, orient="split", index=False, date_format="iso")
+                self._client.log_artifact(run_id, str(path))
+        shown = [{"path": table_file(name), "type": "table"} for name in tables]
+        self._client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps(shown))
+
+
+def table_file(name: str) -> str:
+    """The artifact that holds a table of a result."""
+    return f"{name}.json"
 
 
 def _require_reachable(uri: str) -> None:

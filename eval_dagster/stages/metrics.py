@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
+_TRACKED = ("metric", "subject", *_PREVIEW[2:])
+_SCORE_PARTS = ("stderr", "ci_low", "ci_high", "n", "n_errors")
 _MOST_TRACKED_SAMPLES = 1000
 
 
@@ -174,20 +176,12 @@ def _tracked(
         **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics")},
         **{f"version.metric.{name}": version for name, version in metric_versions(task).items()},
     }
-    figures: dict[str, float] = {}
-    for row in rows:
-        if row["value"] is None:
-            continue
-        overall = f"{row['metric']}_macro" if row["aggregation"] == "macro" else row["metric"]
-        name = overall if row["subject"] is None else f"{row['metric']}/subject/{row['subject']}"
-        figures[name] = row["value"]
-        figures |= {f"{name}.{part}": row[part] for part in ("stderr", "n", "n_errors") if row[part] is not None}
     source = project.reader.source(task)
     return TrackedResult(
         result_key=key,
         run_name=f"{eval_name} · {model}",
         params=params,
-        metrics=figures,
+        metrics=_figures(rows),
         tags={
             "eval": eval_name,
             "model": model,
@@ -200,8 +194,28 @@ def _tracked(
         dataset_digest=inputs["dataset_snapshot"],
         dataset_rows=int(snapshot.info.counts["samples"]),
         dataset_example=json.loads(read_head(snapshot.path, 1, ["row"])[0]["row"]),
-        samples=_sample_table(project, eval_name, model),
+        tables={"metrics": _metric_table(rows), "samples": _sample_table(project, eval_name, model)},
     )
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What MLflow's table of runs shows: the headline as `score` in every run, whatever its metric, and each overall metric by its name."""
+    figures: dict[str, float | None] = {}
+    for row in rows:
+        if row["subject"] is not None:
+            continue
+        if row["is_headline"]:
+            figures |= {"score": row["value"], **{f"score.{part}": row[part] for part in _SCORE_PARTS}}
+        name = f"{row['metric']}_macro" if row["aggregation"] == "macro" else row["metric"]
+        figures |= {name: row["value"], f"{name}.stderr": row["stderr"]}
+    return figures
+
+
+def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Every metric, overall and by subject; as metrics of the run these would be dozens of columns."""
+    import pandas as pd  # as in `_sample_table`
+
+    return pd.DataFrame([{name: row[name] for name in _TRACKED} for row in rows])
 
 
 def _sample_table(project: Project, eval_name: str, model: str) -> "pd.DataFrame":

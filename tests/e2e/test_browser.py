@@ -27,7 +27,7 @@ CONFIG = """
     suites:
       demo: {evals: [capitals, sums], models: [oracle, other]}
 """
-ASSETS = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics", "leaderboard")
+ASSETS = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics", "leaderboard", "regressions")
 SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
 RUN_MS = 180_000
 
@@ -136,7 +136,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
     page.goto(f"{ui.mlflow}/#{link.partition('#')[2]}")
     expect(page.get_by_role("heading", name=f"{eval_name} · {model}")).to_be_visible()
     expect(page.get_by_text("Finished", exact=True)).to_be_visible()
-    for text in ("accuracy.stderr", "eval.num_fewshot", "version.model_outputs"):
+    for text in ("score", "score.stderr", "accuracy.stderr", "eval.num_fewshot", "version.model_outputs"):
         expect(page.get_by_text(text, exact=True)).to_be_attached()
     page.set_viewport_size({"width": 1400, "height": 1160})
     expect(page.get_by_text("Child runs")).to_have_count(0)  # shown while it is being looked for
@@ -150,7 +150,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
     page.keyboard.press("Alt+e")
     for asset in ASSETS:
         expect(page.get_by_text(asset, exact=True).first).to_be_visible()
-    expect(page.get_by_text("% filled")).to_have_count(len(ASSETS) - 1)
+    expect(page.get_by_text("% filled")).to_have_count(len(ASSETS) - 2)  # leaderboard and regressions have no partitions
     expect(page.get_by_text("Loading")).to_have_count(0)
     expect(page.get_by_label("sensor", exact=True)).to_be_visible()  # of the leaderboard
     page.wait_for_function("[...document.images].every(image => image.complete)")

@@ -18,9 +18,11 @@ import pytest
 from mlflow import MlflowClient
 
 from eval_dagster.errors import TrackingError
-from eval_dagster.tracking import RESULT_KEY_TAG, SAMPLES_FILE, TrackedResult, Tracker
+from eval_dagster.tracking import RESULT_KEY_TAG, TrackedResult, Tracker, table_file
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
+METRICS = pd.DataFrame({"metric": ["accuracy", "accuracy"], "subject": [None, "anatomy"], "value": [0.25, 0.5]})
+SAMPLES = pd.DataFrame({"sample_id": ["s1", "s2"], "prompt": ["What?", "Why?"], "accuracy": [1.0, None]})
 
 
 def result(key: str = "k1", **changes: Any) -> TrackedResult:
@@ -36,7 +38,7 @@ def result(key: str = "k1", **changes: Any) -> TrackedResult:
         "dataset_digest": "0123456789abcdef",
         "dataset_rows": 2,
         "dataset_example": {"question": "What?", "choices": ["a", "b"], "answer": 1, "easy": True},
-        "samples": pd.DataFrame({"sample_id": ["s1", "s2"], "prompt": ["What?", "Why?"], "accuracy": [1.0, None]}),
+        "tables": {"metrics": METRICS, "samples": SAMPLES},
     }
     return TrackedResult(**(fields | changes))
 
@@ -56,11 +58,11 @@ def all_runs(home: Path) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def table_of(home: Path, run_id: str, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+def table_of(home: Path, run_id: str, monkeypatch: pytest.MonkeyPatch, name: str = "samples") -> pd.DataFrame:
     # `load_table` looks for the run in MLflow's default store, whatever its client's own store is.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home}/mlflow.db")
     client = client_of(home)
-    return client.load_table(client.get_run(run_id).info.experiment_id, SAMPLES_FILE, run_ids=[run_id])
+    return client.load_table(client.get_run(run_id).info.experiment_id, table_file(name), run_ids=[run_id])
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,13 @@ def test_a_dataset_without_a_commit_is_a_local_one(home: Path) -> None:
     assert (used.dataset.source_type, json.loads(used.dataset.source)) == ("local", {"uri": "my/rows"})
 
 
-def test_the_samples_are_a_table_that_mlflow_reads(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_and_samples_are_tables_that_mlflow_reads(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = tracker(home).log(result())
+    metrics = table_of(home, run_id, monkeypatch, "metrics")
+    assert metrics["subject"].fillna("all").tolist() == ["all", "anatomy"]
+    assert metrics["value"].tolist() == [0.25, 0.5]
+    shown = json.loads(client_of(home).get_run(run_id).data.tags["mlflow.loggedArtifacts"])
+    assert [each["path"] for each in shown] == ["metrics.json", "samples.json"]
     table = table_of(home, run_id, monkeypatch)
     assert table["sample_id"].tolist() == ["s1", "s2"]
     assert table["accuracy"].isna().tolist() == [False, True]
@@ -178,7 +185,7 @@ def test_a_run_that_was_left_half_written_is_completed(home: Path, monkeypatch: 
     half = client.create_run(experiment_id, tags={RESULT_KEY_TAG: "half"}, run_name="mmlu · smollm2-135m").info.run_id
     client.log_metric(half, "accuracy", 0.25)
     client.log_param(half, "num_fewshot", 5)
-    client.log_text(half, '{"columns":["sample_id","pro', SAMPLES_FILE)
+    client.log_text(half, '{"columns":["sample_id","pro', table_file("samples"))
 
     assert tracker(home).log(result("half")) == half
     run = client.get_run(half)
@@ -198,7 +205,7 @@ class DeadlySamples(pd.DataFrame):
 
 
 def log_and_die(home: Path) -> None:
-    tracker(home).log(result("killed", samples=DeadlySamples()))
+    tracker(home).log(result("killed", tables={"metrics": METRICS, "samples": DeadlySamples()}))
 
 
 def test_a_killed_process_leaves_a_run_that_the_next_completes(home: Path) -> None:
@@ -313,4 +320,4 @@ def test_a_server_takes_a_result_and_shows_it_at_its_own_address(
     assert capfd.readouterr() == ("", "")
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["mlflow.lock"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
-    assert len(MlflowClient(tracking_uri=server).load_table("1", SAMPLES_FILE, run_ids=[run_id])) == 2
+    assert len(MlflowClient(tracking_uri=server).load_table("1", table_file("samples"), run_ids=[run_id])) == 2

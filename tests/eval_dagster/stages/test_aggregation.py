@@ -408,13 +408,23 @@ def test_two_models_are_compared_by_clusters_and_by_what_is_a_mean(run: Callable
     assert shown == [{"metric": "right", "better_model": "good"}] * 4, "statistics of a corpus are no scores of a sample"
 
 
-def test_mlflow_has_the_macro_mean_under_a_name_of_its_own(run: Callable[..., Project]) -> None:
+def test_mlflow_has_one_score_for_every_run_and_the_subjects_in_a_table(
+    run: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = run()
-    [row] = read_rows(project.lake, "select mlflow_run_id from metrics where model = 'good' and is_headline")
-    figures = project.tracker._client.get_run(row["mlflow_run_id"]).data.metrics
+    [row] = read_rows(project.lake, "select * from metrics where model = 'good' and is_headline")
+    client = project.tracker._client
+    tracked = client.get_run(row["mlflow_run_id"])
+    figures = tracked.data.metrics
+    for name, column in (("score", "value"), *((f"score.{part}", part) for part in ("stderr", "ci_low", "ci_high", "n", "n_errors"))):
+        assert figures[name] == pytest.approx(row[column]), "the headline, under the same names whatever the eval measures"
     assert (figures["right"], figures["right_macro"]) == (pytest.approx(6 / 7), pytest.approx(0.9))
-    assert figures["right.n"] == figures["right_macro.n"] == 7
     assert figures["error_rate"] == pytest.approx(1 / 42)
-    assert figures["right/subject/south"] == 1.0
     assert figures["error_rate_macro"] == pytest.approx((1 / 30 + 0) / 2)
-    assert not [name for name in figures if name.startswith("error_rate/wrong")]
+    assert not [name for name in figures if "subject" in name or name.startswith("error_rate/wrong")]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", client.tracking_uri)
+    table = client.load_table(tracked.info.experiment_id, "metrics.json", run_ids=[row["mlflow_run_id"]])
+    [south] = table[(table["metric"] == "right") & (table["subject"] == "south")].to_dict("records")
+    assert south["value"] == 1.0
+    assert south["n"] > 0
+    assert len(table) == read_rows(project.lake, "select count(*) as n from metrics where model = 'good'")[0]["n"]
