@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.liveness import alive
 from assets.resources import ProjectResource
-from assets.tables import leaderboard_row, markdown_table
+from assets.tables import leaderboard_rows, markdown_table
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.versions import stable_hash
 
@@ -19,7 +19,7 @@ _REFRESH = (
 
 @dg.asset(
     deps=["task_metrics"],
-    description="Each eval's headline metric, model by model, with error bars and ranks. Query it as `leaderboard`.",
+    description="Each eval's headline metric by model, with error bars, and ranks among comparable results. Query it as `leaderboard`.",
     group_name="results",
     kinds={"duckdb", "sql"},
     automation_condition=_REFRESH.with_label("metrics_changed_and_none_in_progress"),
@@ -34,7 +34,7 @@ def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         context.log.warning(damage)
     metadata: dict[str, Any] = {
         "dagster/row_count": len(rows),
-        "summary": dg.MetadataValue.md(markdown_table([leaderboard_row(row) for row in rows]) if rows else "There is no result yet."),
+        "summary": dg.MetadataValue.md(markdown_table(leaderboard_rows(rows)) if rows else "There is no result yet."),
         "catalog": dg.MetadataValue.path(str(catalog_path(opened.lake))),
         **{f"warning_{number}": damage for number, damage in enumerate(damages, 1)},
     }

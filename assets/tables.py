@@ -48,8 +48,13 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, *([f"\nand {left} more rows"] if left > 0 else [])])
 
 
-def leaderboard_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the relation `leaderboard` as people read it."""
+def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the relation `leaderboard` as people read them; `differs` stands there where one has no rank for that."""
+    has_unranked = any(row["differs"] for row in rows)
+    return [_leaderboard_row(row) | ({"differs": row["differs"]} if has_unranked else {}) for row in rows]
+
+
+def _leaderboard_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "eval": row["eval"],
         "rank": row["rank"],

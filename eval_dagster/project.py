@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
 from eval_dagster.config_file import load_config
 from eval_dagster.errors import ConfigError, UsageError
-from eval_dagster.lake.files import Lake, trial_lake
+from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.content import content_version
 from eval_dagster.models.registry import open_model
@@ -74,7 +74,7 @@ class Project:
             config_path=path,
             home=home,
             tasks=tasks,
-            lake=Lake(home),
+            lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
             reader=DatasetReader(_mirror(config, path.parent), path.parent),
             tracker=Tracker(home=home, tracking_uri=config.mlflow.tracking_uri, experiment=config.mlflow.experiment),
         )
@@ -86,7 +86,7 @@ class Project:
         all samples: what is published is what evals.yaml says.
         """
         evals = {name: settings.model_copy(update={"limit": limit}) for name, settings in self.config.evals.items()}
-        return replace(self, config=self.config.model_copy(update={"evals": evals}), lake=trial_lake(self.home))
+        return replace(self, config=self.config.model_copy(update={"evals": evals}), lake=trial_lake(self.lake))
 
     def eval(self, name: str) -> EvalConfig:
         """The settings of an eval. Raises UsageError for an unknown name."""

@@ -70,7 +70,7 @@ class _Remaining(Lake):
     """A lake without the files that are about to go."""
 
     def __init__(self, lake: Lake, going: Sequence[Prunable]) -> None:
-        super().__init__(lake.home)
+        super().__init__(lake.home, configured=lake.configured)
         self._going = {each.path for each in going}
 
     def partitions(self, table: str) -> Iterator[list[Path]]:
@@ -101,7 +101,7 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
         LakeError: As `plan` does; or a file cannot be deleted, and what follows it is still there.
     """
     versions = _configured_versions(project)
-    lake, trials = project.lake, trial_lake(project.home)
+    lake, trials = project.lake, trial_lake(project.lake)
     with lake.lock("catalog"), trials.lock("catalog"):
         if policy.keeps_catalogs:
             archive(catalog_path(lake))
@@ -126,7 +126,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
         *((each, None) for each in old_catalogs),
         *((each, _reason(each, retained, named, now)) for each in listed),
         *_answers(lake, retained.model_versions, versions, policy.keep, now),
-        *_trials(trial_lake(project.home), policy.keep, now),
+        *_trials(trial_lake(project.lake), policy.keep, now),
         *_reports(project, policy, now),
         *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
     ]

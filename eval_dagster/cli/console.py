@@ -75,13 +75,21 @@ def cell(value: Any) -> str:
     return escape(text.replace("\n", "⏎"))
 
 
-def score_row(row: Mapping[str, Any]) -> list[Any]:
-    """A row of the relation `leaderboard` as cells."""
+def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and cells of rows of the relation `leaderboard`; the column `differs` where one of them has no rank for that."""
+    columns, cells = list(_SCORE_COLUMNS), [_score_row(row) for row in rows]
+    if any(row["differs"] for row in rows):
+        columns.append("differs")
+        cells = [[*each, row["differs"]] for each, row in zip(cells, rows, strict=True)]
+    return columns, cells
+
+
+def _score_row(row: Mapping[str, Any]) -> list[Any]:
     value = "" if row["value"] is None else f"{row['value']:.3f}"
     stderr = "" if row["stderr"] is None else f"{row['stderr']:.3f}"
     interval = "" if row["ci_low"] is None else f"{row['ci_low']:.3f} – {row['ci_high']:.3f}"
     return [row["eval"], row["rank"], row["model"], row["metric"], value, stderr, interval, row["n"], row["n_errors"]]
 
 
-SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
+_SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
 SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")

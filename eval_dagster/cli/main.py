@@ -80,9 +80,15 @@ def run(
 
 
 @app.command()
-def leaderboard(trial: Annotated[bool, _TRIAL] = False) -> None:
-    """Show the scores of all that was evaluated."""
-    querying.show_leaderboard(trial=trial)
+def leaderboard(
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")] = None,
+    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also evals and models that evals.yaml no longer has.")] = False,
+    trial: Annotated[bool, _TRIAL] = False,
+) -> None:
+    """Show the scores of the evals and models of evals.yaml; ranks are among results that can be compared."""
+    querying.show_leaderboard(suite=suite, evals=evals or [], models=models or [], everything=everything, trial=trial)
 
 
 @app.command()

@@ -10,10 +10,10 @@ from typing import Any
 
 import duckdb
 
-from eval_dagster.cli.console import SCORE_COLUMNS, SCORE_NUMBERS, out, print_table, program_name, score_row
-from eval_dagster.errors import QueryError
+from eval_dagster.cli.console import SCORE_NUMBERS, out, print_table, program_name, score_table
+from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import catalog_path, connect, read_rows, relation_files
+from eval_dagster.lake.catalog import catalog_path, connect, read_rows, refresh, relation_files
 from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
@@ -30,33 +30,48 @@ class Format(StrEnum):
     CSV = "csv"
 
 
-def show_leaderboard(*, trial: bool) -> None:
-    """Print the leaderboard, or that of trials."""
+def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
+    """Print the leaderboard.
+
+    Args:
+        suite: Its evals and models; all of evals.yaml where not given.
+        evals: These instead, where given.
+        models: These instead, where given.
+        everything: Whether all results are shown, also those of evals and models that evals.yaml no longer has.
+        trial: Whether it is that of trials.
+
+    Raises:
+        UsageError: A name is unknown, or a choice is given beside `everything`.
+    """
     project = Project.open(TASKS)
+    if everything and (suite or evals or models):
+        raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
+    chosen = None if everything else project.select(suite=suite, evals=evals, models=models)
     lake = _trials(project) if trial else project.lake
-    if not print_leaderboard(lake, title="Trials" if trial else "Leaderboard"):
+    refresh(lake)
+    if not print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen):
         failed = bool(read_attempts(lake))
         state, command = ("every evaluation failed", "sql attempts") if failed else ("nothing has been evaluated", "run")
+        if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
+            state = "nothing of what was asked for has been evaluated"
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", markup=False, soft_wrap=True)
 
 
-def print_leaderboard(
-    lake: Lake, *, title: str = "Leaderboard", evals: Sequence[str] | None = None, models: Sequence[str] | None = None
-) -> bool:
-    """Print the leaderboard of a lake, of all evals and models where none are given, and say whether it has a row."""
-    rows = [
-        row
-        for row in read_rows(lake, "select * from leaderboard")
-        if (evals is None or row["eval"] in evals) and (models is None or row["model"] in models)
-    ]
+def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None) -> bool:
+    """Print the leaderboard of a lake: of the chosen evals and models, or all that there is. Says whether it has a row."""
+    rows = read_rows(lake, "select * from leaderboard_all")
+    if chosen is not None:
+        rows = [row for row in rows if row["eval"] in chosen[0] and row["model"] in chosen[1]]
     if rows:
-        print_table(title, SCORE_COLUMNS, (score_row(row) for row in rows), right=SCORE_NUMBERS)
+        print_table(title, *score_table(rows), right=SCORE_NUMBERS)
+    if any(row["differs"] for row in rows):
+        out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
     return bool(rows)
 
 
 def _trials(project: Project) -> Lake:
     """The lake of trials. Raises QueryError where there was none."""
-    lake = trial_lake(project.home)
+    lake = trial_lake(project.lake)
     if not catalog_path(lake).exists():
         raise QueryError(f"there is no trial to query: {catalog_path(lake)} does not exist; run `eval-dagster run --limit N` first")
     return lake
@@ -66,6 +81,7 @@ def run_query(query: str, output: Format, *, trial: bool) -> None:
     """Run a statement, or select all of a relation, and print its rows."""
     project = Project.open(TASKS)
     lake = _trials(project) if trial else project.lake
+    refresh(lake)
     with connect(lake) as catalog:
         statement = f'select * from "{query}"' if _is_relation(catalog, query) else query  # noqa: S608 - a known name
         try:

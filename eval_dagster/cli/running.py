@@ -35,7 +35,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     with reporting():
         summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
     end = read_end(project, summary, chosen_evals, chosen_models)
-    if not print_leaderboard(project.lake):
+    if not print_leaderboard(project.lake, chosen=project.select()):
         out.print("There is no result yet: nothing that was asked for could be evaluated.")
     if summary.gate is not None:
         gating.print_gate(summary.gate)

@@ -44,7 +44,7 @@ def run_trial(
     partitions = [(eval_name, model) for model in chosen_models for eval_name in chosen_evals]
     with reporting():
         outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=uuid.uuid4().hex, reporter=current_reporter()))
-    print_leaderboard(trial.lake, title="Trial", evals=chosen_evals, models=chosen_models)
+    print_leaderboard(trial.lake, title="Trial", chosen=(chosen_evals, chosen_models))
     results = [each for each in outcomes if isinstance(each, StageResult)]
     _print_summary(trial, results, _whole(suite, evals, models), time.monotonic() - started)
     failures = [

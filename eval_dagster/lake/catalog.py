@@ -24,6 +24,7 @@ from eval_dagster.versions import file_stamp, module_version, stable_hash
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _LOST = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
+_NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _TABLE_OF = {
     "_metrics_files": "metrics",
     "_all_scores": "scores",
@@ -111,6 +112,19 @@ def connect(lake: Lake) -> duckdb.DuckDBPyConnection:
         ) from error
 
 
+def refresh(lake: Lake) -> None:
+    """Publish anew where evals.yaml has other evals or models than when the catalog was made; nothing where there is no catalog."""
+    if not catalog_path(lake).exists():
+        return
+    with connect(lake) as catalog:
+        try:
+            known = catalog.execute("select kind, name from _configured").fetchall()
+        except duckdb.CatalogException:  # a catalog of an earlier version
+            known = None
+    if known != _configured(lake):
+        publish(lake)
+
+
 def read_rows(lake: Lake, query: str) -> list[dict[str, Any]]:
     """The rows of a query on the catalog, by column name.
 
@@ -139,7 +153,13 @@ def _sources(lake: Lake) -> str:
         with suppress(FileNotFoundError):  # gone since it was listed
             stamps.append([str(path), file_stamp(path)])
     questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
-    return stable_hash([stamps, questions, module_version(schemas, sys.modules[__name__]), duckdb.__version__])
+    return stable_hash([stamps, questions, _configured(lake), module_version(schemas, sys.modules[__name__]), duckdb.__version__])
+
+
+def _configured(lake: Lake) -> list[tuple[str, str]]:
+    """Names of evals and models, each with its kind."""
+    known = lake.configured
+    return [] if known is None else [*(("eval", name) for name in known.evals), *(("model", name) for name in known.models)]
 
 
 def _is_made_of(path: Path, sources: str) -> bool:
@@ -188,6 +208,9 @@ def _build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str,
     connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
     notices = [file for files in lake.partitions("notices") for file in files if str(file) not in damages]
     _create(connection, "notices", "table", notices)
+    names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in _configured(lake)], schema=_NAMES)
+    connection.register("configured_names", names)
+    connection.execute("create or replace table _configured as select * from configured_names")
     rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
     connection.register("damages", rows)
     connection.execute("create or replace table damaged_files as select * from damages")

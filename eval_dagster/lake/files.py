@@ -52,17 +52,27 @@ class LakeFile:
     info: FileInfo
 
 
+@dataclass(frozen=True, kw_only=True)
+class Configured:
+    """What evals.yaml has now; the lake may hold results of evals and models that it had once."""
+
+    evals: tuple[str, ...]
+    models: tuple[str, ...]
+
+
 class Lake:
     """The folder of all tables, `<home>/lake`."""
 
-    def __init__(self, home: Path, *, answers: "Lake | None" = None) -> None:
+    def __init__(self, home: Path, *, answers: "Lake | None" = None, configured: Configured | None = None) -> None:
         """Take the folder of a home.
 
         Args:
             home: The folder.
             answers: The lake whose response cache is used; this one where not given.
+            configured: The evals and models that the leaderboard shows; all where not given.
         """
         self.home = home
+        self.configured = configured
         self.root = home / "lake"
         self.answers = answers or self
 
@@ -129,9 +139,9 @@ class Lake:
         return time.isoformat(timespec="microseconds")
 
 
-def trial_lake(home: Path) -> Lake:
-    """The lake of a home's trials: results of its own, and the answers of the home's lake."""
-    return Lake(home / "trials", answers=Lake(home))
+def trial_lake(lake: Lake) -> Lake:
+    """The lake of the trials beside a lake: results of its own, and the answers of that one."""
+    return Lake(lake.home / "trials", answers=lake, configured=lake.configured)
 
 
 def new_name(run_id: str, time: datetime | None = None) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import Lake, read_rows
+from eval_dagster.versions import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
 """A row has another content; other rows were evaluated; a sample that both have was asked, or is to be answered, in another way."""
@@ -51,6 +52,20 @@ class Inputs:
             return read_rows(files[-1].path, list(columns)) if files else []
         except LakeError:
             return []
+
+
+def asked_versions(prompts: Path) -> tuple[str, str]:
+    """Hash of the samples of a file of prompts, and of what was asked about them, whatever a model's template makes of it.
+
+    Results whose hashes are equal can be ranked. The white space before a choice is the template's, and so does not count; nor do
+    settings of generation, which are partly the model's own.
+    """
+    names = ("sample_id", "messages", "choices", "gold", "gold_index", "context")
+    rows = sorted(read_rows(prompts, names), key=lambda row: str(row["sample_id"]))
+    for row in rows:
+        row["choices"] = row["choices"] and [choice.lstrip() for choice in row["choices"]]
+        row["gold"] = row["gold"] and [text.lstrip() for text in row["gold"]]
+    return stable_hash([row["sample_id"] for row in rows]), stable_hash([[row[name] for name in names] for row in rows])
 
 
 def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:

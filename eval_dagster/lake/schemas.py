@@ -119,6 +119,8 @@ METRICS = pa.schema(
         pa.field("scores_file", pa.string()),
         pa.field("changed_since", pa.timestamp("us", tz="UTC")),
         pa.field("changed_inputs", _TEXTS),
+        pa.field("samples_version", pa.string()),
+        pa.field("questions_version", pa.string()),
     ]
 )
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eval_dagster.errors import EvalDagsterError
+from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.points import Point, PointName, history, metric_versions
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.files import Lake
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.costs import Cost, costs_of
@@ -32,6 +34,9 @@ class Standing:
     metric: str | None
     """Null where there is no result."""
     rank: int | None
+    """Among the results that can be compared."""
+    differs: str | None
+    """What differs from those, where there is no rank for that."""
     value: float | None
     ci_low: float | None
     ci_high: float | None
@@ -85,7 +90,8 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     return Contents(
         result=result,
         standings={
-            name: _standings([(model, current.get((name, model)), problems.get((name, model))) for model in models]) for name in evals
+            name: _standings(project.lake, name, [(model, current.get((name, model)), problems.get((name, model))) for model in models])
+            for name in evals
         },
         histories=[
             history_of(found, metric, result.change_points)
@@ -129,22 +135,26 @@ def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Po
     return points, damages
 
 
-def _standings(found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
-    rows = {model: headline_of(point) for model, point, _ in found if point is not None}
-    known = [row for row in rows.values() if row and row["value"] is not None]
-    ordered = sorted((row["value"] for row in known), reverse=any(row["higher_is_better"] for row in known))
-    standings = [_standing(model, rows.get(model), ordered, problem) for model, _, problem in found]
+def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
+    """The models of a suite with an eval, those first that the leaderboard ranks."""
+    try:
+        ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
+    except QueryError:  # nothing was published yet
+        ranked = {}
+    standings = [
+        _standing(model, None if point is None else headline_of(point), ranked.get(model, {}), problem) for model, point, problem in found
+    ]
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
 
 
-def _standing(model: str, row: Mapping[str, Any] | None, ordered: Sequence[float], problem: str | None) -> Standing:
+def _standing(model: str, row: Mapping[str, Any] | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
     row = row or {}
-    value = row.get("value")
     return Standing(
         model=model,
         metric=row.get("metric"),
-        rank=None if value is None else ordered.index(value) + 1,
-        value=value,
+        rank=ranked.get("rank"),
+        differs=ranked.get("differs"),
+        value=row.get("value"),
         ci_low=row.get("ci_low"),
         ci_high=row.get("ci_high"),
         n=row.get("n", 0),

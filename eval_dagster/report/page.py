@@ -200,6 +200,8 @@ def _note(standing: Standing) -> str:
     parts = []
     if standing.metric is not None:
         parts.append(f"{interval(standing.ci_low, standing.ci_high)}, n = {standing.n:,}")
+    if standing.differs:
+        parts.append(f"no rank, other {standing.differs}")
     if standing.n_errors:
         parts.append(f"{standing.n_errors:,} errors")
     if standing.problem:

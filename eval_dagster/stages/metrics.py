@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster import statistics
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
-from eval_dagster.lake.lineage import Inputs, changed_inputs
+from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
 from eval_dagster.stages import aggregation
 from eval_dagster.stages.aggregation import metric_rows
@@ -106,6 +106,8 @@ def _write(
 ) -> LakeFile:
     time = project.lake.next_time("metrics", eval_name, model)
     inputs = scores.info.inputs
+    prompts, _ = require_outputs(project, eval_name, model)
+    samples_version, questions_version = asked_versions(prompts.path)
     previous, changed = _changed_inputs(project, eval_name, model, scores)
     shared = {
         "eval": eval_name,
@@ -120,6 +122,8 @@ def _write(
         "scores_file": str(scores.path.relative_to(project.lake.root)),
         "changed_since": previous,
         "changed_inputs": changed,
+        "samples_version": samples_version,
+        "questions_version": questions_version,
     }
     info = FileInfo(
         fingerprint=fingerprint,

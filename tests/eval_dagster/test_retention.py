@@ -469,7 +469,7 @@ def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monk
     answers = home.count("response_cache")
     prune(home.project(), Policy(keep=DAYS_90, catalogs=NO_CATALOGS))
     assert not [path for path in paths if path.exists()]
-    assert read_rows(trial_lake(home.home), "select * from leaderboard") == []
+    assert read_rows(trial_lake(home.project().lake), "select * from leaderboard") == []
     assert home.count("response_cache") == answers
     assert len(read_rows(home.project().lake, "select * from leaderboard")) == 2
     try_it(timedelta(hours=2))
