@@ -51,7 +51,7 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
     refresh(lake)
     if not print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen):
         failed = bool(read_attempts(lake))
-        state, command = ("every evaluation failed", "sql attempts") if failed else ("nothing has been evaluated", "run")
+        state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")
         if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
             state = "nothing of what was asked for has been evaluated"
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", markup=False, soft_wrap=True)
