@@ -13,8 +13,9 @@ import duckdb
 from eval_dagster.cli.console import SCORE_NUMBERS, out, print_table, program_name, score_table
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import catalog_path, connect, read_rows, refresh, relation_files
+from eval_dagster.lake.catalog import catalog_path, connect, read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
+from eval_dagster.lake.relations import relation_files
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
 from task_defs import TASKS
