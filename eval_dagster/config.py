@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import croniter
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema, field_validator
 
 from eval_dagster.reasoning import DEFAULT_TAGS
 from eval_dagster.suggestions import did_you_mean
@@ -143,6 +143,19 @@ class ScriptedModel(Section):
 ModelConfig = Annotated[TransformersModel | ScriptedModel, Field(discriminator="backend")]
 
 
+def _fewshot_sets(value: object) -> object:
+    if value == "per_sample" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError("expected an integer of at least 1, or 'per_sample'")
+
+
+FewshotSets = Annotated[
+    int | Literal["per_sample"],
+    PlainValidator(_fewshot_sets),
+    WithJsonSchema({"pattern": "", "description": "an integer of at least 1, or 'per_sample'"}),
+]
+
+
 class EvalConfig(Section):
     """A task with its settings."""
 
@@ -152,6 +165,8 @@ class EvalConfig(Section):
     """Examples before each question; the task's customary number where not given."""
     fewshot_strategy: Literal["random", "first", "balanced"] | None = None
     """How few-shot examples are drawn; the task's own way where not given."""
+    fewshot_sets: FewshotSets = 1
+    """How many sets of examples the samples of a subject have between them, by their ids; `per_sample`: a set for each."""
     subjects: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Which of the task's subjects; all where not given. `"DE,*"` picks among subjects of several parts."""
     limit: Integer | None = Field(default=None, ge=1)

@@ -159,6 +159,7 @@ class Project:
         for name in evals:
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
+                self._check_sets(name)
             except UsageError as error:
                 problems.append(f"eval {name}: {error}")
         for name in models:
@@ -168,6 +169,16 @@ class Project:
                 problems.append(str(error))  # which names the model
         if problems:
             raise UsageError("\n".join(problems))
+
+    def _check_sets(self, eval_name: str) -> None:
+        settings, task = self.eval(eval_name), self.task(eval_name)
+        strategy, sets = settings.fewshot_strategy or task.FEWSHOT_STRATEGY, settings.fewshot_sets
+        if strategy == "first" and sets not in (1, "per_sample"):
+            raise UsageError(
+                f"fewshot_sets is {sets} and the examples are the first of their split (fewshot_strategy first, "
+                f"{'as the eval says' if settings.fewshot_strategy else f'as the task {task.NAME} says'}), so that all sets would be the "
+                "same; expected fewshot_sets 1, or fewshot_strategy random or balanced"
+            )
 
 
 def default_config_path() -> Path:

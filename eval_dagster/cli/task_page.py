@@ -62,6 +62,7 @@ class _Rendering:
             seed=self.settings.seed,
             generation=GenerationConfig(),
             strategy=self.settings.fewshot_strategy,
+            sets=self.settings.fewshot_sets,
             num_samples=self.settings.num_samples,
         )
 

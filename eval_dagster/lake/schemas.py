@@ -63,6 +63,7 @@ PROMPTS = pa.schema(
         pa.field("context", pa.string()),
         pa.field("num_fewshot", pa.int64()),
         pa.field("fewshot_ids", _TEXTS),
+        pa.field("fewshot_set", pa.int64()),
         pa.field("prompt_version", pa.string()),
     ]
 )

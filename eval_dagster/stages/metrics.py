@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
-from eval_dagster.stages import aggregation
+from eval_dagster.stages import aggregation, example_sets
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
@@ -37,7 +38,7 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
     scores = _require_scores(project, eval_name, model)
-    code = module_version(sys.modules[__name__], aggregation, statistics)
+    code = module_version(sys.modules[__name__], aggregation, statistics, example_sets)
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
     current = project.lake.current("metrics", eval_name, model)
     warnings: list[str] = []
@@ -51,7 +52,7 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
             mlflow_run = project.tracker.log(_tracked(project, eval_name, model, scores, rows, key, run_id))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
-    current = _write(project, eval_name, model, rows, scores, fingerprint, mlflow_run, run_id)
+    current = _write(project, eval_name, model, rows, scores, fingerprint, mlflow_run, run_id, _spread(project, eval_name, model, rows))
     return _result(project, eval_name, model, current, cached=False, warnings=warnings)
 
 
@@ -103,6 +104,7 @@ def _write(
     fingerprint: str,
     mlflow_run: str | None,
     run_id: str,
+    spread: Mapping[str, float],
 ) -> LakeFile:
     time = project.lake.next_time("metrics", eval_name, model)
     inputs = scores.info.inputs
@@ -131,7 +133,7 @@ def _write(
         run_id=run_id,
         materialized_at=time,
         inputs={**inputs, "sample_scores": scores.info.version, **({"mlflow_run": mlflow_run} if mlflow_run else {})},
-        counts={"metrics": len(rows), **{name: scores.info.counts[name] for name in ("samples", "errors")}},
+        counts={"metrics": len(rows), **{name: scores.info.counts[name] for name in ("samples", "errors")}, **spread},
     )
     table = table_of("metrics", [{**row, **shared} for row in rows])
     return project.lake.write("metrics", table, eval_name=eval_name, model=model, info=info)
@@ -161,6 +163,23 @@ def _changed_inputs(project: Project, eval_name: str, model: str, scores: LakeFi
         return datetime.fromisoformat(last.info.materialized_at), list(changed_inputs(now, before))
     except (LakeError, KeyError):
         return None, None
+
+
+def _spread(project: Project, eval_name: str, model: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How far apart the sets of few-shot examples are in the headline, where there are several and it is a mean of the samples."""
+    prompts, _ = require_outputs(project, eval_name, model)
+    # Files of older versions have no such column.
+    set_of = {row["sample_id"]: row.get("fewshot_set") for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
+    headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
+    sets: dict[int, list[float]] = defaultdict(list)
+    for score in read_rows(_require_scores(project, eval_name, model).path, ["sample_id", "metric", "value"]):
+        number = set_of.get(score["sample_id"])
+        if score["metric"] == headline and score["value"] is not None and number is not None:
+            sets[number].append(score["value"])
+    if len(sets) < 2:
+        return {}
+    spread, by_chance = example_sets.set_spread(list(sets.values()))
+    return {"fewshot_sets": len(sets), "fewshot_spread": spread, "fewshot_spread_by_chance": by_chance}
 
 
 def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -69,6 +69,7 @@ def render_eval(project: Project, eval_name: str, model: str, formatter: Formatt
                 seed=settings.seed,
                 generation=generation,
                 strategy=settings.fewshot_strategy,
+                sets=settings.fewshot_sets,
                 num_samples=settings.num_samples,
             )
         except DataError as error:
@@ -155,6 +156,7 @@ def _row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, v
         "context": json.dumps([part.model_dump(mode="json") for part in prompt.context]) if prompt.context else None,
         "num_fewshot": num_fewshot,
         "fewshot_ids": list(prompt.fewshot_ids),
+        "fewshot_set": prompt.fewshot_set,
         "prompt_version": version,
     }
 

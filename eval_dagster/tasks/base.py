@@ -49,8 +49,8 @@ class BaseTask(Generic[SubjectType]):
     NUM_FEWSHOT: ClassVar[int] = 0
     """Examples with which results of this benchmark are customarily reported; used unless the eval says otherwise."""
     FEWSHOT_STRATEGY: ClassVar[FewshotStrategy] = "random"
-    """How they are drawn, unless the eval says otherwise: `random` (seeded by the sample), `first` (of their split) or `balanced`
-    (the classes of `_get_fewshot_class` in turn)."""
+    """How they are drawn, unless the eval says otherwise: `random` (by the eval's seed), `first` (of their split) or `balanced` (the
+    classes of `_get_fewshot_class` in turn). All samples of a subject have the same, unless the eval has several `fewshot_sets`."""
     TASK_STYLER: ClassVar[TaskStyler | None] = None
     """Writes instruction, choices, gold, cue and metrics of a task that gives `_get_raw_question`, `_get_choices` and
     `_get_correct_index`."""
@@ -101,7 +101,9 @@ class BaseTask(Generic[SubjectType]):
         self.dataset: Mapping[str, Sequence[Row]] = {}
         """Rows by split. While prompts are made: the few-shot split of the subject, without the row asked about and its duplicates."""
         self.rnd = Random(0)  # noqa: S311
-        """Seeded anew for each row by the eval's seed and the row."""
+        """Seeded anew for each row by the eval's seed and the row; while examples are chosen and written, by their set."""
+        self.examples_rnd = Random(0)  # noqa: S311
+        """What `rnd` is while examples are chosen and written, so that rows with the same examples share the beginning of their prompts."""
         self.draw_examples: Callable[[Row], list[Row]] | None = None
         """Set by the pipeline: draws `num_fewshot` examples for a row by the eval's strategy."""
         self.examples_used: list[Row] = []
@@ -232,7 +234,10 @@ class BaseTask(Generic[SubjectType]):
 
     def _get_messages(self, item: Row) -> list[Message]:
         """The whole prompt of one row: system, few-shot pairs, instruction, cue."""
-        messages = [*self._get_example_messages(item), *self._get_instruction_messages(item)]
+        own, self.rnd = self.rnd, self.examples_rnd
+        examples = self._get_example_messages(item)
+        self.rnd = own
+        messages = [*examples, *self._get_instruction_messages(item)]
         if initial := self._get_initial_prompt_text(item):
             messages[0] = Message(messages[0].role, f"{initial}\n\n{messages[0].content}")
         if system := self._get_system_prompt_text(item):

@@ -2,14 +2,16 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from eval_dagster.config import FewshotSets
 from eval_dagster.errors import DataError
 from eval_dagster.records import Sample
 from eval_dagster.tasks.base import FewshotStrategy
+from eval_dagster.versions import stable_hash
 
 _WORD = re.compile(r"\w+")
 _NEAR = 0.9
@@ -30,6 +32,17 @@ class _Content:
     def is_near(self, other: "_Content") -> bool:
         union = len(self.words | other.words)
         return union > 0 and len(self.words & other.words) >= _NEAR * union
+
+
+def fewshot_set(sample_id: str, sets: FewshotSets) -> int | None:
+    """The number of the set that a sample has its examples from, from 1; none where each sample has a set of its own."""
+    return None if sets == "per_sample" else 1 + int(stable_hash(["fewshot_set", sample_id]), 16) % sets
+
+
+def draw_seed(sample: Sample, seed: int, sets: FewshotSets) -> str:
+    """What the examples of a sample are drawn by: the same for all samples of a subject that share a set."""
+    number = fewshot_set(sample.sample_id, sets)
+    return f"{seed}/{sample.sample_id}" if number is None else f"{seed}/{sample.subject}/{number}"
 
 
 class FewshotPool:
@@ -62,27 +75,47 @@ class FewshotPool:
         self._admits = admits
         self._contents: dict[str, _Content] = {}
         self._groups: dict[str, list[int]] | None = None
+        self._shared: dict[tuple[str, int, FewshotStrategy], list[Sample]] = {}
 
-    def draw(self, sample: Sample, *, count: int, seed: int, strategy: FewshotStrategy = "random") -> list[Sample]:
+    def draw(self, sample: Sample, *, count: int, seed: int, strategy: FewshotStrategy = "random", sets: FewshotSets = 1) -> list[Sample]:
         """Draw examples for a sample: never itself, nor one that asks the same, nor two that do.
 
-        They come in the order of their split, so that samples with the same examples share the beginning of their prompts, which
-        a model then computes once. Rows that ask nearly the same are taken only where the pool holds too few others.
+        Samples with the same set have the same examples in the same order, that in which they are drawn, so that they share the
+        beginning of their prompts, which a model then computes once. Where the sample itself, or one that asks the same, is in the set,
+        the next of the order is taken: what stands before it stays shared. Rows that ask nearly the same are taken only where the pool
+        holds too few others.
 
         Args:
             sample: The sample that is asked about.
             count: How many examples.
             seed: The eval's seed.
             strategy: `random`, `first` of the split, or `balanced`: the classes in turn.
+            sets: How many sets the samples of a subject have between them, or `per_sample`: one each, in the order of the split.
 
         Raises:
             DataError: The pool has too few samples that may be drawn.
         """
-        random = Random(f"{seed}/{sample.sample_id}")  # noqa: S311
-        taken = [self._content(sample)]
+        by = draw_seed(sample, seed, sets)
+        if sets == "per_sample":
+            examples = sorted(self._take([sample], by, count, strategy), key=_place)
+        else:
+            key = (by, count, strategy)
+            if key not in self._shared:
+                self._shared[key] = self._take([], by, count, strategy)
+            examples = self._shared[key]
+            content = self._content(sample)
+            if any(content.is_same(other) or content.is_near(other) for other in map(self._content, examples)):
+                examples = self._take([sample], by, count, strategy)
+        if len(examples) < count:
+            raise self._too_small(sample, count, len(examples))
+        return list(examples)
+
+    def _take(self, asked: Sequence[Sample], by: str, count: int, strategy: FewshotStrategy) -> list[Sample]:
+        """The first of the order that may stand before what is asked and beside each other; fewer than `count` where there are no more."""
+        taken = [self._content(sample) for sample in asked]
         examples: list[Sample] = []
         spare: list[Sample] = []
-        for index in self._order(strategy, random, taken, count):
+        for index in self._order(strategy, Random(by), examples, count):  # noqa: S311
             if len(examples) == count:
                 break
             candidate = self._samples[index]
@@ -100,23 +133,22 @@ class FewshotPool:
             if len(examples) < count and not any(self._content(candidate).is_same(other) for other in taken):
                 taken.append(self._content(candidate))
                 examples.append(candidate)
-        if len(examples) < count:
-            raise self._too_small(sample, count, len(examples))
-        return sorted(examples, key=_place)
+        return examples
 
     def without(self, sample: Sample) -> list[Sample]:
         """All samples but this one and those that ask the same, in the order of their split."""
         content = self._content(sample)
         return sorted((each for each in self._samples if not self._content(each).is_same(content)), key=_place)
 
-    def _order(self, strategy: FewshotStrategy, random: Random, taken: list[_Content], count: int) -> Iterator[int]:
+    def _order(self, strategy: FewshotStrategy, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
+        """Positions of the samples in the order in which they are tried; `examples` grows by each that is taken."""
         if strategy == "first":
             return iter(sorted(range(len(self._samples)), key=lambda index: _place(self._samples[index])))
         if strategy == "balanced":
-            return self._in_turn(random, taken, count)
+            return self._in_turn(random, examples, count)
         return _shuffled(len(self._samples), random)
 
-    def _in_turn(self, random: Random, taken: list[_Content], count: int) -> Iterator[int]:
+    def _in_turn(self, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
         """One of each class, again and again. A candidate that was refused is replaced by the next of its class."""
         if self._groups is None:
             groups: dict[str, list[int]] = defaultdict(list)
@@ -126,10 +158,10 @@ class FewshotPool:
         names = list(self._groups)
         random.shuffle(names)
         rest = {name: map(self._groups[name].__getitem__, _shuffled(len(self._groups[name]), random)) for name in names}
-        while rest and len(taken) <= count:
+        while rest and len(examples) < count:
             for name in list(rest):
-                before = len(taken)
-                while len(taken) == before:
+                before = len(examples)
+                while len(examples) == before:
                     candidate = next(rest[name], None)
                     if candidate is None:
                         del rest[name]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config import FewshotSets, GenerationConfig
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.formatters import Formatter
 from eval_dagster.records import (
@@ -23,7 +23,7 @@ from eval_dagster.records import (
 )
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truth_as_given, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
-from eval_dagster.tasks.fewshot import FewshotPool
+from eval_dagster.tasks.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.versions import stable_hash
 
@@ -50,6 +50,8 @@ class RenderedPrompt:
     """Positions of the correct choices; several where choices are repeated or more than one is correct. Empty for completions."""
     fewshot_ids: tuple[str, ...] = ()
     """Sample ids of the examples, in the order of the prompt; of examples that are no rows of the dataset the hash of their content."""
+    fewshot_set: int | None = None
+    """The number of the set that they are from; none without examples, or where each sample has a set of its own."""
     context: tuple[MetricContext, ...] = ()
     """What the task hands on to the metrics."""
 
@@ -87,6 +89,7 @@ def render_sample(
     seed: int,
     generation: GenerationConfig,
     strategy: FewshotStrategy | None = None,
+    sets: FewshotSets = 1,
     num_samples: int | None = None,
 ) -> list[RenderedPrompt]:
     """Build the requests of one sample: mostly one, more or none where the task wants it so.
@@ -100,34 +103,55 @@ def render_sample(
         seed: Seeds the choice of examples, and sampling where the temperature is above 0.
         generation: The model's own settings, combined with the task's.
         strategy: How examples are drawn; the task's own way where not given.
+        sets: How many sets of examples the samples of a subject have between them, or `per_sample`.
         num_samples: Texts to generate from each prompt; the task's own number where not given.
 
     Raises:
         DataError: The row lacks a field or holds a null where a hook reads one, a hook failed on it, or the gold answer is not among
             the choices.
     """
-    _prepare(task, sample, pool, num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY)
+    _prepare(task, sample, pool, _Draw(num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY, sets))
     with _row_errors(sample, task.examples_used):
         row = TaskRow(sample)
         made = task._create_samples(row, sample.row_index, sample.subject)
     asked = _Asked(
-        task=task, sample=sample, formatter=formatter, seed=seed, generation=generation, num_samples=num_samples or task.NUM_SAMPLES
+        task=task,
+        sample=sample,
+        formatter=formatter,
+        seed=seed,
+        generation=generation,
+        num_samples=num_samples or task.NUM_SAMPLES,
+        fewshot_set=fewshot_set(sample.sample_id, sets) if num_fewshot else None,
     )
     return [asked.rendered(each, index) for index, each in enumerate(made)]
 
 
-def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, count: int, seed: int, strategy: FewshotStrategy) -> None:
-    """Let the task draw examples for one sample by what depends on the seed and on this sample alone."""
+@dataclass(frozen=True)
+class _Draw:
+    """How examples are drawn."""
+
+    count: int
+    seed: int
+    strategy: FewshotStrategy
+    sets: FewshotSets
+
+
+def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw) -> None:
+    """Let the task draw examples for one sample by what depends on the seed, its set of examples and this sample alone."""
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
-            raise DataError(f"{count} few-shot examples are wanted, but task {task.NAME} names no split to draw them from (FEWSHOT_SPLIT)")
-        return [TaskRow(example) for example in pool.draw(sample, count=count, seed=seed, strategy=strategy)]
+            raise DataError(
+                f"{how.count} few-shot examples are wanted, but task {task.NAME} names no split to draw them from (FEWSHOT_SPLIT)"
+            )
+        drawn = pool.draw(sample, count=how.count, seed=how.seed, strategy=how.strategy, sets=how.sets)
+        return [TaskRow(example) for example in drawn]
 
-    task.num_fewshot = count
+    task.num_fewshot = how.count
     task.examples_used.clear()
     task.draw_examples = draw
-    task.rnd = Random(f"{seed}/{sample.sample_id}")  # noqa: S311
+    task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
+    task.examples_rnd = Random(draw_seed(sample, how.seed, how.sets))  # noqa: S311
     if pool is not None and task.FEWSHOT_SPLIT and type(task)._sample_fewshot_examples is not BaseTask._sample_fewshot_examples:
         task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in pool.without(sample)]}
 
@@ -142,6 +166,7 @@ class _Asked:
     seed: int
     generation: GenerationConfig
     num_samples: int
+    fewshot_set: int | None
 
     def rendered(self, made: TaskSample, index: int) -> RenderedPrompt:
         sample = self.sample
@@ -169,6 +194,7 @@ class _Asked:
             truth_is_list=None if made.ground_truth is None else not isinstance(made.ground_truth, str),
             gold_indices=gold,
             fewshot_ids=tuple(map(row_name, self.task.examples_used)),
+            fewshot_set=self.fewshot_set,
             context=contexts_of(made.context, sample),
         )
 

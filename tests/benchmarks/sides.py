@@ -104,6 +104,7 @@ def _row(
     agreed = compare(asked, ours[0]["answers"], theirs[0]["answers"], str(setting.folder))
     row = Row(name=work.name, title=work.title_at(setting.scale))
     row.cells = {
+        "not by default": f"the number of questions{work.apart and f', {work.apart}'}",
         "lm-eval": f"{their_s:.1f} s (batch {best})",
         "this engine": f"{our_s:.1f} s",
         "times as fast": f"{their_s / our_s:.2f} (goal {work.times:g})",

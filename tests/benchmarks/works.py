@@ -33,6 +33,8 @@ class Work:
     """How many times as fast as lm-eval it shall be."""
     settings: dict[str, Any] | None = None
     """The eval whose prompts are asked, as in evals.yaml; none for the generated texts."""
+    apart: str = ""
+    """What, beside the number of questions, is not as an eval has it that names its task alone."""
     memory: float = 1.2
     """The most of lm-eval's peak memory above the weights that it may take."""
 
@@ -45,17 +47,18 @@ WORKS = (
         name="mmlu_few",
         title="MMLU 5-shot, 3 subjects x 20 questions",
         times=6,
-        settings={"task": "mmlu", "subjects": ["anatomy", "astronomy", "marketing"], "num_fewshot": 5, "limit": 20},
+        settings={"task": "mmlu", "subjects": ["anatomy", "astronomy", "marketing"], "limit": 20},
     ),
-    Work(name="mmlu_all", title="MMLU 5-shot, 57 subjects x 5 questions", times=3, settings={"task": "mmlu", "num_fewshot": 5, "limit": 5}),
+    Work(name="mmlu_all", title="MMLU 5-shot, 57 subjects x 5 questions", times=3, settings={"task": "mmlu", "limit": 5}),
     Work(name="hellaswag", title="HellaSwag 0-shot, 200 questions", times=2.2, settings={"task": "hellaswag", "limit": 200}),
     Work(
         name="gsm8k",
         title="GSM8K 5-shot, 32 questions, 128 new tokens",
         times=2,
-        settings={"task": "gsm8k", "num_fewshot": 5, "limit": 32},
+        settings={"task": "gsm8k", "limit": 32},
+        apart="128 new tokens rather than 256, and lm-eval's stop sequences",
     ),
-    Work(name="perplexity", title="Rolling perplexity, 20 texts of 3,000 tokens", times=1, memory=0.5),
+    Work(name="perplexity", title="Rolling perplexity, 20 texts of 3,000 tokens", times=1, apart="invented texts", memory=0.5),
 )
 
 
@@ -85,13 +88,12 @@ def requests_of(work: Work, scale: float, tokenizer: Any, home: Path) -> dict[st
 
 
 def _prompts(name: str, settings: dict[str, Any], home: Path) -> list[Any]:
-    """An eval's prompts as plain text; the examples are the first of their split, the same for all questions of a subject."""
+    """An eval's prompts as plain text. Examples and their number are those of an eval that does not say otherwise."""
     mirror = SHARED / "datasets"
     if not mirror.is_dir():
         raise MissingRowsError(f"no dataset rows: {mirror} is not there (EVAL_DAGSTER_SHARED names its parent)")
     config = home / "evals.yaml"
-    eval_settings = {"fewshot_strategy": "first", **settings} if "num_fewshot" in settings else settings
-    content = {"models": {"any": {"backend": "scripted"}}, "evals": {name: eval_settings}, "datasets": {"mirror": str(mirror)}}
+    content = {"models": {"any": {"backend": "scripted"}}, "evals": {name: settings}, "datasets": {"mirror": str(mirror)}}
     config.write_text(yaml.safe_dump(content), "utf-8")
     project = Project.open(TASKS, config_path=config, home=home)
     try:

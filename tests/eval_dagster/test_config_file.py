@@ -108,6 +108,12 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
     [
         ("num_fewshot: 5", "num_fewshot: five", "15: evals.mmlu.num_fewshot: found 'five'; expected an integer of at least 0"),
         ("num_fewshot: 5", "num_fewshot: -1", "15: evals.mmlu.num_fewshot: found -1; expected an integer of at least 0"),
+        ("num_fewshot: 5", "fewshot_sets: 0", "15: evals.mmlu.fewshot_sets: found 0; expected an integer of at least 1, or 'per_sample'"),
+        (
+            "num_fewshot: 5",
+            "fewshot_sets: yes",
+            "15: evals.mmlu.fewshot_sets: found yes; expected an integer of at least 1, or 'per_sample'",
+        ),
         ("num_fewshot: 5", "seed:", "15: evals.mmlu.seed: found nothing; expected an integer"),
         ("limit: 100", "limit: yes", "16: evals.mmlu.limit: found yes; expected an integer of at least 1"),
         ("limit: 100", "limit: [1]", "16: evals.mmlu.limit: found a list; expected an integer of at least 1"),
@@ -121,9 +127,9 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
         ("limit: 100", "subjects: [a, 5]", "16: evals.mmlu.subjects[1]: found 5; expected text (put it in quotes)"),
         (
             "num_fewshot: 5",
-            "fewshots: 5",
-            "15: evals.mmlu.fewshots: found an unknown key; expected one of task, num_fewshot, fewshot_strategy, "
-            "subjects, limit, seed, num_samples, dataset_revision; "
+            "num_shots: 5",
+            "15: evals.mmlu.num_shots: found an unknown key; expected one of task, num_fewshot, fewshot_strategy, "
+            "fewshot_sets, subjects, limit, seed, num_samples, dataset_revision; "
             "did you mean 'num_fewshot'?",
         ),
         (

@@ -95,7 +95,7 @@ def render_all(
 
 
 def test_the_geography_quiz_of_the_guide() -> None:
-    prompt = render(Geography(), fewshot=2)
+    (prompt,) = render_all(Geography(), 2, fewshot=2, sets="per_sample")
     assert prompt.messages == (
         Message(Role.SYSTEM, "Answer geography questions accurately."),
         Message(Role.USER, "Question: What is the capital of Germany?"),
@@ -164,7 +164,8 @@ def test_a_chat_prompt_ends_with_its_header_and_takes_no_leading_space() -> None
 
 
 def test_a_completion_is_asked_as_the_examples_are() -> None:
-    assert render(Free(), fewshot=2).request.prompt.endswith("France?\nParis\n\nQuestion: What is the capital of Italy?\n")
+    (prompt,) = render_all(Free(), 2, fewshot=2, sets="per_sample")
+    assert prompt.request.prompt.endswith("France?\nParis\n\nQuestion: What is the capital of Italy?\n")
 
 
 def test_generation_settings_combine_task_and_model() -> None:
