@@ -1,6 +1,7 @@
 """What the benchmarks count and compare is right, whatever they measure."""
 
 from benchmarks.agreement import compare_choices
+from benchmarks.fairness import judge
 from benchmarks.token_tree import count_nodes, count_scored, inputs_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +49,15 @@ def test_choices_agree_by_their_log_probabilities_and_by_the_best_of_them() -> N
     close = [[-1.0, -1.0005], [-3.0, -2.0]]
     other = [[-1.0005, -1.0], [-3.0, -2.0]]
     assert not compare_choices(items, close, other).is_equal
+
+
+def test_a_side_that_waits_for_starved_threads_misses_its_fair_share() -> None:
+    def judged(ours: float, theirs: float) -> tuple[dict[str, str], list[str]]:
+        seconds = {("ours", 0): 5.0, ("ours", 2): ours, ("lm-eval", 0): 30.0, ("lm-eval", 2): theirs}
+        return judge(seconds, threads=2, neighbours=2)
+
+    # Two threads beside two neighbours have half of two cores: 10 s is all that is theirs, 12.5 s is 0.8 of it.
+    assert judged(12.0, 75.0)[1] == []
+    assert judged(13.0, 110.0)[1] == ["fair share"]
+    assert judged(12.0, 60.0)[1] == ["as far ahead as alone"]
+    assert judged(17.2, 110.0)[0]["this engine, beside 2"] == "17.2 s, 0.58 of the fair share (goal 0.8)"

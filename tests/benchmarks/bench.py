@@ -10,6 +10,7 @@ from pathlib import Path
 
 import overhead
 import report
+from busy import run_busy
 from continuous import run_continuous
 from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
@@ -20,11 +21,12 @@ from eval_dagster.project import Project
 from task_defs import TASKS
 
 _OTHERS: dict[str, Callable[..., Row]] = {
+    "busy": run_busy,
     "continuous": run_continuous,
     "overhead": overhead.run_scripted,
     "overhead_model": overhead.run_with_model,
 }
-"""Rows that are no comparison with lm-eval."""
+"""Rows with columns of their own."""
 _MODEL = "smollm2-135m"
 
 

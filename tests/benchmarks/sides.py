@@ -58,32 +58,41 @@ def run_row(work: Work, asked: dict[str, Any], tokenizer: Any, setting: Setting,
     """
     file = setting.scratch / f"{work.name}.json"
     file.write_text(json.dumps(asked), "utf-8")
-    # Which batch size is lm-eval's best shows on a part of the requests, evenly taken from all of them.
-    part = setting.scratch / f"{work.name}-part.json"
-    step = -(-len(asked["items"]) // _PROBED)
-    part.write_text(json.dumps({**asked, "items": asked["items"][::step]}), "utf-8")
-    probes: dict[int, dict[str, Any]] = {}
-    for size in setting.batch_sizes:
-        probes[size] = _lm_eval(part, size, setting)
-        say(f"{work.name}: lm-eval, batch size {size}: {_outcome(probes[size])}")
-    running = {size: probe for size, probe in probes.items() if "error" not in probe}
-    if not running:
-        raise RuntimeError(f"lm-eval failed at every batch size: {next(iter(probes.values()))['error']}")
-    best = min(running, key=lambda size: float(running[size]["seconds"]))
-    theirs, ours = [running[best]] if step == 1 else [], []
+    best, probes, is_whole = best_batch_size(work.name, asked, setting, say)
+    theirs, ours = [probes[best]] if is_whole else [], []
     while len(ours) < setting.repeats:
         ours.append(run_side("engine_side.py", file, setting))
         say(f"{work.name}: this engine: {ours[-1]['seconds']:.1f} s")
         if len(theirs) == setting.repeats:
             continue
-        theirs.append(_lm_eval(file, best, setting))
-        say(f"{work.name}: lm-eval, batch size {best}: {_outcome(theirs[-1])}")
-        if "error" in theirs[-1]:
-            raise RuntimeError(f"lm-eval failed at batch size {best}: {theirs[-1]['error']}")
+        theirs.append(run_lm_eval(file, best, setting))
+        say(f"{work.name}: lm-eval, batch size {best}: {theirs[-1]['seconds']:.1f} s")
     nodes = count_nodes(inputs_of(asked, ours[0]["answers"], tokenizer))
     scored = count_scored(asked, ours[0]["answers"], tokenizer)
     bare = _bare(min(nodes, _MOST_BARE_TOKENS), scored / nodes, setting)
     return _row(work, asked, setting, ours, theirs, best, nodes, bare, {size: each.get("seconds") for size, each in probes.items()})
+
+
+def best_batch_size(name: str, asked: dict[str, Any], setting: Setting, say: Any) -> tuple[int, dict[int, dict[str, Any]], bool]:
+    """The batch size at which lm-eval is fastest on a part of the requests, evenly taken from all of them.
+
+    Returns:
+        The size, what was measured at each, and whether the part is the whole.
+
+    Raises:
+        RuntimeError: lm-eval failed at all of them.
+    """
+    part = setting.scratch / f"{name}-part.json"
+    step = -(-len(asked["items"]) // _PROBED)
+    part.write_text(json.dumps({**asked, "items": asked["items"][::step]}), "utf-8")
+    probes: dict[int, dict[str, Any]] = {}
+    for size in setting.batch_sizes:
+        probes[size] = _lm_eval(part, size, setting)
+        say(f"{name}: lm-eval, batch size {size}: {_outcome(probes[size])}")
+    running = {size: probe for size, probe in probes.items() if "error" not in probe}
+    if not running:
+        raise RuntimeError(f"lm-eval failed at every batch size: {next(iter(probes.values()))['error']}")
+    return min(running, key=lambda size: float(running[size]["seconds"])), probes, step == 1
 
 
 def _row(
@@ -146,6 +155,18 @@ def run_side(script: str, work: Path, setting: Setting) -> dict[str, Any]:
     return _process(Path(sys.executable), script, setting, work)
 
 
+def run_lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]:
+    """What was measured of lm-eval.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    found = _lm_eval(work, batch_size, setting)
+    if "error" in found:
+        raise RuntimeError(f"lm-eval failed at batch size {batch_size}: {found['error']}")
+    return found
+
+
 def _lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]:
     memory = int(psutil.virtual_memory().available * 0.8)
     return _process(setting.lm_eval, "lm_eval_side.py", setting, work, str(batch_size), str(memory))
@@ -160,8 +181,10 @@ def _process(python: Path, script: str, setting: Setting, work: Path | None, *ar
     result = setting.scratch / f"{Path(script).stem}.result.json"
     result.unlink(missing_ok=True)
     command = [str(python), str(_HERE / script), *([str(work)] if work else []), str(result), str(setting.folder), *arguments]
+    # Each side chooses how its threads wait: the choice of this process is that of the package, which it has imported.
+    inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, env={**os.environ, **quiet}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env={**inherited, **quiet}, capture_output=True, text=True, check=False)
     if done.returncode or not result.is_file():
         raise RuntimeError(f"{script} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(result.read_text("utf-8"))
