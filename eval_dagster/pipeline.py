@@ -9,7 +9,7 @@ from functools import partial
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
-from eval_dagster.progress import Reporter
+from eval_dagster.progress import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
@@ -127,7 +127,10 @@ def _each(
 ) -> Iterator[Outcome]:
     with reporter.track(f"{stage} {model}", total=len(evals), unit="evals") as advance:
         for eval_name in evals:
-            yield _guarded(stage, eval_name, model, partial(step, project, eval_name, model, run_id))
+            # The first prompts of a chat model may have its weights converted, which is reported from within.
+            with use_reporter(reporter):
+                outcome = _guarded(stage, eval_name, model, partial(step, project, eval_name, model, run_id))
+            yield outcome
             advance()
 
 

@@ -12,20 +12,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
-from rich.text import Text
-
 
 class Advance(Protocol):
     """Says that `count` more units are done."""
@@ -41,14 +27,17 @@ CountTokens = Callable[[], int]
 class Reporter(Protocol):
     """Somebody who wants to know how far work is."""
 
-    def track(self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None) -> AbstractContextManager[Advance]:
+    def track(
+        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+    ) -> AbstractContextManager[Advance]:
         """Follow one piece of work: `with reporter.track("score mmlu", total=400, unit="samples") as advance: ...`.
 
         Args:
             description: What is done and to what, e.g. `model_outputs smollm2-135m`.
-            total: Units to do; work with none is not reported at all.
+            total: Units to do; work with none is not reported at all, and one unit is a step, of which only its seconds are shown.
             unit: Plural noun, e.g. `requests`.
             tokens: What counts the model's tokens, if there is any: they move where a unit takes minutes.
+            since: When the work began, by `time.monotonic`; now when absent.
         """
 
 
@@ -56,9 +45,17 @@ class SilentReporter:
     """Tells nobody."""
 
     @contextmanager
-    def track(self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None) -> Iterator[Advance]:  # noqa: ARG002
+    def track(
+        self,
+        description: str,  # noqa: ARG002
+        *,
+        total: int,  # noqa: ARG002
+        unit: str,  # noqa: ARG002
+        tokens: CountTokens | None = None,  # noqa: ARG002
+        since: float | None = None,  # noqa: ARG002
+    ) -> Iterator[Advance]:
         """Follow nothing."""
-        yield _ignore
+        yield ignore
 
 
 class LogReporter:
@@ -70,12 +67,15 @@ class LogReporter:
         self._every_s = every_s
 
     @contextmanager
-    def track(self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None) -> Iterator[Advance]:
+    def track(
+        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+    ) -> Iterator[Advance]:
         """Follow one piece of work by lines with its count, share, rates and remaining time."""
         if total <= 0:
-            yield _ignore
+            yield ignore
             return
-        tally = _Tally(description=description, total=total, unit=unit, tokens=tokens, started=time.monotonic())
+        started = time.monotonic() if since is None else since
+        tally = _Tally(description=description, total=total, unit=unit, tokens=tokens, started=started)
         try:
             with _running_lines(tally, self._log, self._every_s) as advance:
                 yield advance
@@ -88,7 +88,7 @@ class LogReporter:
 @contextmanager
 def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) -> Iterator[Advance]:
     """Write a line whenever the last one is old enough, whether something was done or not."""
-    last_line = tally.started
+    last_line = time.monotonic()
     lock = threading.Lock()
     is_over = threading.Event()
 
@@ -116,59 +116,6 @@ def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) 
         watcher.join()
 
 
-class RichReporter:
-    """Draws one bar for each piece of work; where the console is not a terminal, writes lines like `LogReporter`."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
-        self._progress: Progress | None = None
-
-    @contextmanager
-    def track(self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None) -> Iterator[Advance]:
-        """Follow one piece of work by a bar that stays on the screen when it is full."""
-        if not self._console.is_terminal:
-            with LogReporter(self._print_line).track(description, total=total, unit=unit, tokens=tokens) as log_advance:
-                yield log_advance
-            return
-        if total <= 0:
-            yield _ignore
-            return
-        with self._shared_progress() as progress:
-            task = progress.add_task(description, total=total, tokens=tokens)
-
-            def advance(count: int = 1) -> None:
-                progress.advance(task, count)
-
-            try:
-                yield advance
-            finally:
-                progress.stop_task(task)
-
-    def _print_line(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    @contextmanager
-    def _shared_progress(self) -> Iterator[Progress]:
-        # A console takes one live display at a time: work inside other work adds its bar to the display that is already there.
-        if self._progress is not None:
-            yield self._progress
-            return
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(None),  # takes what the figures leave of the line
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TaskProgressColumn(),
-            _RateColumn(table_column=Column(no_wrap=True)),
-            TimeRemainingColumn(elapsed_when_finished=True, table_column=Column(no_wrap=True)),
-        )
-        with Progress(*columns, console=self._console) as progress:
-            self._progress = progress
-            try:
-                yield progress
-            finally:
-                self._progress = None
-
-
 class CombinedReporter:
     """Tells several reporters."""
 
@@ -176,11 +123,14 @@ class CombinedReporter:
         self._reporters = reporters
 
     @contextmanager
-    def track(self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None) -> Iterator[Advance]:
+    def track(
+        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+    ) -> Iterator[Advance]:
         """Follow one piece of work by all reporters."""
         with ExitStack() as stack:
             advances = [
-                stack.enter_context(reporter.track(description, total=total, unit=unit, tokens=tokens)) for reporter in self._reporters
+                stack.enter_context(reporter.track(description, total=total, unit=unit, tokens=tokens, since=since))
+                for reporter in self._reporters
             ]
 
             def advance(count: int = 1) -> None:
@@ -219,45 +169,42 @@ class _Tally:
 
     def running_line(self) -> str:
         elapsed = time.monotonic() - self.started
+        if self.total == 1:
+            return f"{self.description}: {clock(elapsed)} so far"
         rate = self._rate(elapsed)
-        left = f"{_clock((self.total - self.done) / rate)} left" if rate else f"{_clock(elapsed)} so far"
+        left = f"{clock((self.total - self.done) / rate)} left" if rate else f"{clock(elapsed)} so far"
         parts = [f"{self.done}/{self.total} {self.unit} ({self.done / self.total:.0%})", *self._rates(elapsed), left]
         return f"{self.description}: {', '.join(parts)}"
 
     def closing_line(self, how: str = "") -> str:
         elapsed = time.monotonic() - self.started
+        if self.total == 1:
+            return f"{self.description}: {how}{elapsed:.1f} s"
         count = f"{self.done}" if self.done == self.total else f"{self.done}/{self.total}"
         rates = f" ({', '.join(rates)})" if (rates := self._rates(elapsed)) else ""
         return f"{self.description}: {how}{count} {self.unit} in {elapsed:.1f} s{rates}"
 
     def _rates(self, elapsed: float) -> list[str]:
         rate, tokens = self._rate(elapsed), self.tokens() if self.tokens else 0
-        return [*([f"{_rate_text(rate)}/s"] if rate else []), *([f"{_rate_text(tokens / elapsed)} tokens/s"] if tokens and elapsed else [])]
+        return [*([f"{rate_text(rate)}/s"] if rate else []), *([f"{rate_text(tokens / elapsed)} tokens/s"] if tokens and elapsed else [])]
 
     def _rate(self, elapsed: float) -> float:
         return self.done / elapsed if elapsed > 0 else 0.0
 
 
-class _RateColumn(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        speed, count, elapsed = task.finished_speed or task.speed, task.fields["tokens"], task.elapsed
-        tokens = count() if count else 0
-        parts = [f"{_rate_text(speed)}/s"] if speed else []
-        parts += [f"{_rate_text(tokens / elapsed)} tokens/s"] if tokens and elapsed else []
-        return Text(" ".join(parts), style="progress.data.speed")
-
-
-def _rate_text(rate: float) -> str:
+def rate_text(rate: float) -> str:
+    """A rate, short."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A time in minutes and seconds, or in hours."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def _ignore(count: int = 1) -> None:
+def ignore(count: int = 1) -> None:
     """Advance nothing."""
 
 

@@ -27,6 +27,7 @@ LAYERS = [
         "paired_tests",
         "peak_memory",
         "progress",
+        "progress_bars",
         "source_files",
         "wait_policy",
         "yaml_document",

@@ -21,6 +21,8 @@ def list_models() -> None:
             state = f"ready, version {project.handle(name).version()}"
         except ModelNotFoundError as error:
             state = f"not there: {error}"
+        except UsageError as error:
+            state = f"refused: {error}"
         source = model.source.model_dump() if isinstance(model, TransformersModel) else {"answers": "scripted"}
         dtype = model.dtype if isinstance(model, TransformersModel) else ""
         rows.append((name, model.backend, " ".join(str(part) for part in source.values()), dtype, model.prompt_format, state))

@@ -16,7 +16,8 @@ from eval_dagster.cli.console import WarningHandler, out
 from eval_dagster.cli.querying import print_leaderboard
 from eval_dagster.cli.run_summary import print_end, read_end
 from eval_dagster.errors import UsageError
-from eval_dagster.progress import RichReporter, use_reporter
+from eval_dagster.progress import use_reporter
+from eval_dagster.progress_bars import RichReporter
 from eval_dagster.project import Project
 from task_defs import TASKS
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import ModelNotFoundError
+from eval_dagster.models.context import configured_length
 from eval_dagster.models.digests import Digests
 
 TOKENIZER_FILES = (
@@ -74,6 +75,10 @@ class FolderCheckpoint:
     def template_fingerprint(self) -> Any:
         """Hash of each file of the tokenizer and the processor, the chat template included."""
         return self._hashes((*TOKENIZER_FILES, *PROCESSOR_FILES))
+
+    def context_length(self) -> int | None:
+        """Tokens of context that `config.json` states."""
+        return configured_length(self._folder)
 
     def folder(self) -> Path:
         """The folder to load from."""

@@ -18,6 +18,7 @@ from eval_dagster.models.row_network import RowNetwork
 from eval_dagster.models.tokenization import Codec
 from eval_dagster.models.tree_attention import constant_length
 from eval_dagster.models.usage import GenerationUsage
+from eval_dagster.progress import current_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 _log = logging.getLogger(__name__)
@@ -113,7 +114,9 @@ class GenerationEngine:
         if not self._is_checked:
             tokens = self._codec.tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
             before = replace(self.usage)
-            reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
+            with current_reporter().track("check how texts can be generated", total=1, unit="model") as advance:
+                reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
+                advance()
             # What the check took is no part of the work.
             self.usage.prompt_tokens_computed, self.usage.tokens_decoded = before.prompt_tokens_computed, before.tokens_decoded
             self.usage.passes = before.passes

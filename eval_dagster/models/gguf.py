@@ -11,7 +11,9 @@ from typing import Any
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.locks import locked
 from eval_dagster.models.checkpoint import layout_problem
+from eval_dagster.models.context import header_length
 from eval_dagster.models.digests import Digests
+from eval_dagster.progress import current_reporter
 
 _MAGIC = b"GGUF"
 
@@ -41,6 +43,10 @@ class GGUFCheckpoint:
         """The same: the tokenizer and the chat template are in the file."""
         return self.fingerprint()
 
+    def context_length(self) -> int | None:
+        """Tokens of context that the file's header states."""
+        return header_length(self._file())
+
     def folder(self) -> Path:
         """The prepared folder; the first call prepares it, while other processes wait. Raises `ModelError` if that fails."""
         folder = self._prepared_root / self._key()
@@ -61,8 +67,10 @@ class GGUFCheckpoint:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            _convert(self._file(), partial)
-            partial.rename(folder)
+            with current_reporter().track(f"convert {self._file().name} to safetensors, once", total=1, unit="file") as advance:
+                _convert(self._file(), partial)
+                partial.rename(folder)
+                advance()
         except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise ModelError(

@@ -8,6 +8,7 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.checkpoint import MODEL_FILES, PROCESSOR_FILES, TOKENIZER_FILES, layout_problem
+from eval_dagster.models.context import configured_length
 
 _TIMEOUT_S = 5.0
 """Seconds that the Hub has to answer whether a commit exists."""
@@ -55,6 +56,11 @@ class HubCheckpoint:
     def template_fingerprint(self) -> Any:
         """Repository and commit."""
         return self.fingerprint()
+
+    def context_length(self) -> int | None:
+        """Tokens of context that `config.json` states, where it is in the local cache."""
+        folder = self._cached()
+        return None if folder is None else configured_length(folder)
 
     def folder(self) -> Path:
         """The folder to load from, downloaded if necessary. Raises `ModelError` if the download fails."""

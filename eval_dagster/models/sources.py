@@ -28,6 +28,10 @@ class Checkpoint(Protocol):
         """JSON-like value that differs where tokenizer or chat template differ."""
         ...
 
+    def context_length(self) -> int | None:
+        """Tokens of context that the configuration states; nothing where it is not there yet, or states none. Prepares nothing."""
+        ...
+
     def folder(self) -> Path:
         """The folder to load from, prepared or downloaded if necessary."""
         ...

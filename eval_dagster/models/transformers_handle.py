@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval_dagster.config import TransformersModel
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models import chat_template
 from eval_dagster.models.devices import device_kind, device_of, device_problem
 from eval_dagster.models.sources import open_checkpoint
+from eval_dagster.progress import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.versions import code_version, package_versions, stable_hash
 
@@ -44,9 +45,19 @@ class TransformersHandle:
         self._processor: Any = None
 
     def check(self) -> None:
-        """Raise `ModelNotFoundError` if weights or device are not there; loads nothing."""
+        """Raise `ModelNotFoundError` if weights or device are not there, `ConfigError` if `max_length` exceeds the context."""
         self._checkpoint.check()
+        self._check_length()
         self._device()
+
+    def _check_length(self) -> None:
+        most = self._config.max_length
+        length = None if most is None else self._checkpoint.context_length()
+        if most is not None and length is not None and most > length:
+            raise ConfigError(
+                f"Model {self._name!r}: `max_length: {most}` is more than the {length} tokens of the model's context. "
+                "Lower it in evals.yaml, or omit it."
+            )
 
     def version(self) -> str:
         """Hash of all that can change an output. The batch size is not in it, nor the generation settings, which each request states.
@@ -100,9 +111,11 @@ class TransformersHandle:
 
     def load(self) -> "LoadedModel":
         """Load tokenizer and weights. Raises `ModelError` where they cannot be loaded."""
-        from eval_dagster.models.transformers_model import load_model
-
         self.check()
+        with current_reporter().track("import torch and transformers", total=1, unit="package") as advance:
+            from eval_dagster.models.transformers_model import load_model
+
+            advance()
         return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
 
     def _device(self) -> str:
@@ -116,6 +129,7 @@ class TransformersHandle:
         if self._tokenizer is None:
             from eval_dagster.models.loading import load_tokenizer
 
+            self._check_length()
             folder = self._checkpoint.tokenizer_folder()
             try:
                 self._tokenizer = load_tokenizer(folder)
@@ -130,6 +144,7 @@ class TransformersHandle:
     def _takes_images(self) -> bool:
         from eval_dagster.models.loading import takes_images
 
+        self._check_length()
         return takes_images(self._checkpoint.tokenizer_folder())
 
     def _load_processor(self) -> Any:

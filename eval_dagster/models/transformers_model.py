@@ -8,6 +8,7 @@ from typing import Any
 from eval_dagster.config import TransformersModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.batching import BatchRunner
+from eval_dagster.models.context import LENGTH_NAMES
 from eval_dagster.models.cpu_threads import set_threads
 from eval_dagster.models.devices import device_of
 from eval_dagster.models.generation import GenerationEngine
@@ -19,13 +20,11 @@ from eval_dagster.models.scoring import ScoringEngine, ScoringJob
 from eval_dagster.models.tokenization import Codec
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
 from eval_dagster.models.vision import ProcessorCodec
+from eval_dagster.progress import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
 _CPU_TOKENS = 2048
 """Most tokens of a batch on a CPU: more are no faster a token there, and seconds would become minutes between answers."""
-
-_LENGTH_NAMES = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "max_seq_len", "seq_length")
-"""What architectures call the tokens of their context."""
 
 _DEFAULT_LENGTH = 2048
 """Tokens of context where the model states none, as lm-evaluation-harness has it."""
@@ -98,8 +97,11 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
     device = device_of(config.device)
     if device == "cpu":
         set_threads()
+    reporter = current_reporter()
     try:
-        network, end_tokens = load_network(folder, config.dtype, device)
+        with reporter.track(f"read the weights of {name}", total=1, unit="model") as advance:
+            network, end_tokens = load_network(folder, config.dtype, device)
+            advance()
     except Exception as error:
         raise ModelError(
             f"Model {name!r}: the weights in {folder} cannot be loaded ({type(error).__name__}: {error}). Check that the files "
@@ -112,14 +114,21 @@ def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: An
             "Lower it, or leave it out."
         )
     most = config.max_length or length or _DEFAULT_LENGTH
-    layers = pack_linears(network, _check_tokens(tokenizer)[: most - 1]) if device == "cpu" else "the device's own"
+    layers = "the device's own"
+    if device == "cpu":
+        with reporter.track(f"pack the layers of {name}", total=1, unit="model") as advance:
+            layers = pack_linears(network, _check_tokens(tokenizer)[: most - 1])
+            advance()
     codec = Codec(
         tokenizer,
         max_length=most,
         truncate=config.truncate,
         images=lambda: ProcessorCodec(load_processor(), max_length=most, dtype=network.dtype),
     )
-    return LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size, layers=layers)
+    with reporter.track(f"check how {name} can be scored", total=1, unit="model") as advance:
+        loaded = LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size, layers=layers)
+        advance()
+    return loaded
 
 
 def _check_tokens(tokenizer: Any) -> list[int]:
@@ -135,7 +144,7 @@ def context_length(network: Any, tokenizer: Any) -> int | None:
     """Tokens of a model's context, if it states them."""
     # A vision-language model has a configuration for its text within its own.
     config = network.config.get_text_config(decoder=True)
-    lengths = [getattr(config, name, None) for name in _LENGTH_NAMES]
+    lengths = [getattr(config, name, None) for name in LENGTH_NAMES]
     found = next((length for length in lengths if isinstance(length, int)), None)
     if found is None and tokenizer.model_max_length < 10**9:
         # Tokenizers that know no limit state an astronomical one.

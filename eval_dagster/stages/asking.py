@@ -12,9 +12,10 @@ from eval_dagster.lake.responses import ResponseCache, to_row
 from eval_dagster.models.base import Model
 from eval_dagster.models.usage import Usage
 from eval_dagster.peak_memory import PeakMemory
-from eval_dagster.progress import Reporter
+from eval_dagster.progress import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import Request
+from eval_dagster.stages.answer_progress import AnswerProgress
 
 _MEBIBYTE = 2**20
 
@@ -40,17 +41,41 @@ class ModelRun:
 
 
 def ask(
-    project: Project, model: str, model_version: str, cache: ResponseCache, requests: Sequence[Request], *, run_id: str, reporter: Reporter
+    project: Project,
+    model: str,
+    model_version: str,
+    cache: ResponseCache,
+    requests: Sequence[Request],
+    evals: Mapping[str, str],
+    *,
+    run_id: str,
+    reporter: Reporter,
 ) -> ModelRun:
-    """Load a model and send it requests. Answers that will not change are flushed to the cache, also where the call is interrupted."""
+    """Load a model and send it requests. Answers that will not change are flushed to the cache, also where the call is interrupted.
+
+    Args:
+        project: The project.
+        model: The model's name.
+        model_version: The version that its answers are kept under.
+        cache: Where they are kept.
+        requests: What to send.
+        evals: The eval that a request belongs to, by the request's id, for the progress.
+        run_id: The run's.
+        reporter: Follows loading and answers.
+    """
     run = ModelRun()
     if not requests:
         return run
     try:
         loaded = _load(project, model, model_version, reporter)
         started = time.monotonic()
-        with PeakMemory() as memory, ResponseFlusher(cache, run_id) as flusher:
-            _collect(loaded, model, model_version, requests, run.answers, flusher, reporter)
+        with (
+            PeakMemory() as memory,
+            ResponseFlusher(cache, run_id) as flusher,
+            use_reporter(reporter),
+            AnswerProgress(reporter, model, loaded, requests, evals) as progress,
+        ):
+            _collect(loaded, model_version, requests, run.answers, flusher, progress)
     except EvalDagsterError as error:
         run.failure = str(error)
         return run
@@ -76,7 +101,7 @@ def _load(project: Project, model: str, model_version: str, reporter: Reporter) 
     handle = project.handle(model)
     # Networks of some architectures refer to themselves: without this the weights of the model before would still be in memory.
     gc.collect()
-    with reporter.track(f"load {model}", total=1, unit="model") as advance:
+    with use_reporter(reporter), reporter.track(f"load {model}", total=1, unit="model") as advance:
         loaded = handle.load()
         advance()
     if handle.version() != model_version:
@@ -86,23 +111,18 @@ def _load(project: Project, model: str, model_version: str, reporter: Reporter) 
 
 def _collect(
     loaded: Model,
-    model: str,
     model_version: str,
     requests: Sequence[Request],
     answers: dict[str, dict[str, Any]],
     flusher: ResponseFlusher,
-    reporter: Reporter,
+    progress: AnswerProgress,
 ) -> None:
-    def tokens() -> int:
-        return sum(usage.computed() for usage in loaded.usage())
-
-    with reporter.track(f"model_outputs {model}", total=len(requests), unit="requests", tokens=tokens) as advance:
-        for request, response in loaded.respond(requests):
-            row = to_row(request.request_id, response, model_version) | {"retryable": response.retryable}
-            answers[request.request_id] = row
-            if not response.retryable:
-                flusher.add(row)
-            advance()
+    for request, response in loaded.respond(requests):
+        row = to_row(request.request_id, response, model_version) | {"retryable": response.retryable}
+        answers[request.request_id] = row
+        if not response.retryable:
+            flusher.add(row)
+        progress.count(request)
 
 
 def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[str, float]:

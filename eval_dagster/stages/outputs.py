@@ -64,7 +64,8 @@ def materialize_outputs(
         return
     known = cache.find({row["request_id"] for plan in plans for row in plan.rows})
     missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
-    run = ask(project, model, model_version, cache, list(missing.values()), run_id=run_id, reporter=reporter)
+    owners = {row["request_id"]: plan.eval_name for plan in reversed(plans) for row in plan.rows}
+    run = ask(project, model, model_version, cache, list(missing.values()), owners, run_id=run_id, reporter=reporter)
     answers = known | run.answers
     # Before the evals' results, since a warning is shown with them.
     problem = _merge(cache, run_id)

@@ -5,7 +5,8 @@ import time
 import pytest
 from rich.console import Console
 
-from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, RichReporter, SilentReporter, current_reporter, use_reporter
+from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
+from eval_dagster.progress_bars import RichReporter
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
     os.close(follower)
     shown = _read(leader)
     assert process.wait(timeout=60) == 0, shown
-    for part in ("━", "model_outputs sevens", "12/12", "100%", "Leaderboard"):
+    for part in ("━", "generate sums sevens", "12/12", "100%", "Leaderboard"):
         assert part in shown, part
     assert re.search(r"\d/s", shown)
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGUFWriter
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from eval_dagster.config import GGUFSource, TransformersModel
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models import digests as digests_module
 from eval_dagster.models import gguf, transformers_handle
 from eval_dagster.models.base import ModelHandle
@@ -175,9 +176,35 @@ def test_weights_that_are_damaged_or_incomplete_are_not_loaded(tmp_path: Path, t
         handle_of({"folder": "m"}, tmp_path, device="cpu").load()
 
 
-def test_more_context_than_the_model_has_is_refused(open_tiny: OpenTiny) -> None:
-    with pytest.raises(ModelError, match="`max_length: 65` is more than the 64 tokens"):
-        open_tiny(max_length=65).load()
+def test_more_context_than_the_model_has_is_refused_before_anything_is_loaded(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval_dagster.models.transformers_model.load_network", lambda *_: pytest.fail("weights are loaded"))
+    refused = open_tiny(max_length=65)
+    for use in (refused.check, refused.load):
+        with pytest.raises(
+            ConfigError, match=r"Model 'tiny': `max_length: 65` is more than the 64 tokens of the model's context\. Lower it"
+        ):
+            use()
+    open_tiny(max_length=64).check()
+
+
+def test_more_context_than_a_gguf_file_states_is_refused_before_it_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf, "_convert", lambda *_: pytest.fail("the file is converted"))
+    writer = GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
+    writer.add_array("llama.rope.factors", [1.5, 2.5])
+    writer.add_bool("tokenizer.ggml.add_bos_token", True)
+    writer.add_context_length(8192)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    refused = handle_of({"gguf": "m.gguf"}, tmp_path, device="cpu", max_length=20000)
+    message = r"`max_length: 20000` is more than the 8192 tokens"
+    for use in (refused.check, refused.load, lambda: refused.apply_chat_template([Message(role=Role.USER, content="Hi")])):
+        with pytest.raises(ConfigError, match=message):
+            use()
+    handle_of({"gguf": "m.gguf"}, tmp_path, device="cpu", max_length=8192).check()
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + b"\xff" * 60)
+    handle_of({"gguf": "m.gguf"}, tmp_path, device="cpu", max_length=8192).check()
 
 
 def test_what_changes_the_version(tmp_path: Path, tiny_folders: dict[str, Path], open_tiny: OpenTiny) -> None:
