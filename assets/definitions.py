@@ -11,6 +11,7 @@ from assets.regressions import gate_check, regressions
 from assets.resources import ProjectResource
 from assets.schedules import suite_schedule
 from assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
+from assets.skipped_nights import skipped_nights_sensor
 from assets.snapshots import snapshot_assets
 from eval_dagster.project import Project
 
@@ -18,17 +19,27 @@ from eval_dagster.project import Project
 def build_definitions(project: Project) -> dg.Definitions:
     """The assets, jobs, schedules and sensors of a project."""
     config = project.config
-    gates = {name: gate_job(name, suite) for name, suite in config.suites.items()}
-    nightly = {name: gate for name, gate in gates.items() if config.suites[name].cron}
+    gates = {name: gate_job(name, project) for name in config.suites}
+    nightly = [name for name, suite in config.suites.items() if suite.cron]
     with warnings.catch_warnings():
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.Definitions(
             assets=[snapshot_assets(config), evaluation_assets(config), leaderboard, regressions],
             asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
-            jobs=[evaluation_job(), leaderboard_job(), *(suite_job(*each) for each in config.suites.items()), *gates.values()],
-            schedules=[suite_schedule(name, config.suites[name], config) for name in nightly],
-            sensors=[leaderboard_sensor(), killed_runs_sensor, *([suite_gates_sensor(nightly)] if nightly else [])],
+            jobs=[
+                evaluation_job(project),
+                leaderboard_job(project),
+                *(suite_job(name, project) for name in config.suites),
+                *gates.values(),
+            ],
+            schedules=[suite_schedule(name, project) for name in nightly],
+            sensors=[
+                leaderboard_sensor(project),
+                killed_runs_sensor,
+                *([suite_gates_sensor(project, gates)] if gates else []),
+                *([skipped_nights_sensor] if nightly else []),
+            ],
             resources={"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))},
             executor=dg.in_process_executor,
         )

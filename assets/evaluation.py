@@ -4,22 +4,22 @@ They are one Dagster step: a model is loaded once for all partitions of a run, a
 the others from the next stage, which steps of their own would do. Any subset of them can be materialized.
 """
 
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Collection, Iterable, Iterator
 
 import dagster as dg
 
-from assets.events import report
+from assets.events import announce, report
 from assets.library_log import library_log
-from assets.liveness import alive
+from assets.liveness import at_work
 from assets.partitions import eval_model_partitions, split_keys
 from assets.resources import ProjectResource, reporter_for
+from assets.stage_code import stage_code_version
 from eval_dagster import pipeline
 from eval_dagster.config import Config
-from eval_dagster.stages import metrics, outputs, prompts, scores
-from eval_dagster.versions import code_version
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, partition_key
 
-STAGE_ASSETS = ("rendered_prompts", "model_outputs", "sample_scores", "task_metrics")
+STAGE_ASSETS = tuple(STAGES)[1:]
 
 
 def evaluation_assets(config: Config) -> dg.AssetsDefinition:
@@ -33,18 +33,31 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
         can_subset=True,
     )
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
-        opened = project.open(context)
-        outcomes = pipeline.evaluate(
-            opened,
-            split_keys(context.partition_keys),
-            stages={key.to_user_string() for key in context.selected_asset_keys},
-            run_id=context.run.run_id,
-            reporter=reporter_for(context),
-        )
-        with alive(opened.home, context.run.run_id), library_log(context.log):
-            yield from report(context, outcomes, lake=opened.lake)
+        stages = {key.to_user_string() for key in context.selected_asset_keys}
+        yield from _evaluate(context.op_execution_context, project.open(context), split_keys(context.partition_keys), stages)
 
     return evaluate
+
+
+def evaluate_all_stages(
+    context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]]
+) -> Iterator[dg.AssetMaterialization]:
+    """Take (eval, model) partitions from dataset to metrics, in a step that is no asset's own.
+
+    Dagster shows them in progress, and as failed where they are not made, as it does for a step of the assets themselves.
+    """
+    keys = [partition_key(eval_name, model) for eval_name, model in partitions]
+    evals = list(dict.fromkeys(eval_name for eval_name, _ in partitions))
+    announce(context, {"dataset_snapshot": evals, **dict.fromkeys(STAGE_ASSETS, keys)})
+    yield from _evaluate(context, project, partitions, STAGE_ASSETS)
+
+
+def _evaluate(
+    context: dg.OpExecutionContext, project: Project, partitions: Iterable[tuple[str, str]], stages: Collection[str]
+) -> Iterator[dg.AssetMaterialization]:
+    outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
+    with at_work(context, project.home), library_log(context.log):
+        yield from report(context, outcomes, lake=project.lake)
 
 
 def _specs() -> list[dg.AssetSpec]:
@@ -52,7 +65,6 @@ def _specs() -> list[dg.AssetSpec]:
     return [
         _spec(
             "rendered_prompts",
-            prompts,
             by_eval,
             group="data",
             kinds={"parquet", "duckdb"},
@@ -60,7 +72,6 @@ def _specs() -> list[dg.AssetSpec]:
         ),
         _spec(
             "model_outputs",
-            outputs,
             "rendered_prompts",
             group="inference",
             kinds={"pytorch", "huggingface", "parquet"},
@@ -68,7 +79,6 @@ def _specs() -> list[dg.AssetSpec]:
         ),
         _spec(
             "sample_scores",
-            scores,
             "model_outputs",
             group="results",
             kinds={"parquet", "duckdb"},
@@ -76,7 +86,6 @@ def _specs() -> list[dg.AssetSpec]:
         ),
         _spec(
             "task_metrics",
-            metrics,
             "sample_scores",
             group="results",
             kinds={"duckdb", "mlflow"},
@@ -85,7 +94,7 @@ def _specs() -> list[dg.AssetSpec]:
     ]
 
 
-def _spec(name: str, code: ModuleType, dep: str | dg.AssetDep, *, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
+def _spec(name: str, dep: str | dg.AssetDep, *, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
     return dg.AssetSpec(
-        name, deps=[dep], description=description, group_name=group, kinds=kinds, code_version=code_version(code), skippable=True
+        name, deps=[dep], description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
     )

@@ -1,11 +1,15 @@
 """Outcomes of the library's stages as Dagster events, with the metadata that people look at."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 from dagster import MetadataValue
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
+from assets.provenance import provenance_tags
 from assets.tables import preview_metadata, table_metadata
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
@@ -18,9 +22,18 @@ _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """What each stage calls the number of its rows."""
 
 
-def report(
-    context: dg.AssetExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None
-) -> Iterator[dg.AssetMaterialization]:
+def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[str]]) -> None:
+    """Log which partitions a step is about to make, by asset, as Dagster does by itself for a run of assets."""
+    for asset, keys in partitions.items():
+        for key in keys:
+            planned = AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key)
+            event = DagsterEvent.build_asset_materialization_planned_event(
+                context.job_name, context.get_step_execution_context().step.key, planned
+            )
+            context.instance.report_dagster_event(event, context.run_id, logging.DEBUG)
+
+
+def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None) -> Iterator[dg.AssetMaterialization]:
     """Log a materialization for each partition as soon as it is current, and fail at the end if any could not be made.
 
     Partitions are logged one by one, rather than as the outcome of the step, so that what succeeded is current in Dagster too when
@@ -36,7 +49,6 @@ def report(
     """
     failures: list[StageFailure] = []
     done = 0
-    code_versions = {key.to_user_string(): version for key, version in context.assets_def.code_versions_by_key.items() if version}
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
@@ -45,7 +57,7 @@ def report(
         done += 1
         for warning in outcome.warnings:
             context.log.warning(warning)
-        yield _materialization(outcome, code_versions.get(outcome.stage), _history(lake, outcome))
+        yield _materialization(outcome, provenance_tags(context.instance, outcome), _history(lake, outcome))
     if failures:
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
@@ -67,7 +79,7 @@ def _failure_row(failure: StageFailure) -> dict[str, str]:
     return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), "message": failure.message}
 
 
-def _materialization(result: StageResult, code_version: str | None, pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
+def _materialization(result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
     info = result.file.info
     counts, when_made = _split_counts(result)
     upstream = [name for name in STAGES if name in info.inputs]
@@ -89,15 +101,12 @@ def _materialization(result: StageResult, code_version: str | None, pictures: Ma
         "made_by_run": info.run_id,
     }
     metadata["dagster/row_count"] = int(next(counts[name] for name in _ROWS if name in counts))
-    tags = {f"dagster/input_data_version/{name}": info.inputs[name] for name in upstream[-1:]}
-    if code_version:
-        tags["dagster/code_version"] = code_version
     return dg.AssetMaterialization(
         asset_key=result.stage,
         partition=partition_key(result.eval_name, result.model),
         description=_summary(result),
         metadata=metadata,
-        tags={"dagster/data_version": info.version, **tags},
+        tags={DATA_VERSION_TAG: info.version, **provenance},
     )
 
 

@@ -1,27 +1,49 @@
-"""Two jobs a suite, to evaluate it and to judge it; one for the leaderboard."""
+"""Two jobs a suite, to evaluate it and to judge it; one for any evals and models, one for the leaderboard.
 
-from typing import TYPE_CHECKING
+The jobs that evaluate have no partitions of Dagster's, though the assets that they make have: a job over the partitions of assets offers
+all of them, and Dagster cuts a choice of several into runs that make one partition each. These evaluate all that they are for in one run,
+and need no input; their config narrows that.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
-from assets.evaluation import STAGE_ASSETS
+from assets.evaluation import evaluate_all_stages
+from assets.resources import ProjectResource
+from assets.tags import home_tags, suite_tags
 from eval_dagster.config import SuiteConfig, identifier
+from eval_dagster.project import Project
 
 if TYPE_CHECKING:  # what `define_asset_job` returns has no public name
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-SUITE_TAG = "eval_dagster/suite"
-"""Run tag: the suite that a run belongs to."""
-SINCE_TAG = "eval_dagster/since"
-"""Run tag: when the evaluation of the suite began that a run belongs to, as ISO 8601. Its runs and its gate share it."""
-PLANNED_TAG = "eval_dagster/planned_runs"
-"""Run tag: how many runs a tick of the suite's schedule asks for. The gate waits for all of them."""
-MODEL_TAG = "eval_dagster/model"
-"""Run tag: the model that a run of a schedule evaluates."""
 LEADERBOARD_JOB = "refresh_leaderboard"
 EVALUATION_JOB = "evaluate_all"
 REGRESSIONS = "regressions"
 """The asset that the gates make."""
+_OP = "evaluate_choice"
+
+
+class Choice(dg.Config):
+    """The part of a job's evals and models that a run evaluates."""
+
+    evals: list[str] = Field(default=[], description="Names of evals; empty: all that the job is for.")
+    models: list[str] = Field(default=[], description="Names of models; empty: all that the job is for.")
+
+
+def chosen(*, evals: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, object]:
+    """The config of a run that evaluates a part of what its job is for."""
+    return {"ops": {_OP: {"config": {"evals": list(evals), "models": list(models)}}}}
+
+
+def is_whole(run: dg.DagsterRun) -> bool:
+    """Whether a run evaluates all that its job is for."""
+    config: Any = run.run_config
+    choice = config.get("ops", {}).get(_OP, {}).get("config", {})
+    return not choice.get("evals") and not choice.get("models")
 
 
 def suite_job_name(suite: str) -> str:
@@ -39,40 +61,55 @@ def gate_check_name(suite: str) -> str:
     return f"nothing_regressed_in_{identifier(suite)}"
 
 
-def suite_job(name: str, suite: SuiteConfig) -> "UnresolvedAssetJobDefinition":
+def suite_job(name: str, project: Project) -> dg.JobDefinition:
     """The job that takes a suite's evals and models from dataset to metrics."""
+    suite = project.config.suites[name]
     return _evaluation_job(
         suite_job_name(name),
-        f"Evaluate the suite {name}: {', '.join(suite.evals)} on {', '.join(suite.models)}.",
-        tags={SUITE_TAG: name},
+        f"Evaluate the suite {name}: {', '.join(suite.evals)} on {', '.join(suite.models)}. When the run has ended, "
+        f"{gate_job_name(name)} judges the suite.",
+        tags=suite_tags(project.home, name),
     )
 
 
-def evaluation_job() -> "UnresolvedAssetJobDefinition":
-    """The job for any choice of evals and models."""
-    return _evaluation_job(EVALUATION_JOB, "Evaluate any evals on any models: choose the partitions.", tags={})
+def evaluation_job(project: Project) -> dg.JobDefinition:
+    """The job for all evals and models, or for any choice of them."""
+    return _evaluation_job(
+        EVALUATION_JOB,
+        "Evaluate all evals on all models; name some of them in the config to evaluate these alone.",
+        tags=home_tags(project.home),
+    )
 
 
-def gate_job(name: str, suite: SuiteConfig) -> "UnresolvedAssetJobDefinition":
+def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
     """The job that compares a suite with its baseline; it fails where something regressed and the suite takes that for an error."""
+    suite: SuiteConfig = project.config.suites[name]
     check = dg.AssetCheckKey(dg.AssetKey(REGRESSIONS), gate_check_name(name))
     return dg.define_asset_job(
         gate_job_name(name),
         selection=dg.AssetSelection.assets(REGRESSIONS).without_checks() | dg.AssetSelection.checks(check),
         description=f"Compare the suite {name} with its baseline: {suite.baseline}.",
-        tags={SUITE_TAG: name},
+        tags=suite_tags(project.home, name),
     )
 
 
-def leaderboard_job() -> "UnresolvedAssetJobDefinition":
+def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
     """The job that refreshes the leaderboard."""
-    return dg.define_asset_job(LEADERBOARD_JOB, selection=dg.AssetSelection.assets("leaderboard"))
+    return dg.define_asset_job(LEADERBOARD_JOB, selection=dg.AssetSelection.assets("leaderboard"), tags=home_tags(project.home))
 
 
-def _evaluation_job(name: str, description: str, tags: dict[str, str]) -> "UnresolvedAssetJobDefinition":
-    return dg.define_asset_job(
-        name,
-        selection=dg.AssetSelection.assets(*STAGE_ASSETS),
-        description=description,
-        tags=tags,
-    )
+@dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
+def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+    """Evaluate what the job is for, or the part of it that the config names; Dagster wants one op a name, whatever the jobs."""
+    opened = project.open(context)
+    suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
+    evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
+    yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])
+
+
+def _evaluation_job(name: str, description: str, tags: dict[str, str]) -> dg.JobDefinition:
+    @dg.job(name=name, description=description, tags=tags)
+    def job() -> None:
+        _evaluation()
+
+    return job

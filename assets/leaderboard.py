@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.liveness import alive
+from assets.liveness import at_work
 from assets.resources import ProjectResource
 from assets.tables import leaderboard_rows, markdown_table
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
@@ -27,7 +27,7 @@ _REFRESH = (
 def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Publish the catalog and show its leaderboard."""
     opened = project.open(context)
-    with alive(opened.home, context.run.run_id):
+    with at_work(context.op_execution_context, opened.home):
         damages = publish(opened.lake)
         rows = read_rows(opened.lake, "select * from leaderboard")
     for damage in damages:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.tags import HOME_TAG, home_tags
 from eval_dagster.locks import locked
 
 _SETTLED_S = 2.0
@@ -28,14 +29,26 @@ def alive(home: Path, run_id: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def at_work(context: dg.OpExecutionContext, home: Path) -> Iterator[None]:
+    """Mark a run as one of a home, and as alive for as long as the block works.
+
+    Runs that Dagster's own pages start, for chosen assets, bear no tag of a job.
+    """
+    if HOME_TAG not in context.run.tags:
+        context.instance.add_run_tags(context.run_id, home_tags(home))
+    with alive(home, context.run_id):
+        yield
+
+
 def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
-    """Mark runs as failed whose lock nobody holds any more.
+    """Mark runs of a home as failed whose lock nobody holds any more. Runs of other homes hold theirs elsewhere, and are left alone.
 
     Returns:
         Their ids.
     """
     folder = _folder(home)
-    _suspect(instance, folder)
+    _suspect(instance, home)
     ended: list[str] = []
     for path in sorted(folder.glob("*")):
         patience = _LOST_S if path.suffix == _SUSPECT else _SETTLED_S
@@ -49,10 +62,11 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
     return ended
 
 
-def _suspect(instance: dg.DagsterInstance, folder: Path) -> None:
-    """Note which runs of suites say that they work and hold no lock: a process can be killed before it takes one, or behind it."""
+def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
+    """Note which runs of a home say that they work and hold no lock: a process can be killed before it takes one, or behind it."""
+    folder = _folder(home)
     statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    working = {record.dagster_run.run_id for record in instance.get_run_records(dg.RunsFilter(statuses=statuses)) if _is_ours(record)}
+    working = {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=statuses, tags=home_tags(home)))}
     lockless = {run_id for run_id in working if not (folder / run_id).exists()}
     for path in folder.glob(f"*{_SUSPECT}"):
         if path.stem not in lockless:
@@ -60,11 +74,6 @@ def _suspect(instance: dg.DagsterInstance, folder: Path) -> None:
     for run_id in lockless:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{run_id}{_SUSPECT}").open("a").close()  # which leaves the time of one that is there
-
-
-def _is_ours(record: dg.RunRecord) -> bool:
-    """Whether a run is one of a suite's: an instance may have other people's runs, too."""
-    return any(tag.startswith("eval_dagster/") for tag in record.dagster_run.tags)
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -7,11 +7,12 @@ from datetime import datetime
 import dagster as dg
 
 from assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
-from assets.jobs import REGRESSIONS, SINCE_TAG, SUITE_TAG, gate_check_name
-from assets.liveness import alive
+from assets.jobs import REGRESSIONS, gate_check_name
+from assets.liveness import at_work
 from assets.resources import ProjectResource
+from assets.suite_evaluations import find_evaluation
+from assets.tags import SINCE_TAG, SUITE_TAG
 from assets.telling import tell
-from assets.ticks import evaluation_runs
 from eval_dagster.config import SuiteConfig
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.judging import judge
@@ -36,9 +37,12 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
     """Judge, publish, write the report, and tell those whom the suite names."""
     opened = project.open(context)
     asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
-    with alive(opened.home, context.run.run_id):
-        results, damages = _judge(opened, [asked] if asked else list(opened.config.suites), context.run.run_id, _time(tag))
-        runs = evaluation_runs(context.instance, asked, tag) if asked and tag else []
+    with at_work(context.op_execution_context, opened.home):
+        evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
+        # Of an evaluation of a part, the rest of the suite is judged as it was evaluated last.
+        since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
+        results, damages = _judge(opened, [asked] if asked else list(opened.config.suites), context.run.run_id, since)
+        runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
         # Who clicks on the asset sees for himself; a run of one suite is a nightly one, or stands in somebody's script.
         told = [words for each in results if asked for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]

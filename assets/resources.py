@@ -21,7 +21,7 @@ class ProjectResource(dg.ConfigurableResource[Project]):
     home: str
     """Folder of all state."""
 
-    def open(self, context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | None = None) -> Project:
+    def open(self, context: dg.AssetExecutionContext | dg.OpExecutionContext | None = None) -> Project:
         """Open the project.
 
         Raises:
@@ -35,6 +35,6 @@ class ProjectResource(dg.ConfigurableResource[Project]):
         return Project.open(TASKS, config_path=Path(self.config_path), home=Path(self.home))
 
 
-def reporter_for(context: dg.AssetExecutionContext) -> Reporter:
+def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:
     """Progress for whoever started the run, and as lines in its log."""
     return CombinedReporter(current_reporter(), LogReporter(context.log.info))

@@ -11,8 +11,9 @@ import dagster as dg
 from assets.definitions import build_definitions
 from assets.failures import step_messages
 from assets.instance import open_instance
-from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, SINCE_TAG, SUITE_TAG, gate_job_name
-from assets.partitions import contiguous, range_tags
+from assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, chosen, gate_job_name, suite_job_name
+from assets.local_runs import execute
+from assets.tags import JUDGED_BY_TAG, SINCE_TAG, home_tags, suite_tags
 from eval_dagster.config import identifier
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_of_run
@@ -42,36 +43,34 @@ class RunSummary:
 
 
 def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str], *, suite: str | None = None) -> RunSummary:
-    """Take evals and models from dataset to leaderboard, by as few runs as neighbouring partitions allow; then judge the suite.
+    """Take evals and models from dataset to metrics by one run, refresh the leaderboard, and judge the suite.
 
     Of a suite that is evaluated in part, the rest is judged as it was evaluated last.
     """
     summary = RunSummary()
-    tags = {SUITE_TAG: suite} if suite else {}
-    if suite and project.select(suite=suite) == (list(evals), list(models)):
-        tags[SINCE_TAG] = datetime.now(UTC).isoformat()
+    tags = {
+        SINCE_TAG: datetime.now(UTC).isoformat(),
+        JUDGED_BY_TAG: "command",
+        **(suite_tags(project.home, suite) if suite else home_tags(project.home)),
+    }
+    is_whole = project.select(suite=suite) == (list(evals), list(models))
+    choice = {} if is_whole else chosen(evals=evals, models=models)
     with open_instance(project.home) as instance:
         # Made here because Dagster asks the instance for what it knows of definitions: that of an earlier call is closed.
         definitions = build_definitions(project)
-        job = definitions.resolve_job_def(EVALUATION_JOB)
-        for model_range in contiguous(models, list(project.config.models)):
-            for eval_range in contiguous(evals, list(project.config.evals)):
-                result = job.execute_in_process(
-                    instance=instance, tags={**tags, **range_tags(eval_range, model_range)}, run_config=_QUIET, raise_on_error=False
-                )
-                _add(summary, result)
-        result = definitions.resolve_job_def(LEADERBOARD_JOB).execute_in_process(
-            instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False
-        )
-        _add(summary, result)
+
+        def run(job: str, run_config: Mapping[str, object]) -> dg.JobExecutionResult:
+            return execute(definitions.resolve_job_def(job), instance, tags=tags, run_config={**_QUIET, **run_config})
+
+        _add(summary, run(suite_job_name(suite) if suite else EVALUATION_JOB, choice))
+        _add(summary, run(LEADERBOARD_JOB, {}))
         if suite:
-            gate = definitions.resolve_job_def(gate_job_name(suite))
-            result = gate.execute_in_process(instance=instance, tags=tags, run_config=_QUIET, raise_on_error=False)
+            result = run(gate_job_name(suite), {})
             _add_gate(summary, result, result_of_run(project.lake, suite, result.run_id))
     return summary
 
 
-def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: GateResult | None) -> None:
+def _add_gate(summary: RunSummary, result: dg.JobExecutionResult, judged: GateResult | None) -> None:
     """Keep what a gate found. A regression fails its run, which is the answer, and no failure of the gate."""
     if judged is None:
         _add(summary, result)
@@ -88,7 +87,7 @@ def _add_gate(summary: RunSummary, result: dg.ExecuteInProcessResult, judged: Ga
             summary.failures += step_messages(event.step_failure_data)
 
 
-def _add(summary: RunSummary, result: dg.ExecuteInProcessResult) -> None:
+def _add(summary: RunSummary, result: dg.JobExecutionResult) -> None:
     """Count what a run did.
 
     Raises:

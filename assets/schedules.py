@@ -1,24 +1,24 @@
 """One schedule for each suite with a cron, on from the start: naming a cron in evals.yaml asks for it.
 
-Of the ticks that fell due while no daemon ran, Dagster evaluates the last one alone.
+Of the ticks that fell due while no daemon ran, Dagster evaluates the last one alone. Dagster ends the evaluation of a tick after a minute,
+so that nothing here may wait for a network or a lock.
 """
 
 from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.jobs import MODEL_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_job_name
-from assets.partitions import contiguous, range_tags
-from assets.resources import ProjectResource
-from assets.telling import tell_skipped
-from assets.ticks import why_busy
-from eval_dagster.config import Config, SuiteConfig
+from assets.jobs import chosen, suite_job_name
+from assets.skipped_nights import note_skipped
+from assets.suite_evaluations import why_busy
+from assets.tags import MODEL_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.project import Project
 
 
-def suite_schedule(name: str, suite: SuiteConfig, config: Config) -> dg.ScheduleDefinition:
-    """The schedule of a suite: one run for each model and range of neighbouring evals, so that a model that fails stops no other."""
+def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
+    """The schedule of a suite: one run for each model, so that a model that fails stops no other, however it fails."""
+    suite = project.config.suites[name]
     job = suite_job_name(name)
-    ranges = [(model, evals) for model in suite.models for evals in contiguous(suite.evals, list(config.evals))]
 
     @dg.schedule(
         name=f"{job}_schedule",
@@ -28,23 +28,18 @@ def suite_schedule(name: str, suite: SuiteConfig, config: Config) -> dg.Schedule
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Evaluates the suite {name}; `suite_gates` judges it once all runs have ended.",
     )
-    def schedule(context: dg.ScheduleEvaluationContext, project: ProjectResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         tick = context.scheduled_execution_time.isoformat()
-        reason = why_busy(context.instance, name, tick)
+        reason = why_busy(context.instance, project, name, tick)
         if reason:
-            tell_skipped(project.open(), name, reason)
+            note_skipped(project.home, name, tick, reason)
             yield dg.SkipReason(reason)
             return
-        for model, evals in ranges:
+        for model in suite.models:
             yield dg.RunRequest(
-                run_key=f"{tick}|{model}|{evals[0]}",
-                tags={
-                    SUITE_TAG: name,
-                    SINCE_TAG: tick,
-                    PLANNED_TAG: str(len(ranges)),
-                    MODEL_TAG: model,
-                    **range_tags(evals, (model, model)),
-                },
+                run_key=f"{project.home}|{tick}|{model}",
+                run_config=chosen(models=[model]),
+                tags={**suite_tags(project.home, name), SINCE_TAG: tick, PLANNED_TAG: str(len(suite.models)), MODEL_TAG: model},
             )
 
     return schedule

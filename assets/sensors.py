@@ -6,20 +6,23 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from assets.jobs import SINCE_TAG, SUITE_TAG, gate_job_name
+from assets.jobs import gate_job_name
 from assets.liveness import end_dead_runs
 from assets.resources import ProjectResource
-from assets.ticks import newest_tick
+from assets.suite_evaluations import unjudged
+from assets.tags import SINCE_TAG, home_tags, suite_tags
+from eval_dagster.project import Project
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 
-def leaderboard_sensor() -> dg.AutomationConditionSensorDefinition:
+def leaderboard_sensor(project: Project) -> dg.AutomationConditionSensorDefinition:
     """Refresh the leaderboard once metrics changed and none is being computed."""
     return dg.AutomationConditionSensorDefinition(
         "leaderboard_follows_metrics",
         target=dg.AssetSelection.assets("leaderboard"),
+        run_tags=home_tags(project.home),
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=10,
     )
@@ -37,10 +40,11 @@ def killed_runs_sensor(context: dg.SensorEvaluationContext, project: ProjectReso
     return dg.SkipReason(f"ended: {', '.join(ended)}" if ended else "no run was killed")
 
 
-def suite_gates_sensor(gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
-    """Judge a suite once all that a tick of its schedule started has ended, however it ended.
+def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
+    """Judge a suite once all runs of an evaluation of it have ended, however they ended.
 
     Args:
+        project: Whose suites they are.
         gates: The jobs that judge, by suite.
     """
 
@@ -49,21 +53,20 @@ def suite_gates_sensor(gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> d
         jobs=list(gates.values()),
         minimum_interval_seconds=15,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Compares a suite with its baseline once all runs of its schedule's tick have ended.",
+        description="Compares a suite with its baseline once all runs of a tick, or a run that somebody launched, have ended.",
     )
     def suite_gates(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         requests: list[dg.RunRequest] = []
         waiting: list[str] = []
         for name in gates:
-            tick = newest_tick(context.instance, name)
-            if tick is None or tick.gate is not None:
-                continue
-            if tick.is_over:
-                tags = {SUITE_TAG: name, SINCE_TAG: tick.since}
-                requests.append(dg.RunRequest(run_key=f"{name}|{tick.since}", job_name=gate_job_name(name), tags=tags))
-            else:
-                waiting.append(f"{name} of {tick.since}: {tick.n_ended} of {tick.planned} runs have ended")
-        reason = None if requests else "; ".join(waiting) or "every tick that is over was judged"
+            for evaluation in unjudged(context.instance, project, name):
+                if evaluation.is_over:
+                    tags = {**suite_tags(project.home, name), SINCE_TAG: evaluation.since}
+                    key = f"{project.home}|{name}|{evaluation.since}"
+                    requests.append(dg.RunRequest(run_key=key, job_name=gate_job_name(name), tags=tags))
+                else:
+                    waiting.append(f"{name} of {evaluation.since}: {evaluation.n_ended} of {evaluation.planned} runs have ended")
+        reason = None if requests else "; ".join(waiting) or "every evaluation that is over was judged"
         return dg.SensorResult(run_requests=requests, skip_reason=reason)
 
     return suite_gates

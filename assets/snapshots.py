@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.events import report
+from assets.library_log import library_log
+from assets.liveness import at_work
 from assets.partitions import eval_partitions
 from assets.resources import ProjectResource, reporter_for
+from assets.stage_code import stage_code_version
 from eval_dagster import pipeline
 from eval_dagster.config import Config
-from eval_dagster.stages import snapshot
-from eval_dagster.versions import code_version
 
 
 def snapshot_assets(config: Config) -> dg.AssetsDefinition:
@@ -20,7 +21,7 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
         description="The rows of an eval's dataset as they were read, each named by the hash of its content. Query it as `samples`.",
         group_name="data",
         kinds={"huggingface", "parquet", "duckdb"},
-        code_version=code_version(snapshot),
+        code_version=stage_code_version("dataset_snapshot"),
         skippable=True,
     )
 
@@ -32,9 +33,9 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
         can_subset=True,
     )
     def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
-        outcomes = pipeline.snapshot_evals(
-            project.open(context), list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context)
-        )
-        yield from report(context, outcomes)
+        opened, step = project.open(context), context.op_execution_context
+        outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
+        with at_work(step, opened.home), library_log(context.log):
+            yield from report(step, outcomes)
 
     return dataset_snapshot

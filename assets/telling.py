@@ -8,7 +8,7 @@ import dagster as dg
 from assets.failures import run_messages
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
-from eval_dagster.notices import Kind, notify
+from eval_dagster.notices import Kind, NoticeOutcome, notify
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 
@@ -37,7 +37,7 @@ def tell(
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
 
 
-def tell_skipped(project: Project, suite: str, reason: str) -> None:
+def tell_skipped(project: Project, suite: str, reason: str) -> NoticeOutcome:
     """Send a notice of a night that was left out."""
     title, body = skipped_notice(suite, reason)
-    notify(project, suite, title=title, body=body, kind="skipped")
+    return notify(project, suite, title=title, body=body, kind="skipped")

@@ -4,12 +4,13 @@ import textwrap
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from assets.definitions import build_definitions
-from assets.partitions import contiguous
+from assets.jobs import chosen
 from assets.resources import LIMIT_TAG
 from assets.running import run_evaluation
 from eval_dagster.models.scripted import ScriptedHandle
@@ -39,7 +40,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> None:
-    graph = build_definitions(project).resolve_asset_graph()
+    definitions = build_definitions(project)
+    dg.Definitions.validate_loadable(definitions)
+    graph = definitions.resolve_asset_graph()
     assert sorted(key.to_user_string() for key in graph.get_all_asset_keys()) == sorted([*STAGES, "leaderboard", "regressions"])
     for key in graph.get_all_asset_keys():
         node = graph.get(key)
@@ -61,13 +64,7 @@ def test_partitions_are_evals_and_models(project: Project) -> None:
     assert graph.get(dg.AssetKey("leaderboard")).partitions_def is None
 
 
-def test_names_are_split_into_ranges_of_neighbours() -> None:
-    assert list(contiguous(["a", "c", "d"], ["a", "b", "c", "d"])) == [("a", "a"), ("c", "d")]
-    assert list(contiguous(["b", "a"], ["a", "b"])) == [("a", "b")]
-    assert list(contiguous([], ["a"])) == []
-
-
-def test_the_schedule_asks_for_one_run_a_model_and_range(project: Project) -> None:
+def test_the_schedule_asks_for_one_run_a_model(project: Project) -> None:
     definitions = build_definitions(project)
     schedule = definitions.resolve_schedule_def("suite_nightly_schedule")
     assert schedule.cron_schedule == "30 2 * * *"
@@ -76,22 +73,66 @@ def test_the_schedule_asks_for_one_run_a_model_and_range(project: Project) -> No
     time = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
     with dg.DagsterInstance.local_temp() as instance:
         context = dg.build_schedule_context(instance=instance, scheduled_execution_time=time, resources=definitions.resources)
-        requests = schedule.evaluate_tick(context).run_requests
-    assert [(request.tags[f"dagster/asset_partition_range_{end}"]) for request in requests for end in ("start", "end")] == [
-        "one|a",
-        "one|a",
-        "three|a",
-        "three|a",
-        "one|b",
-        "one|b",
-        "three|b",
-        "three|b",
-    ]
-    assert len({request.run_key for request in requests}) == 4
+        requests = list(schedule.evaluate_tick(context).run_requests or [])
+        runs = [_execute(definitions, "suite_nightly", instance, request.run_config) for request in requests]
+        assert [_made(instance, run) for run in runs] == [{"one|a", "three|a"}, {"one|b", "three|b"}]
+    assert len({request.run_key for request in requests}) == 2
     assert [schedule.name for schedule in definitions.schedules or []] == ["suite_nightly_schedule"]
 
 
-def test_a_run_covers_neighbours_at_once_and_loads_each_model_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_of_a_suite_evaluates_the_suite_whole_and_asks_for_nothing(project: Project) -> None:
+    """Its evals are no neighbours; the job has no partitions, of which a dialog could offer others or a launch drop some."""
+    definitions = build_definitions(project)
+    job = definitions.resolve_job_def("suite_nightly")
+    assert job.partitions_def is None
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = _execute(definitions, "suite_nightly", instance, {})
+        assert _made(instance, run) == {"one|a", "three|a", "one|b", "three|b"}
+        assert instance.get_materialized_partitions(dg.AssetKey("dataset_snapshot")) == {"one", "three"}
+        assert run.dagster_run.tags["eval_dagster/home"] == str(project.home)
+
+
+def test_a_run_of_a_suite_shows_what_it_is_about_to_make_and_what_it_could_not_make(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(handle: ScriptedHandle) -> Any:
+        raise OSError("the weights are gone")
+
+    definitions = build_definitions(project)
+    monkeypatch.setattr(ScriptedHandle, "load", load)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = _execute(definitions, "suite_by_hand", instance, {})
+        planned = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+        made = instance.get_materialized_partitions(dg.AssetKey("rendered_prompts"))
+    assert not run.success
+    found = [(entry.dagster_event.asset_key.to_user_string(), entry.dagster_event.partition) for entry in planned if entry.dagster_event]
+    assert found == [("dataset_snapshot", "two"), *((stage, "two|a") for stage in STAGES[1:])]
+    assert made == {"two|a"}
+
+
+@pytest.mark.parametrize("part", [{"evals": ["two"]}, {"models": ["nobody"]}])
+def test_a_run_can_choose_a_part_and_names_what_is_unknown(project: Project, part: dict[str, list[str]]) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = _execute(build_definitions(project), "evaluate_all", instance, chosen(**part))
+        made = instance.get_materialized_partitions(dg.AssetKey("task_metrics"))
+    assert made == ({"two|a", "two|b"} if run.success else set())
+    messages = [event.step_failure_data.error.cause.message for event in run.all_events if event.is_step_failure]
+    assert run.success == ("evals" in part)
+    assert all("unknown model 'nobody'" in message and "a, b" in message for message in messages)
+
+
+def _execute(definitions: dg.Definitions, job: str, instance: dg.DagsterInstance, run_config: Any) -> dg.ExecuteInProcessResult:
+    return definitions.resolve_job_def(job).execute_in_process(instance=instance, run_config=run_config, raise_on_error=False)
+
+
+def _made(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> set[str]:
+    """The partitions of the metrics that a run made."""
+    entries = instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+    events = [entry.dagster_event for entry in entries if entry.dagster_event]
+    return {str(event.partition) for event in events if event.asset_key == dg.AssetKey("task_metrics")}
+
+
+def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     load = ScriptedHandle.load
     monkeypatch.setattr(ScriptedHandle, "load", lambda handle: loads.append(handle._name) or load(handle))

@@ -1,8 +1,10 @@
 """When a suite is evaluated and when it is judged: its schedule, and the sensor that follows it."""
 
+import fcntl
 import json
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import ticks
+from assets import suite_evaluations
 from assets.definitions import build_definitions
-from assets.jobs import PLANNED_TAG, SINCE_TAG, SUITE_TAG
+from assets.jobs import chosen
+from assets.skipped_nights import note_skipped
+from assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
 from task_defs import TASKS
@@ -51,6 +55,7 @@ class Nights:
     def __init__(self, project: Project, instance: dg.DagsterInstance) -> None:
         self.project, self.instance = project, instance
         self.definitions = build_definitions(project)
+        self.definitions.get_repository_def()
         self.resources: dict[str, Any] = dict(self.definitions.resources or {})
 
     def tick(self, time: datetime) -> list[dg.RunRequest] | str:
@@ -60,17 +65,45 @@ class Nights:
         data = schedule.evaluate_tick(context)
         return list(data.run_requests or []) or str(data.skip_message)
 
-    def sense(self) -> list[dg.RunRequest] | str:
-        """What the sensor asks for, or why it asks for nothing."""
-        sensor = self.definitions.resolve_sensor_def("suite_gates")
-        with dg.build_sensor_context(instance=self.instance, definitions=self.definitions) as context:
+    def sense(self, name: str = "suite_gates") -> list[dg.RunRequest] | str:
+        """What a sensor asks for, or why it asks for nothing."""
+        sensor = self.definitions.resolve_sensor_def(name)
+        with dg.build_sensor_context(instance=self.instance, definitions=self.definitions, resources=self.resources) as context:
             data = sensor.evaluate_tick(context)
         return list(data.run_requests or []) or str(data.skip_message)
 
-    def start(self, request: dg.RunRequest, job: str = "suite_nightly") -> dg.DagsterRun:
-        """Start the run of a request."""
-        run = dg.DagsterRun(job_name=request.job_name or job, tags=request.tags, status=dg.DagsterRunStatus.STARTED)
+    def start(self, request: dg.RunRequest, job: str = "suite_nightly", parent: dg.DagsterRun | None = None) -> dg.DagsterRun:
+        """Start the run of a request, or another one of a run that has ended."""
+        run = dg.DagsterRun(
+            job_name=request.job_name or job,
+            tags=request.tags,
+            run_config=request.run_config,
+            status=dg.DagsterRunStatus.STARTED,
+            parent_run_id=parent.run_id if parent else None,
+            root_run_id=parent.run_id if parent else None,
+        )
         return self.instance.add_run(run)
+
+    def launch(self, run_config: dict[str, object] | None = None) -> dg.DagsterRun:
+        """Start a run of the suite's job as its page does."""
+        tags = dict(self.definitions.resolve_job_def("suite_nightly").run_tags)
+        return self.start(dg.RunRequest(tags=tags, run_config=run_config))
+
+    def night(self, time: datetime) -> list[dg.DagsterRun]:
+        """All runs of a tick, ended."""
+        runs = [self.start(request) for request in self.tick(time)]
+        for run in runs:
+            self.end(run)
+        return runs
+
+    def judge(self) -> list[str]:
+        """Start and end the gates that the sensor asks for; gives the evaluations that they judge."""
+        requests = self.sense()
+        if isinstance(requests, str):
+            return []
+        for request in requests:
+            self.end(self.start(request))
+        return [request.tags[SINCE_TAG] for request in requests]
 
     def end(self, run: dg.DagsterRun, status: dg.DagsterRunStatus = SUCCESS) -> None:
         """Let a run end."""
@@ -85,7 +118,7 @@ def nights(project: Project, tmp_path: Path) -> Iterator[Nights]:
 
 
 def test_the_gate_waits_for_every_run_of_a_tick_however_it_ends(nights: Nights) -> None:
-    assert nights.sense() == "every tick that is over was judged"
+    assert nights.sense() == "every evaluation that is over was judged"
     runs = [nights.start(request) for request in nights.tick(FIRST)]
     assert len(runs) == 2
     nights.end(runs[0], FAILURE)
@@ -104,9 +137,9 @@ def test_a_tick_is_judged_once(nights: Nights) -> None:
         nights.end(nights.start(request))
     [request] = nights.sense()
     gate = nights.start(request)
-    assert nights.sense() == "every tick that is over was judged"
+    assert nights.sense() == "every evaluation that is over was judged"
     nights.end(gate, FAILURE)
-    assert nights.sense() == "every tick that is over was judged", "a gate that failed is not tried again"
+    assert nights.sense() == "every evaluation that is over was judged", "a gate that failed is not tried again"
     for request in nights.tick(SECOND):
         nights.end(nights.start(request))
     [second] = nights.sense()
@@ -117,7 +150,7 @@ def test_a_tick_is_judged_once(nights: Nights) -> None:
 @pytest.mark.parametrize("who", ["the tick before", "the gate of the tick before", "somebody on the command line"])
 def test_a_tick_is_left_out_while_the_suite_is_at_work(nights: Nights, project: Project, who: str) -> None:
     if who == "somebody on the command line":
-        busy = nights.start(dg.RunRequest(tags={SUITE_TAG: "nightly"}), "evaluate_all")
+        busy = nights.start(dg.RunRequest(tags={**suite_tags(project.home, "nightly")}), "evaluate_all")
     else:
         runs = [nights.start(request) for request in nights.tick(FIRST)]
         nights.end(runs[0])
@@ -129,9 +162,6 @@ def test_a_tick_is_left_out_while_the_suite_is_at_work(nights: Nights, project: 
     reason = nights.tick(SECOND)
     assert isinstance(reason, str)
     assert f"1 runs of the suite nightly have not ended: {busy.job_name} {busy.run_id[:8]} (started)" == reason
-    notice = read_rows(project.lake, "select suite, kind, status, variable, body from notices order by attempted_at")[-1]
-    assert (notice["suite"], notice["kind"], notice["status"], notice["variable"]) == ("nightly", "skipped", "failed", "PAGER")
-    assert reason in notice["body"]
     nights.end(busy)
     if who == "the tick before":
         nights.end(nights.start(nights.sense()[0]))
@@ -139,7 +169,7 @@ def test_a_tick_is_left_out_while_the_suite_is_at_work(nights: Nights, project: 
 
 
 def test_another_suite_is_no_reason_to_wait(nights: Nights) -> None:
-    nights.start(dg.RunRequest(tags={SUITE_TAG: "other"}), "suite_other")
+    nights.start(dg.RunRequest(tags=suite_tags(nights.project.home, "other")), "suite_other")
     nights.start(dg.RunRequest(tags={}), "evaluate_all")
     assert len(nights.tick(FIRST)) == 2
 
@@ -160,16 +190,126 @@ def test_what_never_comes_is_not_waited_for_without_end(nights: Nights, monkeypa
     """Neither the rest of a tick that nobody resumes, nor a gate while its sensor is switched off."""
     first, _ = nights.tick(FIRST)
     nights.end(nights.start(first))
-    monkeypatch.setattr(ticks, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(suite_evaluations, "_PATIENCE_S", -1.0)
     assert len(nights.tick(SECOND)) == 2
     [request] = nights.sense()
     assert request.tags[SINCE_TAG] == FIRST.isoformat()
 
 
-def test_runs_that_no_schedule_started_have_no_gate_of_their_own(nights: Nights) -> None:
-    nights.end(nights.start(dg.RunRequest(tags={SUITE_TAG: "nightly", SINCE_TAG: FIRST.isoformat()}), "evaluate_all"))
-    nights.end(nights.start(dg.RunRequest(tags={SUITE_TAG: "nightly"})))
-    assert nights.sense() == "every tick that is over was judged"
+def test_a_run_that_somebody_launches_is_judged_like_a_tick(nights: Nights) -> None:
+    run = nights.launch()
+    assert "0 of 1 runs have ended" in str(nights.sense())
+    nights.end(run, FAILURE)
+    [record] = nights.instance.get_run_records(dg.RunsFilter(run_ids=[run.run_id]))
+    assert nights.judge() == [record.create_timestamp.isoformat()]
+    assert nights.judge() == []
+    second = nights.launch(chosen(models=["a"]))
+    nights.end(second)
+    assert len(nights.judge()) == 1
+
+
+def test_what_a_command_evaluates_it_judges_itself(nights: Nights) -> None:
+    tags = {**suite_tags(nights.project.home, "nightly"), SINCE_TAG: FIRST.isoformat(), JUDGED_BY_TAG: "command"}
+    run = nights.start(dg.RunRequest(tags=tags))
+    nights.end(run)
+    assert nights.judge() == []
+    again = nights.start(dg.RunRequest(tags=tags), parent=run)
+    nights.end(again)
+    [since] = nights.judge()
+    assert since != FIRST.isoformat(), "whoever executes it again in the UI judges nothing himself"
+
+
+def test_a_night_is_judged_though_somebody_executes_an_older_run_again(nights: Nights) -> None:
+    """The second run bears the tags of the first one: it must neither be taken for the newest tick nor hide it."""
+    runs = nights.night(FIRST)
+    assert nights.judge() == [FIRST.isoformat()]
+    second = [nights.start(request) for request in nights.tick(SECOND)]
+    again = nights.start(dg.RunRequest(tags=runs[0].tags, run_config=runs[0].run_config), parent=runs[0])
+    for run in second:
+        nights.end(run)
+    assert nights.judge() == [SECOND.isoformat()], "while the other run is at work"
+    nights.end(again)
+    [third] = nights.judge()
+    assert third not in (FIRST.isoformat(), SECOND.isoformat()), "what was executed again is judged by itself, once"
+    assert nights.judge() == []
+
+
+def test_the_newest_tick_is_the_one_of_the_latest_time(nights: Nights) -> None:
+    """A tick that is tried in the UI has an older time and younger runs."""
+    nights.night(SECOND)
+    for request in nights.tick(FIRST) if isinstance(nights.tick(FIRST), list) else []:
+        nights.end(nights.start(request))
+    assert nights.judge() == [SECOND.isoformat()]
+
+
+def test_a_tick_under_a_time_to_come_hides_no_later_one(nights: Nights) -> None:
+    nights.night(datetime(2100, 1, 1, tzinfo=UTC))
+    assert nights.judge() == ["2100-01-01T00:00:00+00:00"]
+    nights.end(nights.launch())
+    assert len(nights.judge()) == 1
+
+
+def test_a_suite_may_have_hundreds_of_models(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many runs a tick, of which all are waited for."""
+    monkeypatch.setattr(suite_evaluations, "_PAGE", 7)
+    tags = {**suite_tags(nights.project.home, "nightly"), SINCE_TAG: FIRST.isoformat(), PLANNED_TAG: "300"}
+    runs = [nights.start(dg.RunRequest(tags=tags)) for _ in range(300)]
+    for run in runs[1:]:
+        nights.end(run)
+    assert nights.sense() == f"nightly of {FIRST.isoformat()}: 299 of 300 runs have ended"
+    nights.end(runs[0])
+    assert nights.judge() == [FIRST.isoformat()]
+
+
+def test_evaluations_that_nobody_judged_are_judged_with_the_last_one(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sensor was off for two nights."""
+    nights.night(FIRST)
+    monkeypatch.setattr(suite_evaluations, "_PATIENCE_S", -1.0)
+    nights.night(SECOND)
+    assert nights.judge() == [SECOND.isoformat()]
+    assert nights.judge() == []
+
+
+def test_projects_on_one_instance_take_no_notice_of_each_other(nights: Nights, project: Project) -> None:
+    """Both have a suite of the same name."""
+    theirs = {SUITE_TAG: "nightly", SINCE_TAG: FIRST.isoformat(), PLANNED_TAG: "1", HOME_TAG: "/home/of/others"}
+    run = nights.start(dg.RunRequest(tags=theirs))
+    requests = nights.tick(FIRST)
+    assert len(requests) == 2, "their run at work is no reason to wait"
+    nights.end(run)
+    assert nights.judge() == [], "their tick has a sensor of its own"
+    other = Nights(replace(project, home=project.home.with_name("other")), nights.instance)
+    keys = {request.run_key for request in [*requests, *other.tick(FIRST)] if isinstance(request, dg.RunRequest)}
+    assert len(keys) == 4, "Dagster starts one run a key"
+
+
+def test_a_tick_waits_for_no_notice_and_the_sensor_sends_it(nights: Nights, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a tick must not wait for networks and locks")
+
+    nights.start(dg.RunRequest(tags=suite_tags(project.home, "nightly")))
+    with monkeypatch.context() as patch:
+        patch.setattr("assets.telling.notify", refuse)
+        reason = nights.tick(FIRST)
+        assert nights.tick(FIRST) == reason
+    assert isinstance(reason, str)
+    assert "have not ended" in reason
+    outcome = nights.sense("skipped_nights")
+    assert f"nightly of {FIRST.isoformat()}: failed (PAGER)" in str(outcome)
+    [notice] = read_rows(project.lake, "select suite, kind, status, variable, body from notices")
+    assert (notice["suite"], notice["kind"], notice["status"], notice["variable"]) == ("nightly", "skipped", "failed", "PAGER")
+    assert reason in notice["body"]
+    assert nights.sense("skipped_nights") == "no notice waits"
+
+
+def test_a_notice_that_is_being_sent_is_not_sent_twice(nights: Nights, project: Project) -> None:
+    """Dagster gives up an evaluation of a sensor after a minute, which goes on all the same."""
+    note_skipped(project.home, "nightly", FIRST.isoformat(), "it is at work")
+    [path] = (project.home / "skipped_nights").iterdir()
+    with path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert nights.sense("skipped_nights") == "no notice waits"
+    assert nights.sense("skipped_nights") != "no notice waits"
 
 
 def test_each_tick_says_how_many_runs_it_asks_for(nights: Nights) -> None:
@@ -177,7 +317,7 @@ def test_each_tick_says_how_many_runs_it_asks_for(nights: Nights) -> None:
     assert [request.tags[PLANNED_TAG] for request in requests] == ["2", "2"]
 
 
-def test_a_project_without_a_cron_has_no_sensor_of_gates(tmp_path: Path) -> None:
+def test_a_suite_without_a_cron_is_judged_too_and_a_project_without_suites_has_no_gates(tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text(
         json.dumps(
             {
@@ -188,5 +328,5 @@ def test_a_project_without_a_cron_has_no_sensor_of_gates(tmp_path: Path) -> None
         )
     )
     definitions = build_definitions(Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home"))
-    assert {sensor.name for sensor in definitions.sensors or []} == {"leaderboard_follows_metrics", "killed_runs"}
+    assert {sensor.name for sensor in definitions.sensors or []} == {"leaderboard_follows_metrics", "killed_runs", "suite_gates"}
     assert {job.name for job in definitions.jobs or []} >= {"suite_s", "gate_s"}

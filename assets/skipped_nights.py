@@ -1,0 +1,59 @@
+"""Nights that were left out, from the tick that leaves them out to the notice.
+
+A notice waits for networks and locks; the evaluation of a tick must not. The tick writes a small file, and a sensor sends what it finds.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from assets.resources import ProjectResource
+from assets.telling import tell_skipped
+from eval_dagster.versions import stable_hash
+
+
+def note_skipped(home: Path, suite: str, tick: str, reason: str) -> None:
+    """Write down that a tick of a suite's schedule was left out; the same tick is noted once."""
+    path = _folder(home) / f"{stable_hash([suite, tick])}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps({"suite": suite, "tick": tick, "reason": reason}), "utf-8")
+    temporary.replace(path)
+
+
+@dg.sensor(
+    name="skipped_nights",
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Sends a notice of each night that a schedule left out.",
+)
+def skipped_nights_sensor(project: ProjectResource) -> dg.SkipReason:
+    """Send the oldest notice that waits, one an evaluation, since each may take most of a minute; asks for no run."""
+    for path in sorted(_folder(Path(project.home)).glob("*.json"), key=lambda path: path.stat().st_mtime):
+        if sent := _send(path, project):
+            return dg.SkipReason(sent)
+    return dg.SkipReason("no notice waits")
+
+
+def _send(path: Path, project: ProjectResource) -> str | None:
+    """Send a notice and remove its file; None where an earlier evaluation of the sensor is still sending it."""
+    try:
+        with path.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            night = json.load(file)
+            opened = project.open()
+            if night["suite"] not in opened.config.suites:
+                outcome = "evals.yaml no longer has the suite"
+            else:
+                outcome = tell_skipped(opened, night["suite"], night["reason"]).words()
+            path.unlink(missing_ok=True)
+    except (BlockingIOError, FileNotFoundError):
+        return None
+    return f"{night['suite']} of {night['tick']}: {outcome}"
+
+
+def _folder(home: Path) -> Path:
+    return home / "skipped_nights"
