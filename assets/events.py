@@ -131,7 +131,7 @@ def _summary(result: StageResult) -> str:
             f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, "
             f"{counts['errors']:.0f} errors{rate}"
         )
-    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items())
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items() if value or name == "errors")
 
 
 def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -55,28 +55,19 @@ def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _leaderboard_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "eval": row["eval"],
-        "rank": row["rank"],
-        "model": row["model"],
-        "metric": row["metric"],
-        "score": _score(row),
-        "95 % interval": interval(row["ci_low"], row["ci_high"]),
-        "samples": row["n"],
-        "errors": row["n_errors"],
-    }
+    return {"eval": row["eval"], "rank": row["rank"], "model": row["model"], **_figures(row), "metric": row["metric"]}
 
 
 def _metric_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the relation `metrics`; the metrics of all subjects say so, where an empty cell would not."""
-    return {
-        "subject": "(all)" if row["subject"] is None else row["subject"],
-        "metric": f"{row['metric']} (mean of subjects)" if row["aggregation"] == "macro" else row["metric"],
-        "score": _score(row),
-        "95 % interval": interval(row["ci_low"], row["ci_high"]),
-        "samples": row["n"],
-        "errors": row["n_errors"],
-    }
+    subject = "(all)" if row["subject"] is None else row["subject"]
+    metric = f"{row['metric']} (mean of subjects)" if row["aggregation"] == "macro" else row["metric"]
+    figures = _figures(row)
+    return {"score": figures.pop("score"), "subject": subject, "metric": metric, **figures}
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"score": _score(row), "95 % interval": interval(row["ci_low"], row["ci_high"]), "samples": row["n"], "errors": row["n_errors"]}
 
 
 def _score(row: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ def test_scores_show_the_answer_beside_the_gold_one(previews: dict[tuple[str, st
 
 def test_metrics_are_scores_with_error_bars(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     first = previews["task_metrics", "sums"][0]
-    assert list(first) == ["subject", "metric", "score", "95 % interval", "samples", "errors"]
+    assert list(first) == ["score", "subject", "metric", "95 % interval", "samples", "errors"]
     assert first["subject"] == "(all)"
     assert "±" in first["score"]
     assert any(row["metric"] == "exact_number (mean of subjects)" for row in previews["task_metrics", "sums"])
@@ -82,8 +82,8 @@ def test_the_leaderboards_summary_is_a_table(project: Project) -> None:
     summary = materialization.metadata["summary"]
     assert isinstance(summary, dg.MarkdownMetadataValue)
     head, rule, *rows = str(summary.value).splitlines()
-    assert head == "| eval | rank | model | metric | score | 95 % interval | samples | errors |"
-    assert rule == "| --- | ---: | --- | --- | --- | --- | ---: | ---: |"
+    assert head == "| eval | rank | model | score | 95 % interval | samples | errors | metric |"
+    assert rule == "| --- | ---: | --- | --- | --- | ---: | ---: | --- |"
     assert [row.split(" | ")[0].strip("| ") for row in rows] == ["capitals", "sums"]
     assert all(row.count("|") == 9 and "±" in row for row in rows)
 
