@@ -139,8 +139,13 @@ def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkey
     summary = run_evaluation(project, ["one", "two", "three"], ["a", "b"])
     assert not summary.failures
     assert loads == ["a", "b"]
-    assert len(summary.run_ids) == 2, "one run for all partitions, one for the leaderboard"
     with dg.DagsterInstance.get() as instance:
+        runs = [instance.get_run_by_id(run_id) for run_id in summary.run_ids]
+        origins = [(run.job_name, run.remote_job_origin) for run in runs if run]
+        found = [(job, origin.repository_origin.get_label()) for job, origin in origins if origin]
+        assert found == [("evaluate_all", "__repository__@eval_dagster"), ("refresh_leaderboard", "__repository__@eval_dagster")], (
+            "one run for all partitions, one for the leaderboard, and Dagster's timeline shows both"
+        )
         for stage in STAGES[1:]:
             assert len(instance.get_materialized_partitions(dg.AssetKey(stage))) == 6
         assert instance.get_materialized_partitions(dg.AssetKey("dataset_snapshot")) == {"one", "two", "three"}

@@ -3,6 +3,7 @@
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -11,6 +12,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from assets.definitions import build_definitions
 from assets.instance import open_instance
+from assets.jobs import chosen
 from assets.running import run_evaluation
 from eval_dagster.project import Project
 from eval_dagster.versions import code_version
@@ -97,13 +99,13 @@ def _stale(project: Project) -> Stale:
     return found
 
 
-def _materialize(project: Project, *assets: str, partition: str | None = None, job: str | None = None) -> None:
-    """What the page of an asset, or of a job, starts."""
+def _materialize(project: Project, *assets: str, partition: str | None = None, job: str | None = None, choice: Any = None) -> None:
+    """What the page of an asset, or of a job, starts, or a schedule."""
     with open_instance(project.home) as instance:
         definitions = build_definitions(_open(project.folder))
         found = definitions.resolve_job_def(job) if job else definitions.resolve_implicit_global_asset_job_def()
         selection = [dg.AssetKey(asset) for asset in assets] or None
-        assert found.execute_in_process(instance=instance, asset_selection=selection, partition_key=partition).success
+        assert found.execute_in_process(instance=instance, asset_selection=selection, partition_key=partition, run_config=choice).success
 
 
 def _everything(project: Project) -> None:
@@ -127,6 +129,7 @@ def test_what_the_pages_of_assets_and_jobs_made_is_fresh(project: Project) -> No
     assert _stale(project) == {}, "made again of the same"
     _materialize(project, job="suite_nightly")
     _materialize(project, job="evaluate_all")
+    _materialize(project, job="suite_nightly", choice=chosen(models=["a"]))
     assert _stale(project) == {}
 
 
