@@ -16,8 +16,6 @@ from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
 
-_LONGEST_MESSAGE = 4000
-"""Characters of a failure: its end says what to do."""
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """What each stage calls the number of its rows."""
 
@@ -62,7 +60,7 @@ def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake:
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
             + "; ".join(f"{item.stage} {partition_key(item.eval_name, item.model)}: {item.message}" for item in failures),
-            metadata={"failures": table_metadata([_failure_row(item) for item in failures], longest=_LONGEST_MESSAGE)},
+            metadata={"failures": table_metadata([_failure_row(item) for item in failures])},
             allow_retries=False,
         )
 

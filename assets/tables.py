@@ -13,6 +13,10 @@ from eval_dagster.stages.results import StageResult
 
 _CELL = 100
 """Characters of a text in a cell: six columns then fit beside Dagster's navigation. SQL has the texts whole."""
+_EXPLANATIONS = frozenset({"message", "reason"})
+"""Columns that say why something failed or could not be compared, and at their end what to do."""
+_EXPLANATION = 4000
+"""Characters of such a text."""
 _ENDS = frozenset({"prompt", "question"})
 """Columns of which the end is shown: the question stands there."""
 _MOST_ROWS = 200
@@ -25,15 +29,10 @@ def preview_metadata(result: StageResult) -> dict[str, dg.TableMetadataValue]:
     return {"preview": table_metadata(rows)} if rows else {}
 
 
-def table_metadata(rows: Sequence[Mapping[str, Any]], *, longest: int = _CELL) -> dg.TableMetadataValue:
-    """Rows as a table without its empty columns; Dagster takes scalars alone, so lists are shown as JSON.
-
-    Args:
-        rows: At least one, all with the same columns.
-        longest: Characters of a text that are shown.
-    """
+def table_metadata(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Rows, at least one, as a table without its empty columns; Dagster takes scalars alone, so lists are shown as JSON."""
     names = [name for name in rows[0] if any(row[name] not in (None, "", []) for row in rows)]
-    records = [TableRecord({name: _cell(name, row[name], longest) for name in names}) for row in rows]
+    records = [TableRecord({name: _cell(name, row[name]) for name in names}) for row in rows]
     columns = [dg.TableColumn(name, type=_column_type([record.data[name] for record in records])) for name in names]
     return MetadataValue.table(records, schema=dg.TableSchema(columns=columns))
 
@@ -83,12 +82,13 @@ def _escaped(value: Any) -> str:
     return re.sub(r"([\\`*_{}\[\]|~#<>])", r"\\\1", text)
 
 
-def _cell(name: str, value: Any, longest: int) -> str | int | float | bool | None:
+def _cell(name: str, value: Any) -> str | int | float | bool | None:
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if value is None or isinstance(value, bool | int):
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    longest = _EXPLANATION if name in _EXPLANATIONS else _CELL
     if len(text) <= longest:
         return text
     return f"…{text[-longest:]}" if name in _ENDS else f"{text[:longest]}… ({len(text)} characters)"
