@@ -74,7 +74,7 @@ class AnswerProgress:
         if len(pieces) == 1:
             self._begin(pieces[0])
         else:
-            title = f"{_VERBS[kind]} {self._model}: {len(pieces)} evals, until the next answer"
+            title = f"{_VERBS[kind]} {self._model}, first answer of {len(pieces)} evals"
             self._waiting = _entered(self._reporter.track(title, total=1, unit="answer"))
 
     def _end_wait(self) -> None:

@@ -75,12 +75,12 @@ def test_generating_does_not_begin_with_the_rate_of_scoring(clock: list[float]) 
 
 def test_each_eval_has_the_time_of_its_own_answers(clock: list[float]) -> None:
     lines = _lines(clock, [*_scored("arc", 20), *_scored("mmlu", 100), *_texts("gsm", 1), *_texts("math", 2)])
-    closing = [line for line in lines if " in " in line or "until" in line]
+    closing = [line for line in lines if " in " in line or "first answer" in line]
     assert closing == [
-        "score smol: 2 evals, until the next answer: 0.2 s",
+        "score smol, first answer of 2 evals: 0.2 s",
         "score arc smol: 20 requests in 0.5 s (40/s, 400 tokens/s)",
         "score mmlu smol: 100 requests in 2.5 s (40/s, 400 tokens/s)",
-        "generate smol: 2 evals, until the next answer: 3.0 s",
+        "generate smol, first answer of 2 evals: 3.0 s",
         "generate math smol: 2 requests in 6.0 s (0.333/s, 10 tokens/s)",
     ]
     assert "generate gsm smol: 3.0 s" in lines
