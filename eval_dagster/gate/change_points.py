@@ -5,24 +5,18 @@ next segment. The k-th comparison of a segment is significant at alpha / (k (k +
 gets (Bonferroni's inequality), and says the same of a past result whatever comes after it.
 """
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from eval_dagster import paired, paired_corpora, paired_means, paired_tests, statistics
 from eval_dagster.errors import LakeError
-from eval_dagster.gate import comparing
 from eval_dagster.gate.comparing import causes, compare_metric, overall
 from eval_dagster.gate.points import Point, history
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake, read_rows
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.versions import module_version
-
-LOOK_VERSION = module_version(sys.modules[__name__], comparing, paired, paired_corpora, paired_means, paired_tests, statistics)
-"""Of the code that p-values come from: those that other code computed are computed again."""
+from eval_dagster.versions import code_version
 
 LookKey = tuple[str, str, str, datetime, datetime]
 
@@ -85,6 +79,11 @@ def key_of(look: Look) -> LookKey:
     return look.eval, look.model, look.metric, look.materialized_at, look.reference_at
 
 
+def look_version() -> str:
+    """Version of the code that p-values come from: those that other code computed are computed again."""
+    return code_version(find_looks)
+
+
 def find_looks(
     points: Sequence[Point], metrics: Sequence[type[BaseMetric[Any]]], *, suite: str, alpha: float, known: Mapping[LookKey, Look]
 ) -> Iterator[Look]:
@@ -98,7 +97,7 @@ def find_looks(
         metrics: Those of the task.
         suite: Whose judgement this is.
         alpha: Two-sided level of significance of a segment.
-        known: Earlier looks by `key_of`, made by code of the same `LOOK_VERSION`: these comparisons are not made again.
+        known: Earlier looks by `key_of`, made by code of the same `look_version`: these comparisons are not made again.
     """
     metric = next((row["metric"] for row in points[-1].metric_rows if row["is_headline"]), None) if points else None
     having = [point for point in points if metric is not None and overall(point).get(metric, {}).get("value") is not None]

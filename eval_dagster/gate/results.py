@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.change_points import LOOK_VERSION, LookKey, key_of
+from eval_dagster.gate.change_points import LookKey, key_of, look_version
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
 from eval_dagster.paired_suites import Verdict
@@ -28,7 +28,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         ),
         run_id=result.run_id,
         materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        inputs={"suite": result.suite, "severity": result.severity, "looks": LOOK_VERSION},
+        inputs={"suite": result.suite, "severity": result.severity, "looks": look_version()},
         counts={"alpha": result.alpha, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
     for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
@@ -67,7 +67,7 @@ def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     """The comparisons of the last judgement of a suite that the same code would make again; none where it is damaged."""
     try:
         file = lake.current("looks", suite)
-        if file is None or file.info.inputs["looks"] != LOOK_VERSION:
+        if file is None or file.info.inputs["looks"] != look_version():
             return {}
         looks = [Look(**_of(Look, row)) for row in read_rows(file.path)]
     except LakeError:

@@ -5,7 +5,6 @@ opened, and blocks nobody. Scores and metrics are published together: both belon
 """
 
 import json
-import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 import duckdb
 
 from eval_dagster.errors import QueryError
-from eval_dagster.lake import relations, schemas
 from eval_dagster.lake.archives import archive
 from eval_dagster.lake.files import Lake, damage_of
 from eval_dagster.lake.relations import build, configured_names, quoted, relation_files
 from eval_dagster.lake.schemas import TABLES
-from eval_dagster.versions import file_stamp, module_version, stable_hash
+from eval_dagster.versions import code_version, file_stamp, stable_hash
 
 _STORAGE_VERSION = "v1.2.0"
 """The oldest command line that may open the file: a 1.x one refuses what DuckDB 2 writes by default."""
@@ -136,9 +134,7 @@ def _sources(lake: Lake) -> str:
         with suppress(FileNotFoundError):  # gone since it was listed
             stamps.append([str(path), file_stamp(path)])
     questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
-    return stable_hash(
-        [stamps, questions, configured_names(lake), module_version(schemas, relations, sys.modules[__name__]), duckdb.__version__]
-    )
+    return stable_hash([stamps, questions, configured_names(lake), code_version(build), duckdb.__version__])
 
 
 def _is_made_of(path: Path, sources: str) -> bool:

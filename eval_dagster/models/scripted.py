@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from eval_dagster.config import ScriptedModel
@@ -11,8 +12,8 @@ from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.tokenization import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
-from eval_dagster.source_files import is_user_module, load_file
-from eval_dagster.versions import file_hash, module_hashes, stable_hash
+from eval_dagster.source_files import load_file
+from eval_dagster.versions import code_version, stable_hash
 
 Answer = str | Sequence[float]
 """A text, or one log-probability a choice, or for a perplexity one a token."""
@@ -63,7 +64,8 @@ class ScriptedHandle:
         """Hash of the table and of the code of the function."""
         code: Any = None
         if self._file is not None:
-            code = [self._function_name, file_hash(self._file), *_neighbour_hashes(self._resolve())]
+            function = self._resolve()
+            code = code_version(function if isinstance(function, FunctionType) else load_file(self._file.resolve()))
         elif self._function is not None:
             code = _code_of(self._function)
         table = {"answers": list(self._answers.items()), "default": self._default}
@@ -202,14 +204,6 @@ def _loglikelihoods(answer: str, choices: Sequence[str]) -> list[float]:
 
 def _load_function(file: Path, name: str) -> AnswerFunction | None:
     return getattr(load_file(file.resolve()), name, None)
-
-
-def _neighbour_hashes(function: AnswerFunction | None) -> list[str]:
-    """Of the modules beside a function's file that it imports."""
-    own = getattr(function, "__module__", None)
-    if own is None or not is_user_module(own):
-        return []
-    return [code for name, code in sorted(module_hashes(function).items()) if is_user_module(name) and name != own]
 
 
 def _code_of(function: AnswerFunction) -> str:

@@ -13,9 +13,8 @@ from eval_dagster.gate.comparing import overall
 from eval_dagster.gate.points import Point, PointName
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
-from eval_dagster.report import plots
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
-from eval_dagster.versions import module_version, stable_hash
+from eval_dagster.versions import code_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
 
@@ -110,7 +109,9 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     """The picture from its file, or drawn and kept there: drawing takes longer than to find out that a night brought nothing new."""
-    key = stable_hash([module_version(plots), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
+    key = stable_hash(
+        [code_version(history_png, history_markdown), title, metric, [[str(value) for value in asdict(point).values()] for point in points]]
+    )
     with suppress(OSError, ValueError):
         known, _, markdown = path.read_text("utf-8").partition("\n")
         if known == key:

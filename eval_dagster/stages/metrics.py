@@ -1,24 +1,22 @@
 """Stage `task_metrics`: each metric of an eval with its error bar, overall and by subject, in the lake and in MLflow."""
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from eval_dagster import statistics
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
-from eval_dagster.stages import aggregation, example_sets
 from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages.example_sets import set_spread
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.tracking import TrackedResult
-from eval_dagster.versions import module_version, stable_hash
+from eval_dagster.versions import code_version, stable_hash
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +36,7 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
     scores = _require_scores(project, eval_name, model)
-    code = module_version(sys.modules[__name__], aggregation, statistics, example_sets)
+    code = code_version(metric_rows, _spread)
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
     current = project.lake.current("metrics", eval_name, model)
     warnings: list[str] = []
@@ -178,7 +176,7 @@ def _spread(project: Project, eval_name: str, model: str, rows: Sequence[Mapping
             sets[number].append(score["value"])
     if len(sets) < 2:
         return {}
-    spread, by_chance = example_sets.set_spread(list(sets.values()))
+    spread, by_chance = set_spread(list(sets.values()))
     return {"fewshot_sets": len(sets), "fewshot_spread": spread, "fewshot_spread_by_chance": by_chance}
 
 

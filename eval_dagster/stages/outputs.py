@@ -8,23 +8,20 @@ Counts of an eval's file are of its own requests: `requests` and `errors` and `p
 which may have served several evals (see `stages.asking`); an eval all of whose answers were cached has none of them.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval_dagster import reasoning
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.lake import responses
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
-from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.responses import ResponseCache, to_row
 from eval_dagster.progress import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
 from eval_dagster.stages.asking import ModelRun, ask
 from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
-from eval_dagster.versions import module_version, stable_hash
+from eval_dagster.versions import code_version, stable_hash
 
 _STAGE = "model_outputs"
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
@@ -93,7 +90,7 @@ def _merge(cache: ResponseCache, run_id: str) -> str | None:
 
 def _plan(project: Project, model: str, eval_name: str, model_version: str) -> StageResult | _Plan:
     prompts = project.lake.require("prompts", "rendered_prompts", eval_name, model)
-    code = module_version(sys.modules[__name__], reasoning, responses)
+    code = code_version(_with_answers, to_row)
     fingerprint = stable_hash([prompts.info.version, model_version, reasoning_tags(project, model), code])
     current = project.lake.current("responses", eval_name, model)
     if current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]:

@@ -1,7 +1,6 @@
 """Stage `rendered_prompts`: exactly what a model is sent for each sample of an eval."""
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -10,15 +9,13 @@ from typing import Any
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, table_of
 from eval_dagster.project import Project
-from eval_dagster.prompts import formatters
 from eval_dagster.prompts.formatters import Formatter, formatter_for
 from eval_dagster.records import GenerationSettings, Grammar, Request, ResponseType, Sample
 from eval_dagster.stages.execution import require_execution
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
-from eval_dagster.tasks import rendering
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
-from eval_dagster.versions import code_version, module_version, stable_hash
+from eval_dagster.versions import code_version, stable_hash
 
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
 
@@ -89,7 +86,7 @@ def _fingerprint(project: Project, eval_name: str, model: str, snapshot: LakeFil
     return stable_hash(
         {
             "samples": snapshot.info.version,
-            "code": [code_version(project.task(eval_name), rendering, formatters), module_version(sys.modules[__name__])],
+            "code": [code_version(project.task(eval_name)), code_version(render_eval, _row)],
             "settings": {**settings.model_dump(mode="json", exclude={"subjects"}), "num_fewshot": project.num_fewshot(eval_name)},
             "formatter": formatter.version(),
             "generation": project.model(model).generation.model_dump(mode="json"),

@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -32,7 +31,7 @@ from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.answers import truth_as_given
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow
-from eval_dagster.versions import code_version, module_version, package_versions, stable_hash
+from eval_dagster.versions import code_version, package_versions, stable_hash
 
 _CONTENT = ("sample_id", "cluster", "metric", "value", "error")
 
@@ -55,7 +54,7 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
     prompts, outputs = require_outputs(project, eval_name, model)
     task = project.task(eval_name)
     versions = metric_versions(task)
-    code = [code_version(task), module_version(sys.modules[__name__])]
+    code = [code_version(task), code_version(_score_rows)]
     fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code])
     current = project.lake.current("scores", eval_name, model)
     cached = current is not None and current.info.fingerprint == fingerprint and not current.info.counts.get("retryable_errors")

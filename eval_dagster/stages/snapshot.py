@@ -1,19 +1,17 @@
 """Stage `dataset_snapshot`: the rows of an eval, as they were read, named by their content."""
 
 import json
-import sys
 
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.project import Project
 from eval_dagster.records import DatasetSource, Sample
 from eval_dagster.stages.results import StageResult
-from eval_dagster.tasks import datasets, hub, samples, split_files
 from eval_dagster.tasks.base import subject_name
+from eval_dagster.tasks.datasets import DatasetReader
 from eval_dagster.tasks.samples import build_samples
-from eval_dagster.versions import module_version, stable_hash
+from eval_dagster.versions import code_version, stable_hash
 
-_CODE = module_version(sys.modules[__name__], datasets, hub, samples, split_files)
 _PREVIEW = ("row", "subject", "split", "sample_id")
 
 
@@ -30,7 +28,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
     with project.lake.lock(f"snapshot-{eval_name}"):
         stamp = project.reader.stamp(task, subjects, fewshot=fewshot)
         names = [subject_name(subject) for subject in subjects]
-        fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, _CODE])
+        fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader)])
         current = project.lake.current("samples", eval_name)
         if current is None or current.info.fingerprint != fingerprint:
             samples = _read(project, eval_name)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster import versions
+from eval_dagster import module_sources
 from eval_dagster.versions import code_version, file_hash, stable_hash
 
 
@@ -33,10 +33,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "helper.py").write_text("def double(number):\n    return 2 * number\n")
     (folder / "unrelated.py").write_text("X = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(versions, "FIRST_PARTY", ("versioned_package",))
+    monkeypatch.setattr(module_sources, "FIRST_PARTY", ("versioned_package",))
     for name in [name for name in sys.modules if name.startswith("versioned_package")]:
         monkeypatch.delitem(sys.modules, name)
-    versions._file_on_path.cache_clear()
+    module_sources._file_on_path.cache_clear()
     return folder
 
 
@@ -59,10 +59,10 @@ def test_a_version_names_the_code_that_runs_not_what_the_file_says_by_now(packag
 def test_a_module_of_the_user_counts_and_an_installed_one_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "users_helper.py").write_text("X = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert versions._is_first_party("users_helper")
-    assert versions._is_first_party("eval_dagster.metrics")
+    assert module_sources.is_first_party("users_helper")
+    assert module_sources.is_first_party("eval_dagster.metrics")
     for name in ("json", "sys", "duckdb", "pyarrow.parquet", "no_such_module"):
-        assert not versions._is_first_party(name)
+        assert not module_sources.is_first_party(name)
 
 
 def test_a_helper_in_another_module_counts(package: Path) -> None:
@@ -112,7 +112,7 @@ def test_packages_that_are_installed_into_any_folder_are_no_code_of_the_user(tmp
     record = "library_a/__init__.py,sha256=0,6\nlibrary_b.py,sha256=0,6\nlibrary_a-1.0.dist-info/RECORD,,\n"
     (libraries / "library_a-1.0.dist-info/RECORD").write_text(record)
     monkeypatch.syspath_prepend(str(libraries))
-    found = [versions._is_first_party(name) for name in ("library_a.part", "library_b", "users_own", "users_package.part")]
+    found = [module_sources.is_first_party(name) for name in ("library_a.part", "library_b", "users_own", "users_package.part")]
     assert found == [False, False, True, True]
 
 

@@ -40,7 +40,7 @@ def version(metric: type[BaseMetric]) -> str:
 
 def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
     """The modules that a metric's version covers by themselves, and the scripts that it declares."""
-    for name in versions.module_hashes(metric, *declared(metric, "COMPANIONS")):
+    for name in versions.covered_modules(metric, *declared(metric, "COMPANIONS")):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -73,7 +73,7 @@ def test_a_metric_declares_the_packages_that_its_modules_ask_for(metric: type[Ba
 
 def test_what_is_declared_is_there() -> None:
     for metric in METRICS:
-        assert versions.module_hashes(*declared(metric, "COMPANIONS")).keys() >= set(declared(metric, "COMPANIONS"))
+        assert versions.covered_modules(*declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
         assert None not in versions.package_versions(declared(metric, "PACKAGES")).values()
 
 

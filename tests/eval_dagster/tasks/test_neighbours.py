@@ -96,7 +96,11 @@ def test_neighbours_of_one_name_in_two_folders_do_not_mix(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("where", ["the class", "a function"])
 def test_the_code_of_a_neighbour_counts(tmp_path: Path, where: str) -> None:
-    parts = {"inner.py": "WORD = 1\n", "mymetric.py": METRIC.format(word="YES") + "import inner\n", "unrelated.py": "X = 1\n"}
+    parts = {
+        "inner.py": "WORD = '1'\n",
+        "mymetric.py": METRIC.format(word="YES") + "import inner\nWORD += inner.WORD\n",
+        "unrelated.py": "X = 1\n",
+    }
     lazy = task_file("from eval_dagster.metrics.completion import ExactMatch", "ExactMatch", "import mymetric; return mymetric.WORD")
     write(tmp_path, {**parts, "mine.py": task_file("from mymetric import Shout") if where == "the class" else lazy})
 
@@ -108,14 +112,20 @@ def test_the_code_of_a_neighbour_counts(tmp_path: Path, where: str) -> None:
     assert versions() == first
     write(tmp_path, {"unrelated.py": "X = 2\n"})
     assert versions() == first
-    for change in ({"mymetric.py": METRIC.format(word="SURE") + "import inner\n"}, {"inner.py": "WORD = 2\n"}):
+    for change in ({"mymetric.py": METRIC.format(word="SURE") + "import inner\nWORD += inner.WORD\n"}, {"inner.py": "WORD = '2'\n"}):
         before = versions()
         write(tmp_path, change)
         assert not set(versions()) & set(before)
 
 
 def test_a_version_does_not_depend_on_what_else_python_can_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, {"shared_words.py": "WORD = 'YES'\n", "quizzes/mymetric.py": METRIC.format(word="YES") + "import shared_words\n"})
+    write(
+        tmp_path,
+        {
+            "shared_words.py": "WORD = 'YES'\n",
+            "quizzes/mymetric.py": METRIC.format(word="YES") + "import shared_words\nWORD += shared_words.WORD\n",
+        },
+    )
     write(tmp_path, {"quizzes/mine.py": task_file("from mymetric import Shout")})
     alone = code_version(load_task("quizzes/mine.py:Mine", {}, tmp_path))
     for folder in ("", "quizzes"):  # as Dagster's code server and `python -m` put them there
