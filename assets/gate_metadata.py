@@ -18,7 +18,7 @@ from eval_dagster.report.writing import Report
 
 _COLUMNS = (
     *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
-    *("n_common", "min_detectable", "cause", "baseline", "reason"),
+    *("n_common", "min_detectable", "n_errors", "cause", "baseline", "anchor", "drift", "reason"),
 )
 _MOST_PICTURES = 8
 """Of a suite: they are kept in Dagster's database with each event, and the report has them all."""
@@ -27,7 +27,7 @@ _MOST_PICTURES = 8
 def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
     """What was found, in a line a suite and as numbers, and what got worse as a table."""
     rows = [row for result in results for row in result.regressions]
-    regressed = [row for row in rows if row.verdict is Verdict.REGRESSED]
+    regressed = [row for row in rows if row.is_red]
     verdicts = Counter(row.verdict for row in rows)
     return {
         "summary": "\n".join(f"{result.suite}: {verdict_line(result)}" for result in results) or "evals.yaml has no suite",
@@ -56,7 +56,7 @@ def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
 
 def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
     """How the headline scores that changed came to where they are, as pictures with their error bands."""
-    changed = (row for row in result.regressions if row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED))
+    changed = (row for row in result.regressions if row.is_red or row.verdict is Verdict.IMPROVED)
     partitions = list(dict.fromkeys((row.eval, row.model) for row in changed))[:_MOST_PICTURES]
     pictures = {(eval_name, model): headline_markdown(project.lake, eval_name, model) for eval_name, model in partitions}
     return {

@@ -19,7 +19,6 @@ from eval_dagster.gate.judging import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import report
@@ -80,7 +79,7 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
                 passed=False, severity=dg.AssetCheckSeverity.WARN, description="not judged yet: materialize the asset `regressions`"
             )
         return dg.AssetCheckResult(
-            passed=not result.with_verdict(Verdict.REGRESSED),
+            passed=not result.red,
             severity=dg.AssetCheckSeverity.ERROR if result.is_failed else dg.AssetCheckSeverity.WARN,
             description=verdict_line(result),
             metadata=result_metadata([result]),

@@ -9,7 +9,6 @@ from assets.failures import run_messages
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
 from eval_dagster.notices import Kind, NoticeOutcome, notify
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 
 
@@ -29,7 +28,7 @@ def tell(
         What became of each notice; nothing where there is nothing to tell.
     """
     notices: list[tuple[Kind, tuple[str, str]]] = []
-    if result.with_verdict(Verdict.REGRESSED):
+    if result.red:
         notices.append(("regression", regression_notice(result, report)))
     if failures := [message for run in runs for message in run_messages(instance, run)]:
         notices.append(("failure", failure_notice(result.suite, failures, report)))

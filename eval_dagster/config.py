@@ -195,9 +195,11 @@ class GateConfig(Section):
     """When a suite's results count as worse than their baseline."""
 
     alpha: Number = Field(default=0.05, gt=0, lt=1)
-    """Two-sided level of significance of all comparisons of the suite together."""
+    """Of suites in which nothing but chance is at work, at most this share turns red in 30 days."""
     smallest_difference: Number = Field(default=0.0, ge=0)
     """The smallest difference that matters, in the metric's unit: a smaller one is no change, however sure it is."""
+    max_error_rate: Number = Field(default=0.05, ge=0, le=1)
+    """Of the samples that the baseline could evaluate, the largest share that may be errors now."""
     metrics: Literal["headline", "all"] = "headline"
     """Which are compared: the one of each eval that the leaderboard shows, or every one. More of them see less each."""
     severity: Literal["error", "warn"] = "error"
@@ -213,8 +215,9 @@ class SuiteConfig(Section):
     """Five fields: minute, hour, day of month, month, day of week."""
     timezone: str = "UTC"
     """IANA name, e.g. `Europe/Berlin`."""
-    baseline: str = "previous"
-    """What the suite's results are compared with: `previous`, a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
+    baseline: str = "last_passed"
+    """What the suite's results are compared with: `last_passed` (the newest state that its gate let pass or a person accepted), `previous`
+    (the state before the last change, be it good or bad), a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
     notify: tuple[VariableName, ...] = ()
     """Names of environment variables that hold the addresses (apprise URLs) which failures and regressions are told to."""

@@ -17,6 +17,8 @@ from eval_dagster.yaml_document import KeyPath, YamlDocument, read_text, show_ke
 _MOST_LISTED = 12
 """Names that a message gives in full; of more, the reader would not find the end."""
 
+_LAST_PASSED = "last_passed"
+"""The baseline that is the newest state that the gate let pass."""
 _PREVIOUS = "previous"
 """The baseline that is the state before the last change."""
 
@@ -209,13 +211,15 @@ def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
 
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
-    if not isinstance(baseline, str) or baseline == _PREVIOUS or baseline in models or _is_time(baseline):
+    if not isinstance(baseline, str) or baseline in (_LAST_PASSED, _PREVIOUS) or baseline in models or _is_time(baseline):
         return
     model, at, time = baseline.rpartition("@")
     if at and model in models and (time == _PREVIOUS or _is_time(time)):
         return
-    expected = f"{_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
-    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_PREVIOUS, *models])
+    expected = (
+        f"{_LAST_PASSED!r}, {_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
+    )
+    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_LAST_PASSED, _PREVIOUS, *models])
     yield path, f"found {document.found(path)}; expected {expected}{meant}"
 
 

@@ -15,17 +15,18 @@ def regression_notice(result: GateResult, report: Path | None) -> tuple[str, str
     """Title and body for a suite in which results got worse: which, by how much, how sure that is, what differs, what to do next.
 
     Args:
-        result: With at least one row that regressed.
+        result: With at least one row that is red.
         report: The page that shows more.
     """
-    worse = result.with_verdict(Verdict.REGRESSED)
+    worse = result.red
     names = ", ".join(dict.fromkeys(row.eval for row in worse))
     lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
     left_out = result.with_verdict(Verdict.NOT_COMPARABLE)
     others = f"Not comparable: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in left_out])}" if left_out else ""
-    next_step = f"Next: eval-dagster compare {worse[0].model} {worse[0].baseline} --eval {worse[0].eval}" if worse else ""
+    next_step = f'Next: {_next_command(worse)}\nTo take it as it is: eval-dagster accept {result.suite} --why "..."' if worse else ""
     parts = ["\n".join([*lines, *_more(worse)]), others, _page(report), next_step]
-    return f"{result.suite}: worse in {_shorten(names)}", "\n".join(filter(None, parts))
+    what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
+    return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
 
 
 def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
@@ -57,15 +58,26 @@ def trial_notice(suite: str) -> tuple[str, str]:
     return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be told here."
 
 
+def _next_command(worse: Sequence[Regression]) -> str:
+    compared = next((row for row in worse if row.baseline and row.verdict is Verdict.REGRESSED), None)
+    if compared is None:
+        return "eval-dagster sql errors"
+    against = compared.anchor if compared.against == "anchor" else compared.baseline
+    return f"eval-dagster compare {compared.model} {against} --eval {compared.eval}"
+
+
 def _result(row: Regression) -> str:
     values = f"{_number(row.baseline_value)} → {_number(row.value)} ({_number(row.difference, '+')})"
     return f"{row.eval} · {row.model} · {row.metric}: {values}"
 
 
 def _evidence(row: Regression) -> str:
+    if row.difference is None:
+        return row.reason or "no common samples"
     interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
     p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
-    return f"{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'nothing that is known'}"
+    reason = f"{row.reason}; " if row.reason else ""
+    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'nothing that is known'}"
 
 
 def _number(value: float | None, sign: str = "") -> str:

@@ -16,6 +16,8 @@ class Verdict(StrEnum):
     """What became of a result."""
 
     REGRESSED = "regressed"
+    ERRORS = "errors"
+    """More of the samples than the suite allows are errors, so that the others say little."""
     IMPROVED = "improved"
     NO_CHANGE_SEEN = "no change seen"
     """Not that there is none: `Comparison.min_detectable` says what would have been seen."""

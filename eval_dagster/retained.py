@@ -12,7 +12,8 @@ from pathlib import Path
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
-from eval_dagster.gate.points import history, previous_point
+from eval_dagster.gate.points import history, point_at, previous_point
+from eval_dagster.gate.standings import read_standings
 from eval_dagster.lake.files import FileInfo, read_head, read_info, read_rows, time_of
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
@@ -155,11 +156,17 @@ class Retained:
                 yield from self._lake.folder("metrics", eval_name, model).glob("[!.]*.parquet")
             else:
                 yield from [previous.metrics.path] if previous else []
-        for suite in config.suites.values():
+        for name, suite in config.suites.items():
             baseline = Baseline.parse(suite.baseline, list(config.models))
-            for eval_name, model in product(suite.evals, suite.models):
+            standings = read_standings(self._lake, name, list(product(suite.evals, suite.models)), now=self._now)
+            for (eval_name, model), standing in standings.by_result.items():
                 with suppress(LakeError):  # there is none, which the gate says
-                    yield baseline.find(self._lake, eval_name, model).metrics.path
+                    found = baseline.find(self._lake, eval_name, model, standing)
+                    yield from [found.metrics.path] if found else []
+                with suppress(LakeError):
+                    points = history(self._lake, eval_name, model)
+                    known = (point_at(points, time) for time in (standing.baseline_at, standing.judged_at, *standing.anchors.values()))
+                    yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:
         """The results that judgements speak of which stay."""

@@ -8,7 +8,7 @@ from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, incomparable, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, incomparable, title, tone, verdict_line
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
 _NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
@@ -26,23 +26,28 @@ def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | 
 
 def print_gate(result: GateResult) -> None:
     """Print what changed against the baseline, what could not be compared and why, and the outcome in a line."""
-    changed = [*result.with_verdict(Verdict.REGRESSED), *result.with_verdict(Verdict.IMPROVED)]
+    changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], markup=False, soft_wrap=True)
     if result.is_first:
         return
+    for row in result.regressions:
+        if row.reason and row.verdict is not Verdict.NOT_COMPARABLE:
+            out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", markup=False, soft_wrap=True)
     for each in incomparable(result):
         out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", markup=False, soft_wrap=True)
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
     """The command that shows what got worse in full, and what it shows; nothing where nothing did."""
-    regressed = result.with_verdict(Verdict.REGRESSED)
-    if not regressed:
+    shown = [row for row in result.red if row.baseline is not None]
+    if any(row.verdict is Verdict.ERRORS for row in result.red):
+        return f"{program_name()} sql errors", "the samples that are errors"
+    if not shown:
         return None
-    worst = regressed[0]
-    command = f"{program_name()} compare {worst.model} {worst.baseline} --eval {worst.eval} --samples 50"
+    against = shown[0].anchor if shown[0].against == "anchor" else shown[0].baseline
+    command = f"{program_name()} compare {shown[0].model} {against} --eval {shown[0].eval} --samples 50"
     return command, "the samples that flipped, with both answers"
 
 

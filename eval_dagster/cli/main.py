@@ -108,6 +108,20 @@ def compare(
 
 
 @app.command()
+def accept(
+    suite: Annotated[str, typer.Argument(help="Whose gate the states did not pass.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which the report shows.")],
+    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who accepts; user@host when absent.")] = None,
+) -> None:
+    """Accept the last judged states of a suite as the baseline of later ones: all that did not pass, or those named."""
+    from eval_dagster.cli.accepting import accept_states  # as with `compare`: what the gate asks for takes a second to import
+
+    accept_states(suite, evals=evals or [], models=models or [], why=why, by=by)
+
+
+@app.command()
 def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of its `notify` in evals.yaml.")]) -> None:
     """Send a test notice, and say whether it arrived."""
     from eval_dagster.cli.notifying import send_trial  # as with `compare`: what a notice is made of takes a second to import

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.points import PREVIOUS, Point, PointName, parse_time
+from eval_dagster.gate.points import LAST_PASSED, PREVIOUS, Point, PointName, history, parse_time, point_at, previous_point
 from eval_dagster.gate.records import NO_EARLIER_RESULT
+from eval_dagster.gate.standings import Standing
 from eval_dagster.lake.files import Lake
 
 
@@ -20,10 +21,11 @@ class Baseline:
     """None: that of the result."""
     until: datetime | None
     previous: bool
+    last_passed: bool = False
 
     @classmethod
     def parse(cls, text: str, models: Sequence[str]) -> "Baseline":
-        """Read `previous`, a day or a time, a model's name, or `name@` one of these.
+        """Read `last_passed`, `previous`, a day or a time, a model's name, or `name@` one of these.
 
         Args:
             text: What the suite says.
@@ -32,6 +34,8 @@ class Baseline:
         Raises:
             UsageError: It is none of these.
         """
+        if text == LAST_PASSED:
+            return cls(text=text, model=None, until=None, previous=False, last_passed=True)
         if text == PREVIOUS:
             return cls(text=text, model=None, until=None, previous=True)
         if text in models or "@" in text:
@@ -43,12 +47,37 @@ class Baseline:
         """Whether it is the current result of this model, which would be compared with itself."""
         return self.model == model and self.until is None and not self.previous
 
-    def find(self, lake: Lake, eval_name: str, model: str) -> Point:
+    def find(self, lake: Lake, eval_name: str, model: str, standing: Standing) -> Point | None:
         """The point that a result of this model is compared with.
 
+        Where the suite judges the two for the first time, the last passed state is the one before the last change; None where there is
+        none, and where the suite let nothing pass yet.
+
+        Args:
+            lake: Where it is looked for.
+            eval_name: The eval.
+            model: The model of the result.
+            standing: What the past of the suite says about the two.
+
         Raises:
-            LakeError: There is none, or it is damaged.
+            LakeError: There is none, although the suite says that there is; or it is damaged.
         """
+        return self._last_passed(lake, eval_name, model, standing) if self.last_passed else self._named(lake, eval_name, model)
+
+    def _last_passed(self, lake: Lake, eval_name: str, model: str, standing: Standing) -> Point | None:
+        points = history(lake, eval_name, model)
+        if standing.baseline_at is None:
+            return None if standing.is_known else previous_point(points)
+        found = point_at(points, standing.baseline_at)
+        if found is None:
+            raise LakeError(
+                f"the last result of {eval_name}|{model} that passed, of {standing.baseline_at:%Y-%m-%d %H:%M}, is damaged or no longer "
+                "in the lake; look at the current one, and make it the baseline: "
+                f"eval-dagster accept SUITE --eval {eval_name} --model {model} --why ..."
+            )
+        return found
+
+    def _named(self, lake: Lake, eval_name: str, model: str) -> Point:
         of_model = self.model or model
         if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
             raise LakeError(f"the baseline {self.text!r} lies in the future, so every result would be compared with itself")

@@ -107,7 +107,7 @@ def find_looks(
     # A copy: what it has read of its scores goes when it is no reference any more.
     reference, looks = replace(before), 0
     for point in having[1:]:
-        if _scores_version(point) in (_scores_version(before), _scores_version(reference)):
+        if point.scores_version in (before.scores_version, reference.scores_version):
             before = point
             continue
         try:
@@ -153,10 +153,6 @@ def _look(
         is_change_point=False,
         cause=None,
     )
-
-
-def _scores_version(point: Point) -> str:
-    return point.metrics.info.inputs.get("sample_scores", point.metrics.path.name)
 
 
 def _has_scores(point: Point) -> bool:

@@ -11,6 +11,8 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
 
+LAST_PASSED = "last_passed"
+"""The newest state that the gate of a suite let pass, or that a person accepted."""
 PREVIOUS = "previous"
 """The state before the last change."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
@@ -40,6 +42,11 @@ class Point:
     def versions(self) -> dict[str, str]:
         """Of what it was made: `data`, `prompt` and `model`."""
         return {what: self.metrics.info.inputs[name] for what, name in _INPUTS.items()}
+
+    @property
+    def scores_version(self) -> str:
+        """Hash of its scores: two points with the same one differ in nothing that could be tested."""
+        return self.metrics.info.inputs.get("sample_scores", self.metrics.path.name)
 
     @property
     def model_content(self) -> str | None:
@@ -186,6 +193,11 @@ def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
             if path == paths[-1]:
                 raise
     return points
+
+
+def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point | None:
+    """The materialization of that time; None where it is gone or damaged."""
+    return next((point for point in points if point.materialized_at == materialized_at), None)
 
 
 def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:

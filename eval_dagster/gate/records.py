@@ -11,6 +11,10 @@ Severity = Literal["error", "warn"]
 """Whether a regression fails the gate, or is only said."""
 NO_EARLIER_RESULT = "there is no earlier result to compare with; later results are compared with this one"
 """The reason of a first result. It names neither eval nor model, so that all first results have the same."""
+Against = Literal["baseline", "anchor"]
+"""What a result is worse than: the newest state that passed, or the one that drift is judged against."""
+RED = (Verdict.REGRESSED, Verdict.ERRORS)
+"""The verdicts that fail a gate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +50,63 @@ class Regression:
     noise_floor: float | None = None
     """What two runs of the same model differ by where answers are drawn at random; null where nothing tells."""
     higher_is_better: bool | None = None
+    n_errors: int | None = None
+    """Of the samples that the baseline could evaluate, those that are errors now; of all samples where nothing is common."""
+    n_evaluable: int | None = None
+    """How many samples `n_errors` is of: those that the baseline could evaluate and that were asked now."""
+    anchor: str | None = None
+    """What drift is judged against, as `eval-dagster compare` takes it: model@time; null where it is the baseline, or gone."""
+    anchor_value: float | None = None
+    """On the samples that result and anchor have in common, as `drift` and its p-value."""
+    drift: float | None = None
+    """The result less `anchor_value`, whichever direction is the better one."""
+    drift_p_value: float | None = None
+    drift_p_adjusted: float | None = None
+    """By Holm's correction for all comparisons of the suite, those with baselines among them."""
     verdict: Verdict
+    against: Against | None = None
+    """What it is worse than; null where it is not worse."""
+    is_passed: bool | None = None
+    """Whether later results are compared with this state; null in a judgement of an earlier version."""
     cause: str | None = None
     """What differs from the baseline: `data`, `prompt`, `model`, `engine`, `metric`, with commas between them; empty where nothing does."""
     reason: str | None = None
-    """Why it is not comparable."""
+    """What the figures do not say: why it is not comparable, what it drifted from, why it is still worse."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
+    anchor_materialized_at: datetime | None = None
+    """Null where the state itself is the anchor of later ones."""
 
     @property
     def is_first(self) -> bool:
         """Whether this is a result that has nothing to be compared with because there is none before it."""
         return self.verdict is Verdict.NOT_COMPARABLE and self.reason == NO_EARLIER_RESULT
+
+    @property
+    def is_red(self) -> bool:
+        """Whether it fails the gate of a suite in which that is an error."""
+        return self.verdict in RED
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it was compared on less than half of the samples that the baseline has, as a trial with a limit is."""
+        return self.n_common < self.n_only_baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """A state that a person takes for good: the baseline and the anchor of what comes after it."""
+
+    suite: str
+    eval: str
+    model: str
+    materialized_at: datetime
+    """Of the state."""
+    verdict: Verdict
+    """Of the gate on it, before it was accepted."""
+    accepted_at: datetime
+    accepted_by: str
+    why: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +158,9 @@ class GateResult:
     judged_at: datetime
     run_id: str
     alpha: float
+    """Of suites in which nothing changed, at most this share turns red in 30 days."""
+    level: float
+    """Two-sided level of significance of this judgement: its share of `alpha`. 0 where no result is new."""
     severity: Severity
     regressions: Sequence[Regression]
     changes: Sequence[ChangedSample]
@@ -132,6 +184,11 @@ class GateResult:
         return bool(self.regressions) and all(row.is_first for row in self.regressions)
 
     @property
+    def red(self) -> list[Regression]:
+        """The rows that regressed, and those of evals with too many errors."""
+        return [row for row in self.regressions if row.is_red]
+
+    @property
     def is_failed(self) -> bool:
-        """Whether something regressed, in a suite in which that is an error."""
-        return self.severity == "error" and bool(self.with_verdict(Verdict.REGRESSED))
+        """Whether something is red, in a suite in which that is an error."""
+        return self.severity == "error" and bool(self.red)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
@@ -29,7 +30,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         run_id=result.run_id,
         materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
         inputs={"suite": result.suite, "severity": result.severity, "looks": look_version()},
-        counts={"alpha": result.alpha, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
+        counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
     for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
         write_parquet(lake.folder(table, result.suite) / name, table_of(table, of_table), info)
@@ -79,8 +80,12 @@ def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Loo
     return [asdict(record) | {"judged_at": result.judged_at, "run_id": result.run_id} for record in records]
 
 
+def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
+    """What a file of judgements says of itself, and its rows. Raises `LakeError` where it is damaged."""
+    return read_info(path), [Regression(**_of(Regression, {**row, "verdict": Verdict(row["verdict"])})) for row in read_rows(path)]
+
+
 def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
-    regressions = [{**row, "verdict": Verdict(row["verdict"])} for row in read_rows(file.path)]
     changes = [{**row, "gold": tuple(row["gold"])} for row in read_rows(lake.folder("sample_changes", suite) / file.path.name)]
     looks = read_rows(lake.folder("looks", suite) / file.path.name)
     return GateResult(
@@ -88,8 +93,9 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         judged_at=datetime.fromisoformat(file.info.materialized_at),
         run_id=file.info.run_id,
         alpha=file.info.counts["alpha"],
+        level=file.info.counts.get("level", file.info.counts["alpha"]),  # which it was in earlier versions
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
-        regressions=[Regression(**_of(Regression, row)) for row in regressions],
+        regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
         looks=[Look(**_of(Look, row)) for row in looks],
     )

@@ -76,6 +76,8 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
     connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
     notices = [file for files in lake.partitions("notices") for file in files if str(file) not in damages]
     _create(connection, "notices", "table", notices)
+    accepted = [file for files in lake.partitions("acceptances") for file in files if str(file) not in damages]
+    _create(connection, "acceptances", "table", accepted)
     names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(lake)], schema=_NAMES)
     connection.register("configured_names", names)
     connection.execute("create or replace table _configured as select * from configured_names")

@@ -167,11 +167,33 @@ REGRESSIONS = pa.schema(
         pa.field("min_detectable", pa.float64()),
         pa.field("noise_floor", pa.float64()),
         pa.field("higher_is_better", pa.bool_()),
+        pa.field("n_errors", pa.int64()),
+        pa.field("n_evaluable", pa.int64()),
+        pa.field("anchor", pa.string()),
+        pa.field("anchor_value", pa.float64()),
+        pa.field("drift", pa.float64()),
+        pa.field("drift_p_value", pa.float64()),
+        pa.field("drift_p_adjusted", pa.float64()),
         pa.field("verdict", pa.string()),
+        pa.field("against", pa.string()),
+        pa.field("is_passed", pa.bool_()),
         pa.field("cause", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
         pa.field("baseline_materialized_at", pa.timestamp("us", tz="UTC")),
+        pa.field("anchor_materialized_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+ACCEPTANCES = pa.schema(
+    [
+        pa.field("suite", pa.string()),
+        *_PARTITION,
+        pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
+        pa.field("verdict", pa.string()),
+        pa.field("accepted_at", pa.timestamp("us", tz="UTC")),
+        pa.field("accepted_by", pa.string()),
+        pa.field("why", pa.string()),
     ]
 )
 
@@ -236,6 +258,7 @@ TABLES = {
     "metrics": METRICS,
     "attempts": ATTEMPTS,
     "notices": NOTICES,
+    "acceptances": ACCEPTANCES,
     **SUITE_TABLES,
 }
 """All tables of the lake that the catalog is made of."""

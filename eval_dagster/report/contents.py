@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, QueryError
+from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.points import Point, PointName, history, metric_versions
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
@@ -20,6 +21,7 @@ from eval_dagster.report.histories import History, headline_of, history_of
 from eval_dagster.report.plots import MOST_POINTS
 from eval_dagster.versions import package_versions
 
+_MOST_ACCEPTED = 20
 LIBRARIES = (
     *("eval_dagster", "dagster", "duckdb", "mlflow", "torch", "transformers", "tokenizers", "datasets"),
     *("numpy", "scipy", "statsmodels", "pyarrow"),
@@ -64,6 +66,8 @@ class Contents:
     result: GateResult
     standings: Mapping[str, Sequence[Standing]]
     """By eval, the best first."""
+    accepted: Sequence[Acceptance]
+    """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
     flips: Sequence[Flips]
     costs: Sequence[Cost]
@@ -93,6 +97,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             name: _standings(project.lake, name, [(model, current.get((name, model)), problems.get((name, model))) for model in models])
             for name in evals
         },
+        accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
         histories=[
             history_of(found, metric, result.change_points)
             for found in points.values()
@@ -170,7 +175,7 @@ def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
     changed = [
         row.metric
         for row in result.regressions
-        if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and row.verdict in (Verdict.REGRESSED, Verdict.IMPROVED)
+        if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and (row.is_red or row.verdict is Verdict.IMPROVED)
     ]
     return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
 

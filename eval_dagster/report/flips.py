@@ -13,7 +13,7 @@ _MOST_CHARACTERS = 6_000
 _PROMPT_END = 280
 _ANSWER_SHOWN = 600
 _CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
-_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, kw_only=True)

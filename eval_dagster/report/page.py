@@ -11,17 +11,17 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval_dagster.gate.records import Look, Regression
+from eval_dagster.gate.records import RED, Look, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips, visible
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
-from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
-_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
 _MOST_OF_A_PROBLEM = 80
 """Characters in the leaderboard; all of it stands where it could not be compared."""
 
@@ -37,6 +37,7 @@ class _Pill:
 
 _PILLS = {
     Verdict.REGRESSED: _Pill(text="regressed", mark="▼", tone="bad"),
+    Verdict.ERRORS: _Pill(text="errors", mark="✗", tone="bad"),
     Verdict.IMPROVED: _Pill(text="improved", mark="▲", tone="good"),
     Verdict.NO_CHANGE_SEEN: _Pill(text="no change seen", mark="=", tone="unknown"),
     Verdict.NOT_COMPARABLE: _Pill(text="not comparable", mark="?", tone="warning"),
@@ -81,9 +82,10 @@ def render(contents: Contents) -> str:
     cards = list(_cards(contents))
     by_verdict = {verdict: [card for card in cards if card["row"].verdict is verdict] for verdict in Verdict}
     parts: dict[str, Any] = {
-        "regressed": by_verdict[Verdict.REGRESSED],
+        "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
         "improved": by_verdict[Verdict.IMPROVED],
         "incomparable": [] if result.is_first else incomparable(result),
+        "accepted": contents.accepted,
         "compared": [card for verdict in _ORDER for card in by_verdict[verdict]],
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
         "pictures": [
@@ -98,7 +100,7 @@ def render(contents: Contents) -> str:
             {
                 "flips": flips,
                 "anchor": _anchor("flips", flips.eval, flips.model, flips.metric),
-                "is_open": flips.verdict is Verdict.REGRESSED,
+                "is_open": flips.verdict in RED,
             }
             for flips in contents.flips
         ],
@@ -114,6 +116,7 @@ def render(contents: Contents) -> str:
             verdict_line=visible(verdict_line(result)),
             tone=tone(result).value,
             mark=_MARKS[tone(result)],
+            level=level(result),
             judged_at=f"{result.judged_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
             tiles=list(_tiles(contents)),
             sections=list(_sections(parts)),
@@ -130,12 +133,12 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
     result = contents.result
     flips = {(each.eval, each.model, each.metric): each for each in contents.flips}
     histories = {(each.eval, each.model, each.metric): each for each in contents.histories}
-    compared = [row for row in result.regressions if row.difference is not None]
+    compared = [row for row in result.regressions if row.difference is not None or row.is_red]
     for row in compared:
         history = histories.get((row.eval, row.model, row.metric or ""))
         anchor = _anchor("result", row.eval, row.model, row.metric or "")
         scale = _difference_scale([other for other in compared if other.metric == row.metric])
-        colour = {Verdict.REGRESSED: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
+        colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
         yield {
             "row": row,
             "title": title(row),
@@ -213,8 +216,10 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
     result = contents.result
     if result.is_first:
         yield {"value": len(result.regressions), "label": "first results", "tone": None}
-    for verdict in () if result.is_first else (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE):
+    for verdict in () if result.is_first else (*_ORDER, Verdict.NOT_COMPARABLE):
         count = len(result.with_verdict(verdict))
+        if verdict is Verdict.ERRORS and not count:
+            continue
         yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
     if contents.costs:
         yield {"value": f"{sum(cost.computed for cost in contents.costs):,}", "label": "requests computed", "tone": None}
@@ -227,6 +232,7 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "regressed": ("regressed", "Regressed"),
         "improved": ("improved", "Improved"),
         "incomparable": ("incomparable", "Not comparable"),
+        "accepted": ("accepted", "Accepted"),
         "compared": ("comparisons", "All comparisons"),
         "leaderboard": ("leaderboard", "Leaderboard"),
         "pictures": ("history", "History"),

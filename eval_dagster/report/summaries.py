@@ -8,25 +8,38 @@ from xml.etree import ElementTree
 
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.paired_suites import Verdict
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, evidence, figures, incomparable, number, tone, verdict_line
+from eval_dagster.report.wording import (
+    FIGURE_COLUMNS,
+    Tone,
+    cause,
+    evidence,
+    figures,
+    incomparable,
+    level,
+    number,
+    title,
+    tone,
+    verdict_line,
+)
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for (section 2.2), however it is escaped."""
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
-_ORDER = (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
 _FIGURES = (
     *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
-    *("n_common", "n_only_value", "n_only_baseline", "min_detectable", "noise_floor"),
+    *("n_common", "n_only_value", "n_only_baseline", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
+    *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted"),
 )
 
 
 def junit_xml(result: GateResult) -> str:
     """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
 
-    A regression is a failure where the suite's severity is `error`, and else said in the case's output; what could not be compared is
-    skipped, with the reason. The figures are properties of the case, unrounded.
+    A regression, or too many errors, is a failure where the suite's severity is `error`, and else stands in the case's output; what could
+    not be compared is skipped, with the reason. The figures are properties of the case, unrounded.
     """
     cases = [_case(row, result) for row in result.regressions]
     counts = Counter(child.tag for case in cases for child in case)
@@ -35,7 +48,16 @@ def junit_xml(result: GateResult) -> str:
     timestamp = result.judged_at.replace(tzinfo=None).isoformat(timespec="seconds")
     facts = {"name": _clean(result.suite), **totals, "skipped": str(counts["skipped"]), "time": "0", "timestamp": timestamp}
     suite = ElementTree.SubElement(root, "testsuite", facts)
-    _add_properties(suite, {"verdict": verdict_line(result), "alpha": result.alpha, "severity": result.severity, "run_id": result.run_id})
+    _add_properties(
+        suite,
+        {
+            "verdict": verdict_line(result),
+            "alpha": result.alpha,
+            "level": result.level,
+            "severity": result.severity,
+            "run_id": result.run_id,
+        },
+    )
     suite.extend(cases)
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -56,9 +78,11 @@ def markdown(result: GateResult) -> str:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
             lines += [_table_row(row, flipped[row.eval, row.model, row.metric or ""]) for row in rows]
+            reasons = [f"- {_inline(title(row))}: {_inline(row.reason)}" for row in rows if row.reason]
+            lines += ["", *reasons] if reasons else []
         lines.append("")
     judged = result.judged_at.strftime("%Y-%m-%d %H:%M UTC")
-    lines.append(f"Judged {judged} at α = {result.alpha:g} for all comparisons together, on the samples that both results have.")
+    lines.append(f"Judged {judged} {level(result)}, on the samples that both results have.")
     return "\n".join(lines) + "\n"
 
 
@@ -66,12 +90,13 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     name = " · ".join(part for part in (row.model, row.metric) if part)
     case = ElementTree.Element("testcase", classname=_clean(f"{row.suite}.{row.eval}"), name=_clean(name), time="0")
     figures = {figure: getattr(row, figure) for figure in _FIGURES}
-    facts = {"verdict": row.verdict.value, "baseline": row.baseline, "test": row.test, "cause": row.cause, **figures}
+    facts = {"verdict": row.verdict.value, "baseline": row.baseline, "anchor": row.anchor, "test": row.test, "cause": row.cause, **figures}
     _add_properties(case, {name: value for name, value in facts.items() if value is not None})
     said = _clean(evidence(row))
-    if row.verdict is Verdict.REGRESSED and result.severity == "error":
+    if row.is_red and result.severity == "error":
         message = f"{row.metric} {number(row.difference, '+')}" + (f" ({cause(row)})" if cause(row) else "")
-        ElementTree.SubElement(case, "failure", message=_clean(message), type="regressed").text = said
+        message = row.reason or message
+        ElementTree.SubElement(case, "failure", message=_clean(message), type=row.verdict.value).text = said
     elif row.verdict is Verdict.NOT_COMPARABLE:
         ElementTree.SubElement(case, "skipped", message=_clean(row.reason or "no reason is known"))
     else:

@@ -15,9 +15,9 @@ class Tone(StrEnum):
     """How a result is to be taken."""
 
     BAD = "bad"
-    """Something regressed, in a suite in which that is an error."""
+    """Something regressed or has too many errors, in a suite in which that fails the gate."""
     WARNING = "warning"
-    """Something regressed in a suite in which that is only said, or not all could be compared, or on few samples."""
+    """Something is red in a suite in which that is a warning, or not all could be compared, or on few samples."""
     GOOD = "good"
     """All was compared, and no regression seen."""
     UNKNOWN = "unknown"
@@ -26,7 +26,7 @@ class Tone(StrEnum):
 
 def tone(result: GateResult) -> Tone:
     """How a result is to be taken."""
-    if result.with_verdict(Verdict.REGRESSED):
+    if result.red:
         return Tone.BAD if result.is_failed else Tone.WARNING
     uncompared = len(result.with_verdict(Verdict.NOT_COMPARABLE))
     if uncompared == len(result.regressions):
@@ -36,8 +36,8 @@ def tone(result: GateResult) -> Tone:
 
 def verdict_line(result: GateResult) -> str:
     """The result in one line, without the suite's name."""
-    regressed, improved, uncompared = (
-        result.with_verdict(verdict) for verdict in (Verdict.REGRESSED, Verdict.IMPROVED, Verdict.NOT_COMPARABLE)
+    regressed, failing, improved, uncompared = (
+        result.with_verdict(verdict) for verdict in (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NOT_COMPARABLE)
     )
     total = len(result.regressions)
     if not total:
@@ -51,17 +51,24 @@ def verdict_line(result: GateResult) -> str:
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
         *([f"fewer than half of the baseline's samples in {_names_alone(few)}"] if (few := _on_few_samples(result)) else []),
     ]
-    said = (
-        f"{len(regressed)} of {total} results regressed: {_names(regressed)}"
-        if regressed
-        else f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"
-    )
-    return "; ".join([said, *others])
+    said = [
+        *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
+        *([f"too many errors in {len(failing)} of {total} results: {_error_counts(failing)}"] if failing else []),
+    ]
+    return "; ".join([*(said or [f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"]), *others])
 
 
 def _on_few_samples(result: GateResult) -> list[Regression]:
     """What was compared on less than half of the samples that the baseline has: the others are errors now, or not there."""
-    return [row for row in result.regressions if row.verdict is not Verdict.NOT_COMPARABLE and row.n_common < row.n_only_baseline]
+    return [row for row in result.regressions if row.verdict not in (Verdict.NOT_COMPARABLE, Verdict.ERRORS) and row.is_partial]
+
+
+def level(result: GateResult) -> str:
+    """How sure the judgement had to be, as what follows `judged`."""
+    if not result.level:
+        return "without a test: no result is new"
+    share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
+    return f"at the level {result.level:.2g} for all comparisons together{share}"
 
 
 def title(row: Regression) -> str:
@@ -146,13 +153,14 @@ def evidence(row: Regression) -> str:
     if row.difference is None:
         return row.reason or "no common samples"
     parts = [
+        *([row.reason] if row.reason and row.is_red else []),
         f"{number(row.baseline_value)} → {number(row.value)}",
         f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
         f"p = {p_value(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
         f"{_counted(row.n_common, 'common sample')}",
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([f"what differs: {cause(row)}"] if cause(row) else []),
-        *([row.reason] if row.reason else []),
+        *([row.reason] if row.reason and not row.is_red else []),
     ]
     return "; ".join(parts)
 
@@ -162,7 +170,20 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _names(rows: Sequence[Regression]) -> str:
-    named = [f"{row.eval} on {row.model} ({row.metric} {number(row.difference, '+')})" for row in rows[:_MOST_NAMED]]
+    named = [f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows[:_MOST_NAMED]]
+    left = len(rows) - len(named)
+    return ", ".join(named) + (f" and {left} more" if left else "")
+
+
+def _fall(row: Regression) -> str:
+    """By how much a result is worse than what it is worse than."""
+    if row.against == "anchor" and row.drift is not None:
+        return f"{number(row.drift, '+')} since {row.anchor}"
+    return number(row.difference, "+")
+
+
+def _error_counts(rows: Sequence[Regression]) -> str:
+    named = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in rows[:_MOST_NAMED]]
     left = len(rows) - len(named)
     return ", ".join(named) + (f" and {left} more" if left else "")
 

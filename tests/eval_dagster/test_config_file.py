@@ -80,7 +80,9 @@ def test_a_good_file_is_read(folder: Path) -> None:
     assert list(config.evals) == ["mmlu", "own"]
 
 
-@pytest.mark.parametrize("baseline", ["previous", "2026-01-31T02:00", "echo", "echo@2026-01-31", "echo@previous", "echo@2026-01-31T02:00Z"])
+@pytest.mark.parametrize(
+    "baseline", ["last_passed", "previous", "2026-01-31T02:00", "echo", "echo@2026-01-31", "echo@previous", "echo@2026-01-31T02:00Z"]
+)
 def test_every_form_of_a_baseline_is_read(folder: Path, baseline: str) -> None:
     (folder / "evals.yaml").write_text(
         "models: {echo: {backend: scripted}}\nevals: {e: {task: GSM8K}}\n"
@@ -204,25 +206,25 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
         (
             "2026-01-31",
             "2026-02-31",
-            "25: suites.nightly.baseline: found '2026-02-31'; expected 'previous', a date such as 2026-01-31, "
+            "25: suites.nightly.baseline: found '2026-02-31'; expected 'last_passed', 'previous', a date such as 2026-01-31, "
             "a name under models, or such a name at a time (name@2026-01-31)",
         ),
         (
             "2026-01-31",
             "ecco",
-            "25: suites.nightly.baseline: found 'ecco'; expected 'previous', a date such as 2026-01-31, "
+            "25: suites.nightly.baseline: found 'ecco'; expected 'last_passed', 'previous', a date such as 2026-01-31, "
             "a name under models, or such a name at a time (name@2026-01-31); did you mean 'echo'?",
         ),
         (
             "baseline: 2026-01-31",
             "baseline: ecco@2026-01-31",
-            "25: suites.nightly.baseline: found 'ecco@2026-01-31'; expected 'previous', a date such as 2026-01-31, "
+            "25: suites.nightly.baseline: found 'ecco@2026-01-31'; expected 'last_passed', 'previous', a date such as 2026-01-31, "
             "a name under models, or such a name at a time (name@2026-01-31); did you mean 'echo'?",
         ),
         (
             "baseline: 2026-01-31",
             "baseline: echo@yesterday",
-            "25: suites.nightly.baseline: found 'echo@yesterday'; expected 'previous', a date such as 2026-01-31, "
+            "25: suites.nightly.baseline: found 'echo@yesterday'; expected 'last_passed', 'previous', a date such as 2026-01-31, "
             "a name under models, or such a name at a time (name@2026-01-31)",
         ),
         ("    limit: 100", "    task: GSM8K", "16: evals.mmlu.task: found this key a second time, after line 14; expected it once"),

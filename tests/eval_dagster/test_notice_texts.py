@@ -42,7 +42,7 @@ def row(name: str, verdict: Verdict = Verdict.REGRESSED, cause: str | None = "mo
 
 
 def result(*rows: Regression) -> GateResult:
-    return GateResult(suite="nightly", judged_at=NIGHT, run_id="r", alpha=0.05, severity="error", regressions=rows, changes=())
+    return GateResult(suite="nightly", judged_at=NIGHT, run_id="r", alpha=0.05, level=0.05, severity="error", regressions=rows, changes=())
 
 
 def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
@@ -63,7 +63,8 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         "differs from mine@2026-11-20T02:00:11: nothing that is known\n"
         "Not comparable: planets|mine (the model could not be loaded)\n"
         "Report: reports/nightly.html\n"
-        "Next: eval-dagster compare mine mine@2026-11-20T02:00:11 --eval capitals"
+        "Next: eval-dagster compare mine mine@2026-11-20T02:00:11 --eval capitals\n"
+        'To take it as it is: eval-dagster accept nightly --why "..."'
     )
 
 

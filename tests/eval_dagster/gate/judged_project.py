@@ -8,6 +8,7 @@ from typing import Any
 
 from eval_dagster.gate.judging import judge
 from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.results import write_result
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
@@ -25,12 +26,15 @@ TASK = """
         def calculate(self, response):
             return {words}
 
+    class Renamed(ExactMatch):
+        NAME = "renamed"
+
     class Numbers(BaseTask[str]):
         NAME = "Numbers"
         DATASET_PATH = "own"
         SAMPLE_SPLIT = "test"
         RESPONSE_TYPE = ResponseType.COMPLETION
-        METRICS = [ExactMatch, Words]
+        METRICS = [{metric}, Words]
         SUBJECTS = ["all"]
 
         def _load_dataset(self, subject):
@@ -84,6 +88,13 @@ class Nights:
     def judge(self, *, since: datetime | None = None, **settings: Any) -> GateResult:
         return judge(self.project(**settings), "nightly", run_id="gate", since=since)
 
+    def night(self, *, gate: str = "", models: Sequence[str] = ("one",), **files: Any) -> GateResult:
+        """Evaluate, judge against the last state that passed, and keep the judgement."""
+        self.evaluate(models=models, **files)
+        result = self.judge(baseline="last_passed", gate=gate, models=f"[{', '.join(models)}]")
+        write_result(self.project().lake, result)
+        return result
+
     def _write_files(
         self,
         *,
@@ -93,12 +104,15 @@ class Nights:
         question: str = "Say",
         answer: str = 'item["answer"]',
         words: str = "1.0",
+        metric: str = "ExactMatch",
         raising: str = "",
         function: str = "answer",
     ) -> None:
-        """Numbers to words are of the eval `left`; what is raised, and what the function is called, of the model `one`."""
-        self._write("left.py", TASK.format(numbers=list(numbers), question=question, answer=answer, words=words))
-        self._write("right.py", TASK.format(numbers=list(range(100, 140)), question="Say", answer='item["answer"]', words="1.0"))
+        """Numbers to metric: of the eval `left`. What is raised, and what the function is called: of the model `one`."""
+        own = TASK.format(numbers=list(numbers), question=question, answer=answer, words=words, metric=metric)
+        self._write("left.py", own)
+        other = TASK.format(numbers=list(range(100, 140)), question="Say", answer='item["answer"]', words="1.0", metric="ExactMatch")
+        self._write("right.py", other)
         self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
         self._write("two.py", ANSWERS.format(wrong=list(wrong_of_two), raising="", name="answer"))
 

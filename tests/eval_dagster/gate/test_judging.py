@@ -254,8 +254,8 @@ def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> N
     )
     nights.evaluate(numbers=[2, 3], raising='raise ValueError("no answer")')
     errors = row(nights.judge())
-    assert (errors.verdict, errors.n_common) == (Verdict.NOT_COMPARABLE, 0)
-    assert (errors.reason or "").startswith("no sample has a value in both: 0 have one now alone")
+    assert (errors.verdict, errors.n_common) == (Verdict.ERRORS, 0)
+    assert (errors.reason or "").startswith("2 of 2 samples are errors")
 
 
 def test_all_equal_and_all_flipped(nights: Nights) -> None:

@@ -78,7 +78,7 @@ def change(**changes: Any) -> ChangedSample:
 def gate_result(*rows: Regression, changes: tuple[ChangedSample, ...] = (), severity: Any = "error") -> GateResult:
     """The suite `nightly`, judged."""
     return GateResult(
-        suite="nightly", judged_at=JUDGED_AT, run_id="run-1", alpha=0.05, severity=severity, regressions=rows, changes=changes
+        suite="nightly", judged_at=JUDGED_AT, run_id="run-1", alpha=0.05, level=0.05, severity=severity, regressions=rows, changes=changes
     )
 
 

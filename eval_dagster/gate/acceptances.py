@@ -1,0 +1,93 @@
+"""States that people accept although the gate did not let them pass: a row of history each, with who, when and why."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+
+from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.gate.records import Acceptance, GateResult, Regression
+from eval_dagster.gate.results import current_result
+from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
+from eval_dagster.paired_suites import Verdict
+
+_TABLE = "acceptances"
+
+
+def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
+    """All acceptances of a suite, the oldest first. Damaged files are left out, as they are in the catalog."""
+    names = [each.name for each in fields(Acceptance)]
+    found: list[Acceptance] = []
+    for path in sorted((lake.root / _TABLE / f"suite={suite}").glob("[!.]*.parquet")):
+        try:
+            rows = read_rows(path)
+        except LakeError:
+            continue
+        found += [Acceptance(**{**{name: row[name] for name in names}, "verdict": Verdict(row["verdict"])}) for row in rows]
+    return sorted(found, key=lambda acceptance: acceptance.accepted_at)
+
+
+def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
+    """Accept the states that the suite was judged on last, as baseline and anchor of what comes after them.
+
+    Args:
+        lake: That keeps the judgements.
+        suite: Whose gate it is.
+        evals: Which results; all that did not pass where neither these nor `models` are given.
+        models: Which results.
+        by: Who accepts.
+        why: The reason that people will read.
+
+    Raises:
+        UsageError: There is no reason, or nothing to accept.
+        LakeError: The last judgement is damaged.
+    """
+    if not why.strip() or not by.strip():
+        raise UsageError("found an empty --why or --by; expected the reason and the name that people read in the report")
+    result = current_result(lake, suite)
+    if result is None:
+        raise UsageError(f"there is nothing to accept: the suite {suite} was never judged; first: eval-dagster run --suite {suite}")
+    now = datetime.now(UTC)
+    accepted = [
+        Acceptance(
+            suite=suite,
+            eval=row.eval,
+            model=row.model,
+            materialized_at=row.materialized_at,
+            verdict=row.verdict,
+            accepted_at=now,
+            accepted_by=by.strip(),
+            why=why.strip(),
+        )
+        for row in _chosen(result, read_acceptances(lake, suite), evals, models)
+        if row.materialized_at is not None
+    ]
+    if not accepted:
+        raise UsageError(f"there is nothing to accept in {suite}: {_why_nothing(result, evals, models)}")
+    name = new_name("accept", now)
+    info = FileInfo(fingerprint=name, version=name, run_id="accept", materialized_at=now.isoformat(timespec="microseconds"))
+    write_parquet(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
+    return accepted
+
+
+def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
+    """One row for each state that is meant, the red one where there are several; none that is accepted already."""
+    done = {(each.eval, each.model, each.materialized_at) for each in known}
+    found: dict[tuple[str, str], Regression] = {}
+    for row in sorted(result.regressions, key=lambda row: not row.is_red):
+        is_named = (not evals or row.eval in evals) and (not models or row.model in models)
+        is_meant = bool(evals or models) or not row.is_passed
+        if is_named and is_meant and (row.eval, row.model, row.materialized_at) not in done:
+            found.setdefault((row.eval, row.model), row)
+    return list(found.values())
+
+
+def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> str:
+    judged = f"judged {result.judged_at:%Y-%m-%d %H:%M} UTC"
+    if evals or models:
+        named = [row for row in result.regressions if (not evals or row.eval in evals) and (not models or row.model in models)]
+        if not named:
+            return f"it has no result of {', '.join([*evals, *models])} ({judged})"
+        if not any(row.materialized_at for row in named):
+            return f"{named[0].eval}|{named[0].model} has no result yet ({judged})"
+        return f"what is named is accepted already ({judged}); a later result must be judged first"
+    return f"every result passed, or is accepted ({judged}); name one by --eval and --model to make it the anchor of its drift"
