@@ -100,3 +100,26 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     assert "0 requests sent to models" in third.stdout
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
     assert len(hook.notices) == 1
+
+
+def test_what_is_accepted_is_the_baseline(cli: Run, folder: Path) -> None:
+    """After the nights above: a worse night is red, is accepted with a reason, and green from then on."""
+    worse = cli("run", "--suite", "nightly", error="1")
+    assert worse.returncode == 1, worse.stderr
+    assert cli("accept", "nightly", error="1").returncode == 2, "there is no reason"
+    nothing = cli("accept", "nightly", "--eval", "sums", "--model", "seven", "--why", "because", error="1")
+    assert nothing.returncode == 2
+    assert "unknown model 'seven'" in nothing.stderr
+    accepted = cli("accept", "nightly", "--why", "the new calculator rounds", "--by", "Ada", error="1")
+    assert accepted.returncode == 0, accepted.stderr
+    assert "accepted  sums on calculator" in accepted.stdout
+    again = cli("accept", "nightly", "--why", "once more", error="1")
+    assert again.returncode == 2
+    assert "there is nothing to accept in nightly" in again.stderr
+    rows = cli("sql", "select eval, model, accepted_by, why from acceptances", "--format", "csv", error="1")
+    assert "sums,calculator,Ada,the new calculator rounds" in rows.stdout
+    after = cli("run", "--suite", "nightly", error="1")
+    assert after.returncode == 0, after.stdout + after.stderr
+    page = (folder / ".eval_dagster" / "reports" / "nightly" / "latest.html").read_text("utf-8")
+    assert "the new calculator rounds" in page
+    assert "Ada" in page
