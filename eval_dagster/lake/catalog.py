@@ -108,7 +108,8 @@ def refresh(lake: Lake) -> None:
         except duckdb.CatalogException:  # a catalog of an earlier version
             known = None
     if known != configured_names(lake):
-        publish(lake)
+        with suppress(OSError):  # who may only read the home sees the catalog as it is
+            publish(lake)
 
 
 def read_rows(lake: Lake, query: str) -> list[dict[str, Any]]:
