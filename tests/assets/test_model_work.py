@@ -62,9 +62,12 @@ def test_the_engines_way_and_its_reason_reach_the_run_and_each_partition(project
     assert not summary.failures
     infos = [text for level, text in logged(summary) if level == logging.INFO]
     assert any("scores by path 'tree'" in text for text in infos), infos
-    progress_lines = [text for text in infos if text.startswith("model_outputs tiny: ")]
-    assert progress_lines
-    assert "tokens/s" in progress_lines[-1]
+    for step in ("load tiny: ", "read the weights of tiny: ", "check how tiny can be scored: "):
+        assert any(text.startswith(step) for text in infos), infos
+    for work in ("score capitals tiny: ", "generate sums tiny: "):
+        progress_lines = [text for text in infos if text.startswith(work)]
+        assert progress_lines, infos
+        assert "tokens/s" in progress_lines[-1]
     found = outputs_metadata(summary)
     assert {name: value["scoring_path"] for name, value in found.items()} == {"sums|tiny": "tree", "capitals|tiny": "tree"}
     assert all(value["scoring_reason"] and value["generation_path"] == "rows" for value in found.values())

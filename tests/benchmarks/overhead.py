@@ -21,7 +21,7 @@ _QUESTIONS = Path(__file__).with_name("scripted_rows.py")
 _SIZES = (1_000, 10_000, 100_000)
 _MIDDLE = 10_000
 _MS_A_SAMPLE, _CACHED_S, _GROWTH, _SHARE = 3.0, 5.0, 1.2, 0.10
-_LOADING = re.compile(r"load \S+: 1 model in ([\d.]+) s")
+_LOADING = re.compile(r"load \S+: ([\d.]+) s")
 
 
 def run_scripted(setting: Setting, say: Any) -> Row:
