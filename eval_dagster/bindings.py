@@ -31,8 +31,13 @@ class Reference:
 
 def bound_names(nodes: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
     """The names to which the scope of some nodes binds something, in the order of the text; not those of the scopes inside it."""
+    return names_in(scope_of(nodes), imports=imports)
+
+
+def names_in(scope: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
+    """As `bound_names`, of the nodes that `scope_of` gives."""
     names: list[str] = []
-    for node in scope_of(nodes):
+    for node in scope:
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 names.append(name)
@@ -51,14 +56,15 @@ def bound_names(nodes: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
 
 def scope_of(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All nodes of a scope, those of functions, classes and comprehensions in it left out but for their heads."""
-    for node in nodes:
+    waiting = list(nodes)[::-1]
+    while waiting:
+        node = waiting.pop()
         yield node
-        if isinstance(node, _SCOPES):
+        if isinstance(node, COMPREHENSIONS):
             # What an assignment expression in a comprehension binds belongs to the scope around it.
-            if isinstance(node, COMPREHENSIONS):
-                yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
-            continue
-        yield from scope_of(ast.iter_child_nodes(node))
+            yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        if not isinstance(node, _SCOPES):
+            waiting += list(ast.iter_child_nodes(node))[::-1]
 
 
 def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:

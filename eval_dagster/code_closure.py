@@ -149,12 +149,12 @@ def _effects(references: References, included: Set[Target]) -> Iterator[Definiti
         yield from module.effects
         for definition in module.statements:
             if definition.has_makers and any(
-                target in included or target.module in included for target in _changed(references, definition)
+                target in included or target.module in included for target in changed_by(references, definition)
             ):
                 yield definition
 
 
-def _changed(references: References, definition: Definition) -> Iterator[Definition]:
+def changed_by(references: References, definition: Definition) -> Iterator[Definition]:
     """What the functions change that are called when a statement is executed."""
     for maker in definition.makers:
         for target, _ in references.meanings(definition.module, maker):

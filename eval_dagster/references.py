@@ -7,7 +7,7 @@ from typing import Any
 
 from eval_dagster.bindings import Import, Reference
 from eval_dagster.definitions import Definition, Module, read_module
-from eval_dagster.module_sources import is_first_party, is_package, source_of
+from eval_dagster.module_sources import FIRST_PARTY, is_first_party, is_package, source_of
 from eval_dagster.source_files import imported_name
 
 Target = Definition | Module
@@ -43,7 +43,12 @@ class References:
         return self._modules[name]
 
     def imports(self, module: Module) -> Sequence[Module]:
-        """The modules of this project and its users that a module imports, with the packages around them."""
+        """The modules of this project and its users that a module imports, with the packages around them.
+
+        None for a module of this project: these do nothing when they are imported, which a test holds, and to read all of them takes time.
+        """
+        if module.name.partition(".")[0] in FIRST_PARTY:
+            return []
         if module not in self._imports:
             names: set[str] = set()
             for target in module.imports:

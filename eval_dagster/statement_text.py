@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from eval_dagster.bindings import Import, Reference, bound_names, imported, scope_of
+from eval_dagster.bindings import Import, Reference, bound_names, imported, names_in, scope_of
 
 _LOG_LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 _HARMLESS = {"len", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
@@ -205,12 +205,13 @@ class StatementText:
             self._all(each.annotation for each in ast.walk(arguments) if isinstance(each, ast.arg) and each.annotation is not None)
 
     def _parameters(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> _Scope:
-        outer = {name for node in scope_of(body) if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        nodes = list(scope_of(body))
+        outer = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
         names: dict[str, str | Import] = {each.arg: each.arg for each in ast.walk(arguments) if isinstance(each, ast.arg)}
-        for node in scope_of(body):
+        for node in nodes:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names |= {target.bound: target for target in imported(node, self._package)}
-        for name in bound_names(body, imports=False):
+        for name in names_in(nodes, imports=False):
             if name not in outer and name not in names:
                 self._locals += 1
                 names[name] = f"%{self._locals}"

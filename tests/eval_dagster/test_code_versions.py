@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from eval_dagster import module_sources, references
-from eval_dagster.code_closure import CodeClosure, closure_texts
+from eval_dagster.code_closure import CodeClosure, changed_by, closure_texts
 from eval_dagster.definitions import Definition
+from eval_dagster.module_sources import FIRST_PARTY
 from eval_dagster.references import References
 from eval_dagster.versions import code_version
 from task_defs import TASKS
@@ -316,3 +317,19 @@ def _texts(definition: Definition) -> Iterator[str]:
     source = module_sources.source_of(definition.module.name) or ""
     for node in ast.parse(source).body:
         yield ast.unparse(definition.node if node.lineno == definition.node.lineno else node)
+
+
+def test_no_module_of_this_project_does_anything_when_it_is_imported() -> None:
+    """So it need not be read where nothing of it is reached."""
+    known = References()
+    root = Path(references.__file__).parents[1]
+    names = [path.relative_to(root).with_suffix("").as_posix() for package in FIRST_PARTY for path in (root / package).rglob("*.py")]
+    modules = [known.module(name.replace("/", ".").removesuffix(".__init__")) for name in names]
+    assert len(modules) > 200
+    for module in modules:
+        assert module is not None
+        # What ends the worker of `MathEqual` with the process changes no code.
+        effects = {ast.unparse(definition.node) for definition in module.effects} - {"atexit.register(_worker.stop)"}
+        assert effects == set(), module.name
+        registered = [definition.names for definition in module.statements if definition.has_makers and [*changed_by(known, definition)]]
+        assert registered == [], module.name
