@@ -156,6 +156,6 @@ def _take_asset_graph(page: Page, ui: RunningUi, folder: Path) -> None:
         expect(page.get_by_text(asset, exact=True).first).to_be_visible()
     expect(page.get_by_text("% filled")).to_have_count(len(ASSETS) - 2)  # leaderboard and regressions have no partitions
     expect(page.get_by_text("Loading")).to_have_count(0)
-    expect(page.get_by_label("sensor", exact=True)).to_be_visible()  # of the leaderboard
+    expect(page.get_by_label("sensor", exact=True).first).to_be_visible()  # of the leaderboard; the gates have one, too
     page.wait_for_function("[...document.images].every(image => image.complete)")
     page.screenshot(path=folder / "asset_graph.png")
