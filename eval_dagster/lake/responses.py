@@ -31,8 +31,6 @@ class ResponseCache:
     def __init__(self, lake: Lake, model_version: str) -> None:
         self._lake = lake.answers
         self._model_version = model_version
-        self._lake = lake.answers
-        self._model_version = model_version
         self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
         """Of the files."""
 
