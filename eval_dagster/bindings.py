@@ -75,6 +75,8 @@ def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import
             yield Import(bound=alias.asname or top, module=alias.name if alias.asname else top, name=None)
         return
     base = node.module or ""
+    if node.level > (len(package.split(".")) if package else 0):
+        return  # as in a module that is no part of a package: executed, it raises ImportError
     if node.level:
         parts = package.split(".")[: len(package.split(".")) - node.level + 1]
         base = ".".join([*parts, base] if base else parts)

@@ -2,7 +2,8 @@
 
 Definitions are numbered in the order in which they are met, so that neither their names nor the modules that they lie in are part of the
 text. Where it is uncertain what is meant, a module used as a value for instance, the whole module counts: more than necessary costs a
-computation, less would give a wrong answer from the cache.
+computation, less would give a wrong answer from the cache. So a module of a user counts as a whole, statement by statement, with all
+modules of the user that it imports: there, anything may register, replace or build anything when it is imported.
 """
 
 import inspect
@@ -12,22 +13,23 @@ from typing import Any
 
 from eval_dagster.bindings import Import, Reference
 from eval_dagster.definitions import Definition, Module
+from eval_dagster.module_sources import is_own
 from eval_dagster.references import Meaning, References, Target
 
 
 class CodeClosure:
     """The code of some objects and all that it depends on."""
 
-    def __init__(self, references: References, objects: Sequence[Any] = (), *, effect: Definition | None = None) -> None:
-        """Follow classes, functions, modules and modules by their dotted names, or what happens when a module is imported."""
+    def __init__(self, references: References, objects: Sequence[Any] = (), *, target: Target | None = None) -> None:
+        """Follow classes, functions, modules and modules by their dotted names; or a statement, or a module as a whole."""
         self.references = references
         self.numbers: dict[Target, int] = {}
         self._text: list[str] = []
         for item in objects:
             self._text.append("object")
             self._add(item)
-        if effect is not None:
-            self._refer([(effect, "")])
+        if target is not None:
+            self._refer([(target, "")])
         self._follow()
 
     def text(self) -> str:
@@ -54,6 +56,9 @@ class CodeClosure:
                 self._refer(part)
 
     def _write_module(self, module: Module) -> None:
+        for star in () if is_own(module.name) else module.stars:
+            self._text.append("all names")
+            self._refer(self.references.meanings(module, Reference(base=Import(bound="", module=star, name=None))))
         for name, bindings in module.names.items():
             if not name.startswith("_") and not any(isinstance(binding, Definition) for binding in bindings):
                 self._text.append(f"name {name}")
@@ -61,6 +66,7 @@ class CodeClosure:
         for definition in module.statements:
             self._text.append(f"names {' '.join(name for name in definition.names if not name.startswith('_'))}")
             self._write(definition)
+        self._text.append(self.references.as_written(module))
 
     def _refer(self, meanings: Sequence[Meaning]) -> None:
         for target, rest in meanings:
@@ -128,24 +134,27 @@ def included_modules(references: References, objects: Sequence[Any]) -> set[str]
 def closure_texts(references: References, objects: Sequence[Any]) -> list[str]:
     """The code of some objects with all that it depends on, and what else is done when the modules of that code are imported.
 
-    That is all statements that do more than to give a name a value, and of those that give one, the ones that change something of that
-    code on the way: a decorator that registers what it decorates, for instance.
+    Of a user's module that is all of it. Of a module of this project it is all statements that do more than to give a name a value, and of
+    those that give one, the ones that change something of that code on the way: a decorator that registers what it decorates, for instance.
     """
     closures = [CodeClosure(references, objects)]
-    effects: dict[Definition, str] = {}
+    more: dict[Target, str] = {}
     while True:
         included = {target for closure in closures for target in closure.numbers}
-        found = [effect for effect in _effects(references, included) if effect not in effects]
+        found = [target for target in _done_at_import(references, included) if target not in more]
         if not found:
             # Not by the names of modules, nor by the order of imports: neither is to matter.
-            return [closures[0].text(), *sorted(set(effects.values()))]
-        for effect in found:
-            closures.append(CodeClosure(references, effect=effect))
-            effects[effect] = closures[-1].text()
+            return [closures[0].text(), *sorted(set(more.values()))]
+        for target in found:
+            closures.append(CodeClosure(references, target=target))
+            more[target] = closures[-1].text()
 
 
-def _effects(references: References, included: Set[Target]) -> Iterator[Definition]:
+def _done_at_import(references: References, included: Set[Target]) -> Iterator[Target]:
     for module in _imported_modules(references, included):
+        if not is_own(module.name):
+            yield module
+            continue
         yield from module.effects
         for definition in module.statements:
             if definition.has_makers and any(

@@ -83,6 +83,11 @@ def _merged(folders: list[ModuleSpec]) -> ModuleSpec | None:
     return package
 
 
+def is_own(name: str) -> bool:
+    """Whether a module belongs to this project, of whose modules a test holds that they do nothing when they are imported."""
+    return name.partition(".")[0] in FIRST_PARTY
+
+
 def is_first_party(name: str) -> bool:
     """Whether a module belongs to the user or this project, rather than to Python or an installed package."""
     return bool(name) and _is_first_party_root(name.partition(".")[0])

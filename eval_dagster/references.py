@@ -1,5 +1,7 @@
 """What the references of a definition mean: definitions, in whatever module of this project or its users they lie."""
 
+import ast
+import re
 import sys
 from collections.abc import Sequence
 from types import FunctionType, ModuleType
@@ -7,8 +9,14 @@ from typing import Any
 
 from eval_dagster.bindings import Import, Reference
 from eval_dagster.definitions import Definition, Module, read_module
-from eval_dagster.module_sources import FIRST_PARTY, is_first_party, is_package, source_of
+from eval_dagster.module_sources import is_first_party, is_own, is_package, source_of
 from eval_dagster.source_files import imported_name
+
+_REFLECTION = re.compile(
+    r"__doc__|__annotations__|\.__name__|\.__qualname__|__subclasses__|\b(dir|eval|exec|getdoc|get_annotations|get_type_hints|getsource"
+    r"|globals|locals|signature|vars)\b"
+)
+"""What gives a program the names, annotations or docstrings of its own code."""
 
 Target = Definition | Module
 Meaning = tuple[Target | None, str]
@@ -47,7 +55,7 @@ class References:
 
         None for a module of this project: these do nothing when they are imported, which a test holds, and to read all of them takes time.
         """
-        if module.name.partition(".")[0] in FIRST_PARTY:
+        if is_own(module.name):
             return []
         if module not in self._imports:
             names: set[str] = set()
@@ -59,6 +67,13 @@ class References:
                     names.add(f"{name}.{target.name}")
             self._imports[module] = [found for name in sorted(names) if (found := self.module(name)) is not None]
         return self._imports[module]
+
+    def as_written(self, module: Module) -> str:
+        """All of a user's module where it looks at its own code: at names or docstrings, which are no part of a version elsewhere."""
+        source = self._sources.get(module.name)
+        if source is None or is_own(module.name) or not _REFLECTION.search(source):
+            return ""
+        return ast.dump(ast.parse(source))
 
     def parts(self, definition: Definition) -> Sequence[str | Sequence[Meaning]]:
         """What a definition computes: text, and meanings of references between it."""
@@ -94,8 +109,9 @@ class References:
             return []
         seen |= {(module.name, name)}
         if name not in module.names:
-            starred = (self.module(imported_name(module.name, star)) for star in module.stars)
-            found = next((found for star in starred if star is not None and (found := self._named(star, path, seen))), [])
+            # Of several modules that have the name the last one counts, unless it is conditional: so all do, in their order.
+            starred = [star for each in module.stars if (star := self.module(imported_name(module.name, each))) is not None]
+            found = [meaning for star in starred for meaning in self._named(star, path, seen)]
             return found or self._loaded(module, name, rest)
         meanings: list[Meaning] = []
         for binding in module.names[name]:

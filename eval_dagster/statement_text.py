@@ -94,6 +94,12 @@ class StatementText:
             case ast.Subscript(value=ast.Attribute(value=ast.Name(id="sys"), attr="modules")):
                 self._found.append(Reference(is_whole=True))
                 self._fields(node)
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if name.isidentifier():
+                self._found.append(Reference(base=Import(bound="", module=name, name=None)))
+                self._fields(node)
             case ast.Call(func=ast.Name(id="vars" | "dir" | "locals"), args=[]):
                 self._found.append(Reference(is_whole=True))
                 self._fields(node)

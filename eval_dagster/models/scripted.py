@@ -65,7 +65,7 @@ class ScriptedHandle:
         code: Any = None
         if self._file is not None:
             function = self._resolve()
-            code = code_version(function if isinstance(function, FunctionType) else load_file(self._file.resolve()))
+            code = code_version(*([function] if isinstance(function, FunctionType) else []), load_file(self._file.resolve()))
         elif self._function is not None:
             code = _code_of(self._function)
         table = {"answers": list(self._answers.items()), "default": self._default}

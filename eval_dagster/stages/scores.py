@@ -96,7 +96,8 @@ def metric_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
     return {
         metric.NAME: stable_hash(
             [
-                code_version(metric, *declared(metric, "COMPANIONS")),
+                # A class that a function made may have values of the file that called it, which is that of the task.
+                code_version(metric, *declared(metric, "COMPANIONS"), *([task] if "<locals>" in metric.__qualname__ else [])),
                 package_versions(declared(metric, "PACKAGES")),
                 *([platform.python_version()] if metric.EXECUTES_CODE else []),
             ]

@@ -93,7 +93,7 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
     if isinstance(found, LightevalTaskConfig):
         return found.task_class(name, module.__name__)
     if _is_task(found):
-        return found
+        return found if found.__module__ == module.__name__ else _adopted(found, name, module)
     if found is None:
         known = list(
             dict.fromkeys(
@@ -102,6 +102,11 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
         )
         raise TaskDefinitionError(f"{file} has no task {name!r}{did_you_mean(name, known)}; its tasks are: {_listed(known)}")
     raise TaskDefinitionError(f"{name} in {file} is no task: {_remedy(name, found)}")
+
+
+def _adopted(task: type[BaseTask[Any]], name: str, module: ModuleType) -> type[BaseTask[Any]]:
+    """A task of another module as one of this, so that its version covers the file, too: its values may come from there."""
+    return type(task.__name__, (task,), {"__module__": module.__name__, "__qualname__": name, "__doc__": task.__doc__})
 
 
 def _is_task(value: object) -> TypeGuard[type[BaseTask[Any]]]:

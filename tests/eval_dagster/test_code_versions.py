@@ -188,14 +188,110 @@ USES = {
 }
 
 
+HARMLESS_FOR_USERS = [
+    "a docstring",
+    "a comment",
+    "a private function's name",
+    "a private constant's name",
+    "a local variable's name",
+    "a log message",
+    "one more log message",
+    "annotations of a function",
+]
+HARMFUL_FOR_USERS: dict[str, tuple[str, str]] = {
+    "what a registry's method is given": (
+        "class Registry(dict):\n    def register(self, made):\n        self[made.__class__] = made\n        return made\n\n\n"
+        "R = Registry()\n\n\n@R.register\ndef first():\n    return 1\n",
+        "class Registry(dict):\n    def register(self, made):\n        self[made.__class__] = made\n        return made\n\n\n"
+        "R = Registry()\n\n\n@R.register\ndef first():\n    return 2\n",
+    ),
+    "a subclass that is found by its base": (
+        "class Kind(Base):\n    pass\n\n\nclass Other(Kind):\n    weight = 1\n",
+        "class Kind(Base):\n    pass\n\n\nclass Other(Kind):\n    weight = 2\n",
+    ),
+    "an implementation for one type": (
+        "from functools import singledispatch\n\n\n@singledispatch\ndef f(x):\n    pass\n\n\n@f.register\ndef _(x: int):\n    return 1\n",
+        "from functools import singledispatch\n\n\n@singledispatch\ndef f(x):\n    pass\n\n\n@f.register\ndef _(x: int):\n    return 2\n",
+    ),
+    "the order of statements": ("A = []\nA.append(1)\nA.append(2)\n", "A = []\nA.append(2)\nA.append(1)\n"),
+    "how often a statement stands there": ("A = []\nA.append(1)\n", "A = []\nA.append(1)\nA.append(1)\n"),
+    "the order of imports of all names": (
+        "from measured.tools import *\nfrom measured.lazy import *\n",
+        "from measured.lazy import *\nfrom measured.tools import *\n",
+    ),
+    "a docstring that is read": ('class D:\n    """One."""\n\n\nTEXT = D.__doc__\n', 'class D:\n    """Two."""\n\n\nTEXT = D.__doc__\n'),
+    "names that are read": (
+        "def f(a, b):\n    x = a\n    y = b\n    return '{x} {y}'.format(**locals())\n",
+        "def f(a, b):\n    y = a\n    x = b\n    return '{x} {y}'.format(**locals())\n",
+    ),
+}
+AT_IMPORT = {
+    "a function that registers itself",
+    "one more function that registers itself",
+    "what replaces a function",
+    "what replaces a function in a module that is only imported",
+    "what a module does when it is imported",
+}
+"""What no module of this project does, as a test holds."""
+
+
+@pytest.fixture
+def of_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package counts as one of this project's."""
+    monkeypatch.setattr(module_sources, "FIRST_PARTY", (*FIRST_PARTY, "measured"))
+
+
 @pytest.mark.parametrize("what", HARMLESS)
+@pytest.mark.usefixtures("of_project")
 def test_tidying_and_moving_changes_nothing(what: str, version_of: Callable[..., str]) -> None:
     assert version_of(*HARMLESS[what]) == version_of()
 
 
-@pytest.mark.parametrize("what", HARMFUL)
+@pytest.mark.parametrize("what", HARMLESS_FOR_USERS)
+def test_tidying_a_file_of_a_user_changes_nothing(what: str, version_of: Callable[..., str]) -> None:
+    assert version_of(*HARMLESS[what]) == version_of()
+
+
+@pytest.mark.parametrize("what", sorted(HARMFUL.keys() - AT_IMPORT))
+@pytest.mark.usefixtures("of_project")
 def test_what_can_change_a_result_changes_the_version(what: str, version_of: Callable[..., str]) -> None:
     assert version_of(*HARMFUL[what]) != version_of()
+
+
+@pytest.mark.parametrize("what", HARMFUL)
+def test_what_can_change_a_result_changes_the_version_of_a_users_code(what: str, version_of: Callable[..., str]) -> None:
+    assert version_of(*HARMFUL[what]) != version_of()
+
+
+@pytest.mark.parametrize("what", HARMFUL_FOR_USERS)
+def test_all_that_a_users_module_does_counts(what: str, version_of: Callable[..., str]) -> None:
+    """Whether the metric depends on it is not to be told: `late` is only imported."""
+    before, after = HARMFUL_FOR_USERS[what]
+    start = "from measured.base import Base\n"
+    assert version_of(("late.py", "SETTING = 1", start + after)) != version_of(("late.py", "SETTING = 1", start + before))
+
+
+def test_what_a_factory_is_given_counts(version_of: Callable[..., str]) -> None:
+    def made(argument: int) -> Sequence[Edit]:
+        factory = "def make(value):\n    class Metric:\n        def run(self):\n            return value\n\n    return Metric\n"
+        return (M, FILES[M], f"{factory}\n\nMetric = make({argument})\n"), ("late.py", "SETTING = 1", "")
+
+    assert version_of(*made(1)) != version_of(*made(2))
+
+
+def test_a_module_that_is_imported_by_its_name_counts(version_of: Callable[..., str], tmp_path: Path) -> None:
+    by_name = ("late.py", "SETTING = 1", "import importlib\n\nVALUE = importlib.import_module('apart_by_name').VALUE\n")
+    versions = set()
+    for value in (1, 2):
+        (tmp_path / "apart_by_name.py").write_text(f"VALUE = {value}\n")
+        sys.modules.pop("apart_by_name", None)
+        versions.add(version_of(by_name))
+    assert len(versions) == 2
+
+
+def test_an_import_that_goes_too_far_up_is_none(version_of: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text("try:\n    from .lib2 import clean\nexcept ImportError:\n    clean = str\n")
+    assert version_of(("late.py", "SETTING = 1", "from apart import clean")) != version_of()
 
 
 @pytest.mark.parametrize("what", USES)

@@ -100,7 +100,7 @@ def test_a_package_that_is_installed_now_is_another_version(monkeypatch: pytest.
 
 
 def test_another_script_is_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "a_script_to_start.py"
+    script = tmp_path / ("a_script_to_start" + ".py")  # in one, this text would be looked up as a module before it is there
     script.write_text("print(1)\n")
     monkeypatch.syspath_prepend(tmp_path)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.stages.scores import metric_versions
 from eval_dagster.tasks.loading import load_task
 from eval_dagster.versions import code_version
 
@@ -201,3 +202,43 @@ def test_what_cannot_be_imported_is_named_with_its_place(tmp_path: Path, files: 
     with pytest.raises(TaskDefinitionError, match=message) as raised:
         load_task("quizzes/mine.py:Mine", {}, tmp_path)
     assert "user_files_" not in str(raised.value)
+
+
+FACTORY = """
+def make(base, metrics, instruction):
+    class Made(base):
+        METRICS = metrics
+
+        def _get_instruction_text(self, item):
+            return instruction
+
+    return Made
+
+
+def within(base, limit):
+    class Within(base):
+        NAME = "within"
+
+        def calculate(self, response):
+            return float(len(response.completion_text) <= limit)
+
+    return Within
+"""
+
+
+@pytest.mark.parametrize("where", ["in the file", "beside it"])
+@pytest.mark.parametrize(("old", "new", "moved"), [("5", "50", "metric"), ("Answer. ", "REPLY NOW. ", "task")])
+def test_what_a_factory_is_given_counts(where: str, old: str, new: str, moved: str, tmp_path: Path) -> None:
+    imports = FACTORY if where == "in the file" else "from factory import make, within"
+    text = task_file(f"from eval_dagster.metrics.base import CompletionMetric\n{imports}", "") + (
+        '\n\nMade = make(Mine, [within(CompletionMetric, 5)], "Answer. ")\n'
+    )
+    versions = []
+    for name, source in (("a", text), ("b", text.replace(old, new))):
+        folder = write(tmp_path / name, {"factory.py": FACTORY, "task.py": source})
+        task = load_task("task.py:Made", {}, folder)
+        assert task(num_fewshot=0)._get_instruction_text({}) == ("REPLY NOW. " if source != text and moved == "task" else "Answer. ")
+        versions.append((code_version(task), metric_versions(task)))
+    assert versions[0][0] != versions[1][0]
+    if moved == "metric":
+        assert versions[0][1] != versions[1][1]
