@@ -55,7 +55,7 @@ def load_file(file: Path, *others: Path) -> ModuleType:
         if not any(isinstance(finder, _NeighbourFinder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _NeighbourFinder())
         is_neighbour.cache_clear()
-        before = {each: module for each, module in sys.modules.items() if each.startswith(f"{package}.")}
+        before = {each: module for each, module in sys.modules.copy().items() if each.startswith(f"{package}.")}
         _forget(before)
         sys.modules[package] = ModuleType(package)
         sys.modules[package].__path__ = list(folders)
@@ -67,10 +67,10 @@ def load_file(file: Path, *others: Path) -> ModuleType:
         try:
             spec.loader.exec_module(module)  # type: ignore[union-attr]
         except BaseException:
-            _forget([each for each in sys.modules if each.startswith(f"{package}.")])
+            _forget([each for each in sys.modules.copy() if each.startswith(f"{package}.")])
             sys.modules.update(before)
             raise
-        made = {_top(each) for each in sys.modules if each.startswith(f"{package}.")}
+        made = {_top(each) for each in sys.modules.copy() if each.startswith(f"{package}.")}
         sys.modules.update({each: old for each, old in before.items() if _top(each) not in made and _is_current(old)})
     return module
 
@@ -94,7 +94,7 @@ def shown_name(module: str) -> str:
 
 def shown_text(text: str) -> str:
     """A message of Python's without the made-up names of packages."""
-    names = [name for name in sys.modules if is_user_module(name) and "." not in name]
+    names = [name for name in sys.modules.copy() if is_user_module(name) and "." not in name]
     for name in names:
         text = text.replace(f"{name}.", "")
     return text

@@ -17,6 +17,7 @@ from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
 from eval_dagster.versions import code_version, stable_hash
 
 _LOG = logging.getLogger(__name__)
+_DRAWN_BY = (history_png, history_markdown)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +110,7 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     """The picture from its file, or drawn and kept there: drawing takes longer than to find out that a night brought nothing new."""
-    key = stable_hash(
-        [code_version(history_png, history_markdown), title, metric, [[str(value) for value in asdict(point).values()] for point in points]]
-    )
+    key = stable_hash([code_version(*_DRAWN_BY), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
     with suppress(OSError, ValueError):
         known, _, markdown = path.read_text("utf-8").partition("\n")
         if known == key:

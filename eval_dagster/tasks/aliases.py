@@ -128,7 +128,7 @@ def aliases() -> Iterator[None]:
             yield
             return
         stood_in_for = [name for name in _TOP_LEVEL if not _is_installed(name)]
-        hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in stood_in_for}
+        hidden = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] in stood_in_for}
         finder = _AliasFinder(stood_in_for)
         _forget(stood_in_for)
         sys.meta_path.insert(0, finder)
@@ -208,5 +208,5 @@ def _is_installed(name: str) -> bool:
 
 
 def _forget(top_level: Sequence[str]) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in top_level]:
+    for name in [name for name in sys.modules.copy() if name.partition(".")[0] in top_level]:
         del sys.modules[name]

@@ -164,7 +164,7 @@ def test_a_long_silence_of_the_model_is_no_silence_of_the_log(project: Project, 
     assert LogReporter(print)._every_s == 0.2
     summary = run_evaluation(project, ["capitals"], ["plain"])
     assert not summary.failures
-    lines = [text for _, text in logged(summary) if text.startswith("model_outputs plain: 0/")]
+    lines = [text for _, text in logged(summary) if text.startswith("score capitals plain: 0/")]
     assert 3 <= len(lines) <= 8, lines
 
 

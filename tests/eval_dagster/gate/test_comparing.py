@@ -138,10 +138,10 @@ def test_changed_prompts_are_the_cause(run: Callable[..., Project]) -> None:
     assert compared(run(question="Tell me"))["exact_match"].causes == ("prompt",)
 
 
-def test_changed_rows_are_the_cause_and_those_that_are_new_are_listed(run: Callable[..., Project]) -> None:
+def test_rows_that_are_new_are_another_choice_of_samples_and_are_listed(run: Callable[..., Project]) -> None:
     run(rows=5)
     (exact, *_) = compared(run(rows=6)).values()
-    assert exact.causes == ("data",)
+    assert exact.causes == ("samples",)
     assert exact.comparison.n_common == 10
     assert exact.comparison.n_only_a == 2
     assert exact.comparison.difference == 0
