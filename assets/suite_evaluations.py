@@ -1,7 +1,8 @@
 """The evaluations of a suite: which runs belong to each, whether all have ended, and whether the results were judged.
 
 An evaluation is a tick of the suite's schedule, which starts a run for each model, or one run of the suite's job that somebody launched or
-re-executed. A re-executed run bears the tags of the first one; it is an evaluation of its own, and no part of an earlier tick.
+re-executed. Three kinds of runs bear the tags of a tick and are no part of it: a run that was executed again, a run that was launched after
+the tick was judged, and a run that was launched before the time of the tick, which a trial of the schedule in the UI allows.
 """
 
 import time
@@ -29,9 +30,9 @@ class SuiteEvaluation:
     """One evaluation of a suite."""
 
     since: str
-    """Its name: the time of the tick, or of the launch, in ISO 8601."""
+    """Its name: the time of the tick, or of the launch of its first run, in ISO 8601."""
     began: datetime
-    """When it began. A tick may be tried in the UI under a time to come; it began when its first run was made."""
+    """When it began; never later than the creation of its first run."""
     planned: int
     """How many runs it asks for."""
     is_whole: bool
@@ -60,31 +61,52 @@ class SuiteEvaluation:
 
     @property
     def covers_earlier_ones(self) -> bool:
-        """Whether nothing is left to judge of the evaluations before it."""
+        """Whether its gate, once there is one, judges earlier evaluations with it."""
         return self.is_whole and self.is_over and (self.gate is not None or not self.is_judged_by_command)
+
+    def covers(self, earlier: "SuiteEvaluation") -> bool:
+        """Whether its gate judges an evaluation that began earlier, too: it does where that one is over when the gate is started."""
+        if not (self.covers_earlier_ones and earlier.began < self.began and earlier.is_over):
+            return False
+        return self.gate is None or earlier._ended_at < self.gate.create_timestamp.timestamp()
+
+    @property
+    def _ended_at(self) -> float:
+        return max(record.end_time or 0.0 for record in self.records)
 
     @property
     def _is_settled(self) -> bool:
-        return time.time() - max(record.end_time or 0.0 for record in self.records) > _PATIENCE_S
+        return time.time() - self._ended_at > _PATIENCE_S
 
 
 def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list[SuiteEvaluation]:
     """The evaluations that a gate is still to judge, or that are at work, the oldest first.
 
-    What a later evaluation of the whole suite covers is judged with that one.
+    An evaluation that a later one covers is left out.
     """
+    filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)))
 
     def covered_before(found: Sequence[SuiteEvaluation]) -> datetime | None:
-        return next((evaluation.began for evaluation in found if evaluation.covers_earlier_ones), None)
+        latest = next((evaluation for evaluation in found if evaluation.covers_earlier_ones), None)
+        return min(latest.began, _oldest_open(instance, filters, latest)) if latest else None
 
-    found = _read(instance, project, suite, covered_before)
-    return [evaluation for evaluation in reversed(found) if evaluation.gate is None and not evaluation.is_judged_by_command]
+    open_ones: list[SuiteEvaluation] = []
+    covering: list[SuiteEvaluation] = []
+    for evaluation in _read(instance, filters, suite, covered_before):
+        awaits = evaluation.gate is None and not evaluation.is_judged_by_command
+        if awaits and any(later.covers(evaluation) for later in covering):
+            continue
+        if awaits:
+            open_ones.append(evaluation)
+        if evaluation.covers_earlier_ones:
+            covering.append(evaluation)
+    return open_ones[::-1]
 
 
 def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> SuiteEvaluation | None:
     """The evaluation of a name; None where no run of it is left."""
     time = _parsed(since)
-    found = _read(instance, project, suite, lambda _: time)
+    found = _read(instance, dg.RunsFilter(tags=dict(suite_tags(project.home, suite))), suite, lambda _: time)
     return next((evaluation for evaluation in found if evaluation.since == since), None)
 
 
@@ -93,9 +115,8 @@ def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: 
 
     Runs of the tick itself are no reason: the daemon may have been killed in the middle of asking for them, and asks again.
     """
-    statuses = [status for status in dg.DagsterRunStatus if status not in _ENDED]
-    filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)), statuses=statuses)
-    unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _name(record) != since]
+    filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)), statuses=_UNFINISHED)
+    unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
     if unfinished:
         runs = ", ".join(f"{run.job_name} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
         return f"{len(unfinished)} runs of the suite {suite} have not ended: {runs}"
@@ -103,26 +124,45 @@ def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: 
     return f"the results of {waiting[-1].since} are about to be judged" if waiting else None
 
 
-_ENDED = {dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED}
+_UNFINISHED = [
+    status
+    for status in dg.DagsterRunStatus
+    if status not in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+]
+
+
+def _oldest_open(instance: dg.DagsterInstance, filters: dg.RunsFilter, covering: SuiteEvaluation) -> datetime:
+    """When the oldest run was made whose evaluation may not be over, or was not when the gate of the covering one was started."""
+    now = datetime.now(UTC)
+    changed_since = now - timedelta(seconds=_PATIENCE_S) - _CLOCKS_DIFFER
+    if covering.gate is not None:
+        changed_since = min(changed_since, covering.gate.create_timestamp - _CLOCKS_DIFFER)
+    records = [
+        *instance.get_run_records(dg.RunsFilter(tags=filters.tags, statuses=_UNFINISHED)),
+        *instance.get_run_records(dg.RunsFilter(tags=filters.tags, updated_after=changed_since)),
+    ]
+    return min((record.create_timestamp for record in records), default=now)
 
 
 def _read(
-    instance: dg.DagsterInstance, project: Project, suite: str, back_to: Callable[[Sequence[SuiteEvaluation]], datetime | None]
+    instance: dg.DagsterInstance, filters: dg.RunsFilter, suite: str, back_to: Callable[[Sequence[SuiteEvaluation]], datetime | None]
 ) -> list[SuiteEvaluation]:
-    """Evaluations, the latest first, back to the one that began at the time that `back_to` gives; all of them where it gives none.
+    """Evaluations, the latest first: at least those with a run since the time that `back_to` gives; all of them where it gives none.
 
-    No run is older than the evaluation that it belongs to, so that all evaluations since a time are known once the runs since then are.
+    To which evaluation a run belongs is known once all runs since the tick that it names are read, with the tick's gate.
     """
     records: list[dg.RunRecord] = []
     found: list[SuiteEvaluation] = []
-    for page in _pages(instance, dg.RunsFilter(tags=dict(suite_tags(project.home, suite)))):
+    for page in _pages(instance, filters):
         records += page
         found = _grouped(records, suite)
         earliest = back_to(found)
-        if earliest is not None and page[-1].create_timestamp < earliest - _CLOCKS_DIFFER:
-            break
-    earliest = back_to(found)
-    return [evaluation for evaluation in found if earliest is None or evaluation.began >= earliest]
+        if earliest is not None:
+            recent = [record for record in records if record.create_timestamp >= earliest - _CLOCKS_DIFFER]
+            ticks = [time for record in recent if (time := _parsed(_tick(record) or "")) is not None]
+            if page[-1].create_timestamp < min([earliest, *ticks]) - _CLOCKS_DIFFER:
+                break
+    return found
 
 
 def _pages(instance: dg.DagsterInstance, filters: dg.RunsFilter) -> Iterator[Sequence[dg.RunRecord]]:
@@ -137,11 +177,19 @@ def _grouped(records: Sequence[dg.RunRecord], suite: str) -> list[SuiteEvaluatio
     """The evaluations that runs of a suite make up, the latest first."""
     by_name: dict[str, list[dg.RunRecord]] = defaultdict(list)
     gates: dict[str, dg.RunRecord] = {}
+    names: dict[tuple[str, bool], str] = {}
     for record in reversed(records):
-        if record.dagster_run.job_name == suite_job_name(suite):
-            by_name[_name(record)].append(record)
-        elif record.dagster_run.job_name == gate_job_name(suite) and SINCE_TAG in record.dagster_run.tags:
-            gates[record.dagster_run.tags[SINCE_TAG]] = record
+        run = record.dagster_run
+        if run.job_name == gate_job_name(suite) and SINCE_TAG in run.tags:
+            gates[run.tags[SINCE_TAG]] = record
+        elif run.job_name == suite_job_name(suite):
+            name = own = record.create_timestamp.astimezone(UTC).isoformat()
+            if _is_named(run):
+                tick = _tick(record)
+                together = run.tags[SINCE_TAG], tick is None
+                name = names.get(together, tick or own)
+                name = names[together] = own if name in gates else name
+            by_name[name].append(record)
     found = [_evaluation(name, of_one, gates.get(name)) for name, of_one in by_name.items()]
     return sorted(found, key=lambda evaluation: evaluation.began, reverse=True)
 
@@ -156,20 +204,21 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
         began=min(_parsed(name) or created, created),
         planned=int(planned) if planned is not None else 1,
         is_whole=planned is not None or is_whole(first),
-        is_judged_by_command=JUDGED_BY_TAG in tags,
+        is_judged_by_command=JUDGED_BY_TAG in tags and tags[SINCE_TAG] == name,
         records=records,
         gate=gate,
     )
 
 
-def _name(record: dg.RunRecord) -> str:
-    """The evaluation that a run belongs to."""
+def _tick(record: dg.RunRecord) -> str | None:
+    """The time that a run names as that of its tick or command; None where it names none, or one that was still to come."""
     run = record.dagster_run
-    return run.tags[SINCE_TAG] if _is_named(run) else record.create_timestamp.astimezone(UTC).isoformat()
+    named = _parsed(run.tags[SINCE_TAG]) if _is_named(run) else None
+    return run.tags[SINCE_TAG] if named is not None and named <= record.create_timestamp + _CLOCKS_DIFFER else None
 
 
 def _is_named(run: dg.DagsterRun) -> bool:
-    """Whether the run's own tags tell to which evaluation it belongs."""
+    """Whether the run's own tags name an evaluation."""
     return run.parent_run_id is None and _parsed(run.tags.get(SINCE_TAG, "")) is not None
 
 

@@ -16,6 +16,7 @@ from assets import suite_evaluations
 from assets.definitions import build_definitions
 from assets.jobs import chosen
 from assets.skipped_nights import note_skipped
+from assets.suite_evaluations import find_evaluation
 from assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
@@ -242,11 +243,55 @@ def test_the_newest_tick_is_the_one_of_the_latest_time(nights: Nights) -> None:
     assert nights.judge() == [SECOND.isoformat()]
 
 
-def test_a_tick_under_a_time_to_come_hides_no_later_one(nights: Nights) -> None:
-    nights.night(datetime(2100, 1, 1, tzinfo=UTC))
-    assert nights.judge() == ["2100-01-01T00:00:00+00:00"]
+def test_a_trial_of_a_tick_to_come_is_judged_by_what_it_made_and_hides_no_later_tick(nights: Nights) -> None:
+    """Its gate has to look at results since the trial: no result is as young as the time of the tick."""
+    runs = nights.night(datetime(2100, 1, 1, tzinfo=UTC))
+    [since] = nights.judge()
+    evaluation = find_evaluation(nights.instance, nights.project, "nightly", since)
+    assert evaluation is not None
+    assert [record.dagster_run.run_id for record in evaluation.records] == [run.run_id for run in runs]
+    assert evaluation.began <= datetime.now(UTC)
+    assert evaluation.is_whole
     nights.end(nights.launch())
     assert len(nights.judge()) == 1
+
+
+def test_a_tick_that_was_judged_and_is_launched_again_is_judged_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Test schedule` in the UI starts runs with the tags of the tick. The runs of each trial are one evaluation."""
+    monkeypatch.setattr(suite_evaluations, "_PAGE", 3)
+    nights.night(FIRST)
+    assert nights.judge() == [FIRST.isoformat()]
+    nights.night(SECOND)
+    assert nights.judge() == [SECOND.isoformat()]
+    judged = {FIRST.isoformat(), SECOND.isoformat()}
+    for _ in range(2):
+        runs = nights.night(FIRST)
+        [since] = nights.judge()
+        assert since not in judged
+        judged.add(since)
+        evaluation = find_evaluation(nights.instance, nights.project, "nightly", since)
+        assert evaluation is not None
+        assert [record.dagster_run.run_id for record in evaluation.records] == [run.run_id for run in runs]
+        assert evaluation.began > SECOND, "results of before are no part of it"
+    assert nights.judge() == []
+
+
+@pytest.mark.parametrize("page", [2, 200])
+def test_a_tick_that_ends_after_a_later_evaluation_was_judged_is_judged_too(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(suite_evaluations, "_PAGE", page)
+    runs = [nights.start(request) for request in nights.tick(FIRST)]
+    nights.end(runs[0])
+    now = datetime.now(UTC).isoformat()
+    tags = {**suite_tags(nights.project.home, "nightly"), SINCE_TAG: now, JUDGED_BY_TAG: "command"}
+    nights.end(nights.start(dg.RunRequest(tags=tags)))
+    nights.end(nights.start(dg.RunRequest(tags=tags), "gate_nightly"))
+    assert nights.sense() == f"nightly of {FIRST.isoformat()}: 1 of 2 runs have ended"
+    nights.end(runs[1])
+    monkeypatch.setattr(suite_evaluations, "_PATIENCE_S", -1.0)
+    assert nights.judge() == [FIRST.isoformat()]
+    assert nights.judge() == []
 
 
 def test_a_suite_may_have_hundreds_of_models(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
