@@ -151,7 +151,7 @@ def probe(isolation: Isolation) -> None:
     Raises:
         EvalDagsterError: It does not work here, or has gaps; the message says which.
     """
-    # Where this file or Python lies in a folder of that name, the way there is all that is seen of it.
+    # Where Python lies in a folder of that name, the way there is all that is seen of it.
     expected = {Path(path).parts[2] for path in _visible_paths()[0] if Path(path).is_relative_to(_WORKDIR)}
     request = {"code": _PROBE.format(expected=sorted(expected)), "name": "__main__", "memory_bytes": 2**30, "disk_bytes": 2**20, **_LIMITS}
     result = _run(isolation, request, 10.0, 2**16)
@@ -162,13 +162,14 @@ def probe(isolation: Isolation) -> None:
 def _run(isolation: Isolation, request: dict[str, Any], timeout_s: float, output_bytes: int) -> SandboxResult:
     paths, links = _visible_paths()
     request |= {"paths": paths, "hidden": _package_folders(), "links": links, "devices": _DEVICES}
-    request |= {"cpu_s": ceil(timeout_s) + 1, "namespaces": isolation == "namespaces"}
+    # As text: its file may lie in a folder that looks empty in there.
+    request |= {"cpu_s": ceil(timeout_s) + 1, "namespaces": isolation == "namespaces", "launcher": _LAUNCHER.read_text()}
     walls = _bubblewrap(request) if isolation == "bubblewrap" else []
     status_read, status_write = os.pipe()
     request["status"] = status_write
     try:
         process = subprocess.Popen(
-            [*_FIRST_TO_GO, *walls, _PYTHON, "-I", "-S", "-B", str(_LAUNCHER)],
+            [*_FIRST_TO_GO, *walls, _PYTHON, "-I", "-S", "-B", "-c", request["launcher"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -217,7 +218,7 @@ def _visible_paths() -> tuple[list[str], dict[str, str]]:
     links = {path: str(Path(path).readlink()) for path in _SYSTEM if Path(path).is_symlink()}
     prefixes = [os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)]
     paths: list[str] = []
-    for path in (*_SYSTEM, *prefixes, _PYTHON, str(_LAUNCHER)):
+    for path in (*_SYSTEM, *prefixes, _PYTHON):
         if path not in links and Path(path).exists() and not any(Path(path).is_relative_to(shown) for shown in paths):
             paths.append(path)
     return paths, links

@@ -1,4 +1,4 @@
-"""The inner side of the sandbox: a script that `eval_dagster.sandbox` starts, and nothing imports. Standard library alone.
+"""The inner side of the sandbox: a script that `eval_dagster.sandbox` starts as a text, and nothing imports. Standard library alone.
 
 Three processes, each with less power than the one before:
 
@@ -173,7 +173,7 @@ def become_program(request: dict[str, Any], code: int, secret: int, done: int) -
         resource.setrlimit(what, (most, most))
     for descriptor in (code, secret, done):
         os.set_inheritable(descriptor, True)
-    arguments = [sys.executable, "-s", "-S", "-P", "-B", os.path.abspath(__file__), request["name"], *map(str, (code, secret, done))]  # noqa: PTH100
+    arguments = [sys.executable, "-s", "-S", "-P", "-B", "-c", request["launcher"], request["name"], *map(str, (code, secret, done))]
     environment = {"PATH": "/usr/bin:/bin", "HOME": WORKDIR, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
     os.execve(sys.executable, arguments, environment)  # noqa: S606
 

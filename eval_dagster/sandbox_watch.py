@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class SandboxWatch:
     """Reads what a sandbox writes, and kills it when it takes too long, writes too much or holds too much memory.
 
     The time of a program is its own: what it computes and what it sleeps. Time in which it is ready and other programs have the
-    processors does not count, so that a busy machine fails no program.
+    processors does not count, so that a busy machine fails no program. Where the kernel does not say how long that is, it counts.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", status: int, timeout_s: float, output_bytes: int, memory_bytes: int) -> None:
@@ -94,16 +94,21 @@ class SandboxWatch:
             processes = processes_of_program(self.process.pid)
             if self._own_time(processes, time.monotonic() - self.started) >= self.timeout_s:
                 self._stop("timeout")
-            elif sum(map(_memory, processes)) > self.memory_bytes:
+            elif sum(map(_memory, processes or ())) > self.memory_bytes:
                 self._stop("memory")
         self.next_look = time.monotonic() + _LOOK_S
 
-    def _own_time(self, processes: Iterable[int], wall_s: float) -> float:
-        """Seconds that a program took for itself: computed by all its threads, or passed while none of them was kept waiting."""
-        for process in processes:
+    def _own_time(self, processes: Collection[int] | None, wall_s: float) -> float:
+        """Seconds that a program took for itself: computed by all its threads, or passed while none of them was kept waiting.
+
+        All that passed, where the kernel does not show the program or what it waited; nothing before the program has a process.
+        """
+        for process in processes or ():
             self.times |= _times(process)
-        computed, waited = (math.fsum(column) for column in zip((0.0, 0.0), *self.times.values(), strict=True))
-        return max(computed, wall_s - waited if self.times else 0.0)
+        if not self.times:
+            return wall_s if processes is None or processes else 0.0
+        computed, waited = (math.fsum(column) for column in zip(*self.times.values(), strict=True))
+        return max(computed, wall_s - waited)
 
     def _give_up(self) -> None:
         if self.ended_by != "exit":
@@ -142,14 +147,16 @@ class SandboxWatch:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
 
-def processes_of_program(launcher: int) -> list[int]:
-    """What a launcher's init process has started, by process id; nothing where the kernel does not show its processes."""
+def processes_of_program(launcher: int) -> list[int] | None:
+    """What a launcher's init process has started, by process id; none where the kernel does not show that process."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
             # The name before the last parenthesis may hold anything; state and parent follow.
             children.setdefault(int(path.read_text(errors="replace").rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
-    found = [process for init in children.get(launcher, []) for process in children.get(init, [])]
+    if launcher not in children:
+        return None
+    found = [process for init in children[launcher] for process in children.get(init, [])]
     for process in found:
         found += children.get(process, [])
     return found

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import textwrap
 import threading
 import time
@@ -243,6 +244,18 @@ def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(isola
     monkeypatch.setattr(sandbox_watch, "_PATIENCE", 2)
     with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
         run(isolation, "while True: pass", timeout_s=1)
+
+
+@pytest.mark.parametrize(("hidden", "shown"), [("_times", {}), ("processes_of_program", None)])
+def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
+    isolation: Isolation, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
+) -> None:
+    """No `schedstat`, as in gVisor, or no processes of other users, as under `hidepid`."""
+    monkeypatch.setattr(sandbox_watch, hidden, lambda process: shown)
+    assert run(isolation, "import time; time.sleep(0.3)", timeout_s=5).completed
+    result = run(isolation, "import time; time.sleep(600)", timeout_s=1)
+    assert (result.completed, result.ended_by) == (False, "timeout")
+    assert 1 <= result.duration_s < 10
 
 
 @pytest.mark.parametrize("pause", ["", "time.sleep(0.01); "])
@@ -619,6 +632,21 @@ def test_without_bubblewrap_the_kernel_is_asked(monkeypatch: pytest.MonkeyPatch,
         assert run_python("pass").completed
     finally:
         available_isolation.cache_clear()
+
+
+def test_the_launcher_may_lie_where_installed_packages_do(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `pip install` into the system's own Python: the launcher is in a folder that looks empty to the program."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as prefix:  # the sandbox has its own /tmp
+        Path(prefix).chmod(0o755)
+        packages = Path(prefix, f"lib/python3.{sys.version_info.minor}/site-packages")
+        packages.mkdir(parents=True)
+        monkeypatch.setattr(sandbox, "_LAUNCHER", Path(shutil.copy(sandbox._LAUNCHER, packages)))
+        monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, prefix))
+        for cached in (sandbox._visible_paths, sandbox._package_folders):
+            monkeypatch.setattr(sandbox, cached.__name__, cached.__wrapped__)
+        probe(isolation)
+        result = run(isolation, f"import os; print(os.listdir({prefix!r} + '/lib'), os.listdir({str(packages)!r}))")
+    assert (result.completed, result.stdout) == (True, f"['python3.{sys.version_info.minor}'] []\n"), result.stderr
 
 
 def test_a_wall_with_a_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
