@@ -1,5 +1,6 @@
 """Finding task classes: by a name of the registry, or in a file."""
 
+import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -148,7 +149,7 @@ def _import_file(file: Path, folder: Path) -> ModuleType:
         reason = (
             _missing_module(error, file, folder) or f"{type(error).__name__}: {shown_text(str(error))}{_place_in_neighbour(error, file)}"
         )
-        raise TaskDefinitionError(f"{where} cannot be imported: {reason}") from error
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_unused_neighbour(error, file, folder)}") from error
 
 
 def _line_of(error: BaseException, file: Path) -> str:
@@ -168,8 +169,11 @@ def _place_in_neighbour(error: BaseException, file: Path) -> str:
 
 
 def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
-    """What was looked for, and where, if an error says that a module is not there; empty if it is another error."""
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+    """What was looked for, and where, if an error says that a module is not there; empty if it is another error.
+
+    What has the name of a standard module is looked for there alone.
+    """
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.partition(".")[0] in sys.stdlib_module_names:
         return ""
     name = shown_text(error.name)
     if name.partition(".")[0] in neighbours(file) and name == error.name:
@@ -180,6 +184,20 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
         f"there is no module {name!r}: looked for {path}.py and {path}/ in {places}, and for an installed package"
         f"{did_you_mean(name, neighbours(file))}{_place_in_neighbour(error, file)}"
     )
+
+
+def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:
+    """What to do where something was looked for in a standard module, and a file of the user has the name of that."""
+    if isinstance(error, ImportError):
+        name = error.name or ""
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    else:
+        return ""
+    top = name.partition(".")[0]
+    paths = [place / end for place in (file.parent, folder) for end in (f"{top}.py", f"{top}/__init__.py")]
+    unused = next((path for path in paths if path.is_file()), None) if top in sys.stdlib_module_names else None
+    return f"; {unused} is not used: it has the name of a standard module; rename it" if unused else ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Task files that import the modules beside them."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -142,6 +143,28 @@ def test_a_neighbour_is_read_anew_with_each_load(tmp_path: Path) -> None:
     write(tmp_path, {"mymetric.py": METRIC.format(word="SIR")})
     task = load_task("mine.py:Mine", {}, tmp_path)
     assert sys.modules[task.METRICS[0].__module__].WORD == "SIR"
+
+
+@pytest.mark.parametrize(
+    ("imports", "beside", "seen"),
+    [
+        ("from statistics import my_mean", "quizzes/statistics.py", r"ImportError: cannot import name 'my_mean' from 'statistics' \(.*\)"),
+        ("import types; types.Mine", "quizzes/types.py", r"AttributeError: module 'types' has no attribute 'Mine'"),
+        ("import code.loud", "quizzes/code/__init__.py", r"ModuleNotFoundError: No module named 'code\.loud'; 'code' is not a package"),
+        ("from calendar import holidays", "calendar.py", r"ImportError: cannot import name 'holidays' from 'calendar' \(.*\)"),
+        ("import inner", "quizzes/queue.py", r"ImportError: cannot import name 'mine' .*inner\.py, line 1\)"),
+    ],
+)
+def test_a_neighbour_with_the_name_of_a_standard_module_is_said_to_be_unused(tmp_path: Path, imports: str, beside: str, seen: str) -> None:
+    inner = {"quizzes/inner.py": "from queue import mine\n"}
+    write(tmp_path, {**inner, beside: "my_mean = Mine = mine = holidays = 1\n", "quizzes/mine.py": task_file(imports)})
+    unused = re.escape(str(tmp_path / beside))
+    with pytest.raises(TaskDefinitionError, match=f"{seen}; {unused} is not used: it has the name of a standard module; rename it$"):
+        load_task("quizzes/mine.py:Mine", {}, tmp_path)
+    (tmp_path / beside).unlink()
+    with pytest.raises(TaskDefinitionError) as raised:
+        load_task("quizzes/mine.py:Mine", {}, tmp_path)
+    assert "is not used" not in str(raised.value)
 
 
 def test_a_load_that_fails_changes_nothing_of_what_is_loaded(tmp_path: Path) -> None:
