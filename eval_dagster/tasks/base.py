@@ -4,7 +4,8 @@
 The hooks bear the names of Aleph Alpha's eval-framework, so that a benchmark written for it reads the same here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from inspect import Parameter, signature
 from random import Random
@@ -101,7 +102,8 @@ class BaseTask(Generic[SubjectType]):
         self.dataset: Mapping[str, Sequence[Row]] = {}
         """Rows by split. While prompts are made: the few-shot split of the subject, without the row asked about and its duplicates."""
         self.rnd = Random(0)  # noqa: S311
-        """Seeded anew for each row by the eval's seed and the row; while examples are chosen and written, by their set."""
+        """Seeded anew for each row by the eval's seed and the row; while examples are chosen and written, by their set; while rows are
+        compared, always the same."""
         self.examples_rnd = Random(0)  # noqa: S311
         """What `rnd` is while examples are chosen and written, so that rows with the same examples share the beginning of their prompts."""
         self.draw_examples: Callable[[Row], list[Row]] | None = None
@@ -135,10 +137,23 @@ class BaseTask(Generic[SubjectType]):
 
     def fewshot_examples(self, item: Row) -> list[Row]:
         """What `_sample_fewshot_examples` gives, without what would tell the answer: the row itself, or one that asks the same."""
-        asked = _folded(self._get_instruction_text(item))
+        asked = self._folded_question(item)
         self.examples_used[:] = self._sample_fewshot_examples(item)
-        self.examples_used[:] = [each for each in self.examples_used if each != item and _folded(self._get_instruction_text(each)) != asked]
+        self.examples_used[:] = [each for each in self.examples_used if each != item and self._folded_question(each) != asked]
         return list(self.examples_used)
+
+    def _folded_question(self, item: Row) -> str:
+        with self.comparing():
+            return " ".join(self._get_instruction_text(item).casefold().split())
+
+    @contextmanager
+    def comparing(self) -> Iterator[None]:
+        """Within the block `rnd` starts anew, the same for every row; after it, it goes on where it was before."""
+        own, self.rnd = self.rnd, Random(0)  # noqa: S311
+        try:
+            yield
+        finally:
+            self.rnd = own
 
     def is_example(self, item: Row) -> bool:
         """Whether a row can stand before a question as an example."""
@@ -266,10 +281,6 @@ class BaseTask(Generic[SubjectType]):
                 unconditioned_query=self._get_unconditioned_query(item),
             )
         ]
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def join_cue(cue: str, answer: str) -> str:

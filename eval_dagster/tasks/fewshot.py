@@ -77,6 +77,10 @@ class FewshotPool:
         self._groups: dict[str, list[int]] | None = None
         self._shared: dict[tuple[str, int, FewshotStrategy], list[Sample]] = {}
 
+    def __len__(self) -> int:
+        """How many samples it holds."""
+        return len(self._samples)
+
     def draw(self, sample: Sample, *, count: int, seed: int, strategy: FewshotStrategy = "random", sets: FewshotSets = 1) -> list[Sample]:
         """Draw examples for a sample: never itself, nor one that asks the same, nor two that do.
 

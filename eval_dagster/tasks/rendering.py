@@ -1,6 +1,6 @@
 """Samples become requests: pure functions of the task, the sample and the settings."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -51,7 +51,8 @@ class RenderedPrompt:
     fewshot_ids: tuple[str, ...] = ()
     """Sample ids of the examples, in the order of the prompt; of examples that are no rows of the dataset the hash of their content."""
     fewshot_set: int | None = None
-    """The number of the set that they are from; none without examples, or where each sample has a set of its own."""
+    """The number of the set that they are from; none without examples, where each sample has a set of its own, or where a task draws
+    them itself from rows among which the sample is."""
     context: tuple[MetricContext, ...] = ()
     """What the task hands on to the metrics."""
 
@@ -64,19 +65,15 @@ class RenderedPrompt:
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
     """A pool that knows by the task's hooks what a sample asks, of which class it is, and whether it is an example."""
 
-    def question(sample: Sample) -> str:
-        with _row_errors(sample):
-            return task._get_instruction_text(TaskRow(sample))
+    def compared(hook: Callable[[Row], Any]) -> Callable[[Sample], Any]:
+        def ask(sample: Sample) -> Any:
+            with _row_errors(sample), task.comparing():
+                return hook(TaskRow(sample))
 
-    def group(sample: Sample) -> str:
-        with _row_errors(sample):
-            return task._get_fewshot_class(TaskRow(sample))
+        return ask
 
-    def admits(sample: Sample) -> bool:
-        with _row_errors(sample):
-            return task.is_example(TaskRow(sample))
-
-    return FewshotPool(samples, question=question, group=group, admits=admits)
+    hooks = {"question": task._get_instruction_text, "group": task._get_fewshot_class, "admits": task.is_example}
+    return FewshotPool(samples, **{name: compared(hook) for name, hook in hooks.items()})
 
 
 def render_sample(
@@ -110,7 +107,7 @@ def render_sample(
         DataError: The row lacks a field or holds a null where a hook reads one, a hook failed on it, or the gold answer is not among
             the choices.
     """
-    _prepare(task, sample, pool, _Draw(num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY, sets))
+    number = _prepare(task, sample, pool, _Draw(num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY, sets))
     with _row_errors(sample, task.examples_used):
         row = TaskRow(sample)
         made = task._create_samples(row, sample.row_index, sample.subject)
@@ -121,7 +118,7 @@ def render_sample(
         seed=seed,
         generation=generation,
         num_samples=num_samples or task.NUM_SAMPLES,
-        fewshot_set=fewshot_set(sample.sample_id, sets) if num_fewshot else None,
+        fewshot_set=number,
     )
     return [asked.rendered(each, index) for index, each in enumerate(made)]
 
@@ -136,8 +133,12 @@ class _Draw:
     sets: FewshotSets
 
 
-def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw) -> None:
-    """Let the task draw examples for one sample by what depends on the seed, its set of examples and this sample alone."""
+def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw) -> int | None:
+    """Let the task draw examples for one sample by what depends on the seed, its set of examples and this sample alone.
+
+    Returns:
+        The number of the set; none without examples, or where they need not be those of the set.
+    """
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
@@ -153,7 +154,11 @@ def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw
     task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
     task.examples_rnd = Random(draw_seed(sample, how.seed, how.sets))  # noqa: S311
     if pool is not None and task.FEWSHOT_SPLIT and type(task)._sample_fewshot_examples is not BaseTask._sample_fewshot_examples:
-        task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in pool.without(sample)]}
+        others = pool.without(sample)
+        task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in others]}
+        if len(others) < len(pool):  # by the same numbers the task draws others from a shorter list
+            return None
+    return fewshot_set(sample.sample_id, how.sets) if how.count else None
 
 
 @dataclass(frozen=True, kw_only=True)

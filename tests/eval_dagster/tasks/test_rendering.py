@@ -9,8 +9,8 @@ from eval_dagster.errors import DataError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter
-from eval_dagster.records import GenerationSettings, Message, ResponseType, Role, Row, TaskSample
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster.records import GenerationSettings, Message, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 
@@ -326,6 +326,69 @@ def test_a_task_that_draws_itself_never_draws_what_is_asked_and_draws_the_same_a
     task = Drawing()
     first = [render(task, index, rows=rows, fewshot=3).request for index in range(5)]
     assert first == [render(task, index, rows=rows, fewshot=3).request for index in reversed(range(5))][::-1]
+
+
+class Shuffling(Geography):
+    """Asks with choices in an order of chance, calls each of three classes by chance, and refuses no example but draws a number."""
+
+    SAMPLE_SPLIT = "asked"
+
+    def _get_instruction_text(self, item: Row) -> str:
+        letters = list("ABCDEFGH")
+        self.rnd.shuffle(letters)
+        return f"{super()._get_instruction_text(item)} {''.join(letters)}"
+
+    def _get_fewshot_class(self, item: Row) -> str:
+        return str(self.rnd.randrange(3))
+
+    def is_example(self, item: Row) -> bool:
+        return self.rnd.random() < 2
+
+
+@pytest.mark.parametrize("strategy", ["random", "balanced"])
+@pytest.mark.parametrize("task_class", [Shuffling, type("Drawing", (Shuffling, Drawing), {})])
+def test_prompts_by_chance_depend_on_no_order_and_share_their_examples(task_class: type[Geography], strategy: FewshotStrategy) -> None:
+    words = ["river", "hill", "lake", "wood", "bay", "moor", "fen", "dale"]
+    rows = {split: [{"country": f"{split} {word}", "capital": "Rome"} for word in words] for split in ("asked", "test")}
+    samples = build_samples(rows, "world")
+    asked = [sample for sample in samples if sample.split == "asked"]
+
+    def rendered(order: list[Sample]) -> dict[str, RenderedPrompt]:
+        task = task_class()
+        pool = fewshot_pool(task, [sample for sample in samples if sample.split == "test"])
+        return {
+            sample.sample_id: render_sample(
+                task,
+                sample,
+                pool,
+                formatter=ConcatFormatter(),
+                num_fewshot=3,
+                seed=0,
+                generation=GenerationConfig(),
+                strategy=strategy,
+            )[0]
+            for sample in order
+        }
+
+    prompts = rendered(asked)
+    assert prompts == rendered(asked[::-1])
+    assert prompts == {**rendered(asked[:1]), **rendered(asked[1:])}
+    assert len({prompt.messages[:-2] for prompt in prompts.values()}) == 1, "the examples, with their letters"
+    assert len({prompt.messages[-2].content.rpartition(" ")[2] for prompt in prompts.values()}) == len(asked)
+    assert {prompt.fewshot_set for prompt in prompts.values()} == {1}
+
+
+def test_rows_that_ask_the_same_are_known_although_they_ask_by_chance() -> None:
+    rows = [{"id": f"{index} one two three four five six", "country": "Spain", "capital": "Rome"} for index in range(4)]
+    with pytest.raises(DataError, match="has 0 distinct few-shot examples"):
+        render(Shuffling(), 0, rows=rows, fewshot=1)
+
+
+def test_a_task_that_draws_from_rows_among_which_is_the_one_asked_shares_no_set() -> None:
+    prompts = [render(Drawing(), index, fewshot=1) for index in range(len(ROWS))]
+    assert {prompt.fewshot_set for prompt in prompts} == {None}
+    assert len({prompt.fewshot_ids for prompt in prompts}) > 1
+    assert {render(Geography(), index, fewshot=1).fewshot_set for index in range(len(ROWS))} == {1}
 
 
 def test_examples_of_a_tasks_own_stand_in_the_prompt_unless_they_tell_the_answer() -> None:
