@@ -34,7 +34,7 @@ class RunEnd:
     has_errors: bool
     """Whether some sample of these has an error."""
     has_confident_errors: bool
-    """Whether the query of that name has a row."""
+    """Whether the query of that name has a row of these."""
 
     @property
     def is_failed(self) -> bool:
@@ -49,7 +49,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     with connect(project.lake) as catalog:
         rows = catalog.execute(f"select eval, model, n from leaderboard where {asked}", names).fetchall()  # noqa: S608 - names are bound
         has_errors = _has_row(catalog, f"from errors where {asked}", names)
-        has_confident_errors = _has_row(catalog, "from confident_errors", {})
+        has_confident_errors = _has_row(catalog, f"from confident_errors where {asked}", names)
     empty = [(name, model) for name, model, count in rows if not count]
     return RunEnd(
         summary=summary,

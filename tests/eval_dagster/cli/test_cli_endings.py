@@ -23,6 +23,7 @@ CONFIG = """
       words: {{task: "words.py:Words"}}
       sums: {{task: arithmetic, num_fewshot: 1, limit: 1}}
       wrong: {{task: "words.py:Wrong"}}
+      both: {{task: "words.py:Both"}}
 """
 TASKS = """
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
@@ -54,6 +55,12 @@ TASKS = """
 
         def _get_ground_truth(self, item):
             return item["nothing"]
+
+    class Both(Words):
+        NAME = "Both"
+
+        def _load_dataset(self, subject):
+            return {"test": [{"text": "short", "gold": " a"}, {"text": "short", "gold": " b"}]}
 """
 RAISING = """
     def answer(request):
@@ -126,6 +133,13 @@ def test_a_run_without_a_result_does_not_advise_to_run(cli: Run) -> None:
     both = cli("run", "--eval", "wrong", "--eval", "sums", "--model", "sevens")
     assert both.returncode == 1
     assert commands(both) == ["tasks wrong", "sql attempts", "show sums --model sevens", "ui"], "no question without a row"
+
+
+def test_the_surest_mistakes_are_those_of_the_evals_and_models_of_the_run(cli: Run) -> None:
+    """One of two opposite answers is wrong; another run, of which none is, does not point to it."""
+    assert "sql confident_errors" in commands(cli("run", "--eval", "both", "--model", "tiny"))
+    assert "sql confident_errors" not in commands(cli("run", "--eval", "sums", "--model", "sevens"))
+    assert "sql confident_errors" in commands(cli("run", "--eval", "both", "--model", "tiny")), "also where all is current"
 
 
 def test_an_interrupt_speaks_of_answers_only_where_a_model_was_asked(
