@@ -19,7 +19,7 @@ demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --durations 15 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY)
 	$(BIN)/python -m pytest -m long

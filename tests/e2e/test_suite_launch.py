@@ -116,6 +116,7 @@ def test_a_suite_launched_by_a_click_is_evaluated_whole_and_judged(ui: RunningUi
     _picture(page, tmp_path, "partition")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_launches_and_one_that_fails_are_judged_once_each(ui: RunningUi, checkout: Path, page: Page) -> None:
     """A model breaks: the other goes on, the gate says what could not be evaluated, and the failed run can be executed again."""

@@ -89,6 +89,7 @@ class _Replay:
         return Finding(row=row, step=step, drift=drift, held=held, since_red=since)
 
 
+@pytest.mark.long
 def test_the_simulated_verdicts_are_those_of_the_gate() -> None:
     """Of suites in which evals fall by jumps, fall slowly, recover and get better."""
     suites, nights = 4, 16
