@@ -63,7 +63,11 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
 
 
 def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
-    """Note which runs of a home say that they work and hold no lock: a process can be killed before it takes one, or behind it."""
+    """Note which runs of a home say that they work and hold no lock: a process can be killed before it takes one, or behind it.
+
+    A run that Dagster's own pages start has the tag of its home only once a step works. One that is killed before that is not ended here,
+    since it may be of another project on the instance; end it in the UI.
+    """
     folder = _folder(home)
     statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     working = {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=statuses, tags=home_tags(home)))}

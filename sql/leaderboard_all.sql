@@ -7,7 +7,7 @@ with headlines as (
             eval in (select name from _configured where kind = 'eval')
             and model in (select name from _configured where kind = 'model')
         ) as is_configured,
-        -- What results of an earlier version do not know is told by the versions of the files.
+        -- Results of an earlier version have the versions of their files alone.
         coalesce(samples_version, dataset_version, '') as samples,
         coalesce(questions_version, prompt_version, '') as questions
     from metrics
@@ -22,7 +22,10 @@ comparable_sets as (
         metric_version,
         samples,
         questions,
-        any_value(dataset_version) as dataset_version,
+        any_value(samples_version) as samples_version,
+        any_value(questions_version) as questions_version,
+        list(distinct coalesce(dataset_version, '')) as dataset_versions,
+        list(distinct coalesce(prompt_version, '')) as prompt_versions,
         count(*) as models,
         max(n + n_errors) as asked,
         max(materialized_at) as newest
@@ -38,24 +41,44 @@ reference as (
     qualify row_number() over (partition by eval order by models desc, asked desc, newest desc, metric, questions) = 1
 ),
 
-compared as (
+versions as (
     select
         headlines.*,
-        nullif(
-            concat_ws(
-                ', ',
-                if(not headlines.is_configured, 'not in evals.yaml', null),
-                if(headlines.metric != reference.metric or headlines.aggregation != reference.aggregation, 'metric', null),
-                if(headlines.metric = reference.metric and headlines.metric_version is distinct from reference.metric_version, 'metric version', null),
-                if(headlines.samples != reference.samples, 'samples', null),
-                if(headlines.samples != reference.samples and headlines.dataset_version != reference.dataset_version, 'dataset version', null),
-                if(headlines.samples = reference.samples and headlines.questions != reference.questions, 'prompts', null)
-            ),
-            ''
-        ) as differs
+        reference.metric as ranked_metric,
+        reference.aggregation as ranked_aggregation,
+        reference.metric_version as ranked_metric_version,
+        reference.samples_version as ranked_samples_version,
+        reference.questions_version as ranked_questions_version,
+        list_contains(reference.dataset_versions, coalesce(headlines.dataset_version, '')) as is_dataset_equal,
+        list_contains(reference.prompt_versions, coalesce(headlines.prompt_version, '')) as is_prompt_version_equal,
+        coalesce(headlines.samples_version = ranked_samples_version, is_dataset_equal) as is_samples_equal,
+        coalesce(headlines.questions_version = ranked_questions_version, is_prompt_version_equal) as is_questions_equal
     from headlines
     left join reference
         on headlines.eval = reference.eval
+),
+
+compared as (
+    select
+        *,
+        nullif(
+            concat_ws(
+                ', ',
+                if(not is_configured, 'not in evals.yaml', null),
+                if(metric != ranked_metric or aggregation != ranked_aggregation, 'metric', null),
+                if(metric = ranked_metric and metric_version is distinct from ranked_metric_version, 'metric version', null),
+                if(samples_version != ranked_samples_version, 'samples', null),
+                if(not is_samples_equal and not is_dataset_equal, 'dataset version', null),
+                case
+                    when not is_samples_equal or is_questions_equal then null
+                    -- The version also counts the template and settings of generation, which do not keep results from being ranked.
+                    when questions_version is null or ranked_questions_version is null then 'prompt version'
+                    else 'prompts'
+                end
+            ),
+            ''
+        ) as differs
+    from versions
 )
 
 select
