@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.failures import run_messages
+from eval_dagster.gate.points import LAST_PASSED
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
 from eval_dagster.notices import Kind, NoticeOutcome, notify
@@ -29,7 +30,9 @@ def tell(
     """
     notices: list[tuple[Kind, tuple[str, str]]] = []
     if result.red:
-        notices.append(("regression", regression_notice(result, report)))
+        notices.append(
+            ("regression", regression_notice(result, report, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
+        )
     if failures := [message for run in runs for message in run_messages(instance, run)]:
         notices.append(("failure", failure_notice(result.suite, failures, report)))
     outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]

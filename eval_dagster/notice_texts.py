@@ -11,19 +11,21 @@ _MOST_LISTED = 10
 _MOST_CHARACTERS = 300
 
 
-def regression_notice(result: GateResult, report: Path | None) -> tuple[str, str]:
+def regression_notice(result: GateResult, report: Path | None, *, can_be_accepted: bool) -> tuple[str, str]:
     """Title and body for a suite in which results got worse: which, by how much, how sure that is, what differs, what to do next.
 
     Args:
         result: With at least one row that is red.
         report: The page that shows more.
+        can_be_accepted: Whether an acceptance changes the suite's baseline.
     """
     worse = result.red
     names = ", ".join(dict.fromkeys(row.eval for row in worse))
     lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
     left_out = result.with_verdict(Verdict.NOT_COMPARABLE)
     others = f"Not comparable: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in left_out])}" if left_out else ""
-    next_step = f'Next: {_next_command(worse)}\nTo take it as it is: eval-dagster accept {result.suite} --why "..."' if worse else ""
+    acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
+    next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
     parts = ["\n".join([*lines, *_more(worse)]), others, _page(report), next_step]
     what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))

@@ -147,7 +147,7 @@ class Retained:
         self._mark(partition[-1:], Reason.CURRENT)
 
     def _compared_with(self) -> Iterator[Path]:
-        """The results that those of today are compared with: each one's previous state, and the baselines of suites."""
+        """What today's results are compared with: each one's previous state, the baselines of suites, and the judgements that say so."""
         config = self._project.config
         for eval_name, model in product(config.evals, config.models):
             try:
@@ -159,13 +159,16 @@ class Retained:
         for name, suite in config.suites.items():
             baseline = Baseline.parse(suite.baseline, list(config.models))
             standings = read_standings(self._lake, name, list(product(suite.evals, suite.models)), now=self._now)
+            yield from standings.files
             for (eval_name, model), standing in standings.by_result.items():
                 with suppress(LakeError):  # there is none, which the gate says
                     found = baseline.find(self._lake, eval_name, model, standing)
                     yield from [found.metrics.path] if found else []
                 with suppress(LakeError):
                     points = history(self._lake, eval_name, model)
-                    known = (point_at(points, time) for time in (standing.baseline_at, standing.judged_at, *standing.anchors.values()))
+                    red = (row.materialized_at for row in standing.red.values())
+                    times = (standing.baseline_at, standing.judged_at, *standing.anchors.values(), *red)
+                    known = (point_at(points, time) for time in times)
                     yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:

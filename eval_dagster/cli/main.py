@@ -115,7 +115,7 @@ def accept(
     models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who accepts; user@host when absent.")] = None,
 ) -> None:
-    """Accept the last judged states of a suite as the baseline of later ones: all that did not pass, or those named."""
+    """Accept the last judged states of a suite as the baseline of later ones: all that are red, or those named."""
     from eval_dagster.cli.accepting import accept_states  # as with `compare`: what the gate asks for takes a second to import
 
     accept_states(suite, evals=evals or [], models=models or [], why=why, by=by)

@@ -16,6 +16,7 @@ from eval_dagster.cli.console import WarningHandler, out
 from eval_dagster.cli.querying import print_leaderboard
 from eval_dagster.cli.run_summary import print_end, read_end
 from eval_dagster.errors import UsageError
+from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.progress import use_reporter
 from eval_dagster.progress_bars import RichReporter
 from eval_dagster.project import Project
@@ -28,6 +29,8 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.check(chosen_evals, chosen_models)
+    if suite is not None:
+        require_sensible_gate(project, suite)
     # Dagster takes a second to import, as do the statistics; a wrong configuration and the other commands need not wait for them.
     from assets.running import run_evaluation
     from eval_dagster.cli import gating

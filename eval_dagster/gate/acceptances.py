@@ -5,6 +5,7 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.gate.points import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
@@ -32,13 +33,13 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
     Args:
         lake: That keeps the judgements.
         suite: Whose gate it is.
-        evals: Which results; all that did not pass where neither these nor `models` are given.
+        evals: Which results; all that are red where neither these nor `models` are given.
         models: Which results.
         by: Who accepts.
         why: The reason that people will read.
 
     Raises:
-        UsageError: There is no reason, or nothing to accept.
+        UsageError: There is no reason, nothing to accept, or a state without any value.
         LakeError: The last judgement is damaged.
     """
     if not why.strip() or not by.strip():
@@ -63,6 +64,7 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
     ]
     if not accepted:
         raise UsageError(f"there is nothing to accept in {suite}: {_why_nothing(result, evals, models)}")
+    _require_values(lake, accepted)
     name = new_name("accept", now)
     info = FileInfo(fingerprint=name, version=name, run_id="accept", materialized_at=now.isoformat(timespec="microseconds"))
     write_parquet(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
@@ -75,10 +77,22 @@ def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str
     found: dict[tuple[str, str], Regression] = {}
     for row in sorted(result.regressions, key=lambda row: not row.is_red):
         is_named = (not evals or row.eval in evals) and (not models or row.model in models)
-        is_meant = bool(evals or models) or not row.is_passed
+        is_meant = bool(evals or models) or row.is_red
         if is_named and is_meant and (row.eval, row.model, row.materialized_at) not in done:
             found.setdefault((row.eval, row.model), row)
     return list(found.values())
+
+
+def _require_values(lake: Lake, accepted: Sequence[Acceptance]) -> None:
+    """Raise `UsageError` where a state has no value: nothing could be compared with it."""
+    for each in accepted:
+        state = point_at(history(lake, each.eval, each.model), each.materialized_at)
+        if state is not None and not n_values(state):
+            raise UsageError(
+                f"{each.eval} on {each.model} of {each.materialized_at:%Y-%m-%d %H:%M} UTC has no value, since all its samples are errors; "
+                "expected a state that later results can be compared with; see the errors (eval-dagster sql errors) and evaluate it again, "
+                "or name other results by --eval and --model"
+            )
 
 
 def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> str:
@@ -90,4 +104,4 @@ def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str]
         if not any(row.materialized_at for row in named):
             return f"{named[0].eval}|{named[0].model} has no result yet ({judged})"
         return f"what is named is accepted already ({judged}); a later result must be judged first"
-    return f"every result passed, or is accepted ({judged}); name one by --eval and --model to make it the anchor of its drift"
+    return f"nothing is red, or it is accepted already ({judged}); name one by --eval and --model to make it the anchor of its drift"

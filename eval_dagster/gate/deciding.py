@@ -19,9 +19,15 @@ class Finding:
     drift: Case | None = None
     """The result against the anchor."""
     held: Regression | None = None
-    """What the state that was judged before regressed in."""
+    """What is red: the row of the state that regressed first."""
+    before: Regression | None = None
+    """The row of the state that was judged before, where that has the same scores."""
     since_red: Comparison | None = None
-    """The result against that state, where the two differ."""
+    """The result against the state that regressed first, where there is something to test."""
+    is_as_red: bool = False
+    """Whether it has the same scores as the state that regressed first."""
+    is_as_baseline: bool = False
+    """Whether it has the same scores as the baseline."""
     is_tested: bool = True
     """Whether the result differs from the baseline and from the state that was judged before; else there is nothing to test."""
     is_start: bool = False
@@ -57,6 +63,13 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
     return [replace(row, is_passed=(row.eval, row.model) in passed) for row in rows]
 
 
+def has_test(finding: Finding) -> bool:
+    """Whether a p-value of it is judged, which takes a share of the false alarms that are allowed."""
+    return _can_be_tested(finding) and any(
+        case is not None and case.comparison.p_value is not None for case in (finding.step, finding.drift)
+    )
+
+
 def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
     """Evals and models that later results are compared with: something of them was judged, nothing is red or of few samples alone."""
     judged, stopped = set(), set()
@@ -73,8 +86,7 @@ def _can_be_tested(finding: Finding) -> bool:
 
 
 def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> Regression:
-    row, held = finding.row, finding.held
-    before = held if held is not None and not finding.is_tested else None  # the same scores keep the p-values that they were judged by
+    row, before = finding.row, finding.before  # the same scores keep the p-values that they were judged by
     row = replace(
         row,
         p_adjusted=step.p_adjusted if step else before.p_adjusted if before else row.p_value if finding.step else None,
@@ -111,19 +123,27 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
 def _is_released(finding: Finding, level: float) -> bool:
     """Whether what was red is better: than the red state, significantly; or by its estimate as good as a state that was good.
 
-    A good state is the anchor, and the baseline unless drift led to it. The baseline alone can be one that chance made look better than it
-    is, and a result that was never worse would stay red for months.
+    A good state is the anchor, and the baseline unless drift led to it; the very scores of the baseline passed already. The baseline alone
+    can be one that chance made look better than it is, and a result that was never worse would stay red for months. A state of few samples
+    ends only what was seen on few.
     """
     is_drift = finding.held is not None and finding.held.against == "anchor"
-    good = [case for case in (finding.drift, None if is_drift else finding.step) if case is not None]
-    if not good:
+    step = None if is_drift and finding.drift is not None else finding.step
+    good = [case for case in (finding.drift, step) if case is not None]
+    if finding.row.is_partial and finding.held is not None and not finding.held.is_partial:
         return False
-    since = finding.since_red
-    if since is not None and since.p_value is not None and since.difference is not None:
-        is_better = (since.difference > 0) == good[0].higher_is_better and since.difference != 0
-        if is_better and since.p_value <= level:
-            return True
+    if finding.is_as_baseline or _is_better_than_red(finding, level):
+        return True
     return any(case.comparison.difference is not None and not _is_worse(case) for case in good)
+
+
+def _is_better_than_red(finding: Finding, level: float) -> bool:
+    since = finding.since_red
+    if finding.held is None or since is None or since.p_value is None or not since.difference:
+        return False
+    case = finding.step or finding.drift
+    higher_is_better = finding.held.higher_is_better if case is None else case.higher_is_better
+    return since.p_value <= level and higher_is_better is (since.difference > 0)
 
 
 def _is_worse(case: Case | None) -> bool:
@@ -145,7 +165,7 @@ def _still_worse(finding: Finding) -> str:
     when = f"regressed in the state of {held.materialized_at:%Y-%m-%d %H:%M}"
     if finding.row.reason:
         return f"{when}; the last evaluation shows nothing better: {finding.row.reason}"
-    since = "unchanged since" if not finding.is_tested else "not significantly better since"
+    since = "unchanged since" if finding.is_as_red else "not significantly better since"
     return " and ".join([when, since]) + (f" ({held.reason})" if held.reason and held.against == "anchor" else "")
 
 

@@ -11,7 +11,7 @@ from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.change_points import LookKey, find_looks
-from eval_dagster.gate.deciding import Finding, decide
+from eval_dagster.gate.deciding import Finding, decide, has_test
 from eval_dagster.gate.levels import level_of
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.points import Point
@@ -54,13 +54,12 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         partition = Partition(project, suite, settings.gate, level, *key, standings.by_result.get(key, Standing()))
         findings += _guarded(partition, baseline, attempts)
         looks += _looks(partition, known, warnings)
-    is_tested = any(each.is_tested and each.step is not None for each in findings)
     return GateResult(
         suite=suite,
         judged_at=judged_at,
         run_id=run_id,
         alpha=settings.gate.alpha,
-        level=level if is_tested else 0.0,
+        level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
         regressions=decide(findings, level=level),
         changes=[change for each in findings for change in each.changes],
@@ -72,7 +71,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
 def _standings(project: Project, suite: str, baseline: Baseline, keys: Sequence[tuple[str, str]], now: datetime) -> Standings:
     """What the past of the suite says; nothing where its baseline is one that does not follow from its verdicts."""
     if not baseline.last_passed:
-        return Standings(by_result={}, tested_at=None)
+        return Standings(by_result={}, tested_at=None, files=frozenset())
     return read_standings(project.lake, suite, keys, now=now)
 
 

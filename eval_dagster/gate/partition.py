@@ -44,32 +44,31 @@ class Partition:
     def compare(self, current: Point, baseline: Point) -> Iterator[Finding]:
         """A finding for each metric that the suite is judged by."""
         found = {each.metric: each for each in compare_points(current, baseline, self._metrics, alpha=self.level)}
-        is_tested = self._is_tested(current, baseline)
-        judged = self._judged_metrics(current)
-        for metric in judged:
+        for metric in self._judged_metrics(current):
             finding = self._compared(found[metric]) if metric in found else self._start(metric, current, baseline)
-            rate = error_rate(current, baseline, metric)
-            held = self.standing.red.get(metric) or (next(iter(self.standing.red.values()), None) if self._has_lost_red(judged) else None)
-            finding = replace(finding, row=self._with_errors(finding.row, rate), held=held, is_tested=is_tested)
-            yield replace(finding, since_red=self._since_red(metric, current)) if held is not None and is_tested else finding
+            yield self._with_past(finding, metric, current, baseline)
 
     def first(self, current: Point) -> Iterator[Finding]:
-        """The findings where there is nothing to compare with: that the result is one to compare with, unless too much of it is errors."""
+        """The findings where there is nothing to compare with: that the result is one to compare with, unless too much of it is errors.
+
+        What was red stays red here, too.
+        """
+        starts: list[Finding] = []
         for metric in self._judged_metrics(current):
-            rate = error_rate(current, None, metric)
-            row = self._with_errors(replace(self.incomparable(NO_EARLIER_RESULT, current), metric=metric), rate)
-            yield Finding(row=row if row.verdict is Verdict.ERRORS else replace(row, metric=None), is_start=True)
-            if row.verdict is not Verdict.ERRORS:
-                return
+            start = Finding(row=replace(self.incomparable(NO_EARLIER_RESULT, current), metric=metric), is_start=True)
+            finding = self._with_past(start, metric, current, None)
+            if finding.row.verdict is Verdict.ERRORS:
+                yield finding
+            elif finding.held is not None:
+                yield replace(finding, row=replace(finding.row, reason="no result that passed is known"))
+            else:
+                starts.append(replace(finding, row=replace(finding.row, metric=None)))
+        yield from starts[:1]
 
     def unjudged(self, problem: str, current: Point | None) -> list[Finding]:
         """The findings where the last evaluation failed: what was red stays red."""
-        if not self.standing.red:
-            return [Finding(row=self.incomparable(problem, current))]
-        return [
-            Finding(row=replace(self.incomparable(problem, current), metric=metric), held=held)
-            for metric, held in self.standing.red.items()
-        ]
+        row = self.incomparable(problem, current)
+        return [Finding(row=_compared_as(row, held), held=held) for held in self.standing.red.values()] or [Finding(row=row)]
 
     def incomparable(self, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
         """A row that says why there is no comparison."""
@@ -91,21 +90,33 @@ class Partition:
     def _judged_metrics(self, current: Point) -> list[str]:
         return [metric for metric, row in overall(current).items() if self.gate.metrics == "all" or row["is_headline"]]
 
-    def _has_lost_red(self, judged: Sequence[str]) -> bool:
-        """Whether no metric that regressed is judged any more, as where it was renamed."""
-        return not set(self.standing.red) & set(judged)
+    def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None) -> Finding:
+        """The finding with its errors, with what is red, and with whether there is anything new to test."""
+        held, before = self._held(metric, current), point_at(self.points, self.standing.judged_at)
+        same_as_before = before is not None and before.scores_version == current.scores_version
+        same_as_baseline = baseline is not None and baseline.scores_version == current.scores_version
+        is_tested = self.standing.judged_at is None or not (same_as_before or same_as_baseline)
+        red = point_at(self.points, held.materialized_at) if held is not None else None
+        return replace(
+            finding,
+            row=self._with_errors(finding.row, error_rate(current, baseline, metric)),
+            held=held,
+            before=self.standing.judged.get(metric) if same_as_before and not same_as_baseline else None,
+            since_red=self._compared_with_red(metric, current, red) if red is not None and is_tested else None,
+            is_as_red=red is not None and red.scores_version == current.scores_version,
+            is_as_baseline=same_as_baseline,
+            is_tested=is_tested,
+        )
 
-    def _is_tested(self, current: Point, baseline: Point) -> bool:
-        """Whether the result has other scores than the baseline and than the state that was judged before."""
-        if self.standing.judged_at is None:
-            return True
-        before = point_at(self.points, self.standing.judged_at)
-        return current.scores_version not in (baseline.scores_version, before.scores_version if before else None)
+    def _held(self, metric: str, current: Point) -> Regression | None:
+        """What is red and concerns a metric: its own row, or any where no metric that is red is judged now, as one that was renamed."""
+        red = self.standing.red
+        is_lost = not set(red) & set(self._judged_metrics(current))
+        return red.get(metric) or (next(iter(red.values()), None) if is_lost else None)
 
-    def _since_red(self, metric: str, current: Point) -> Comparison | None:
-        red = point_at(self.points, self.standing.judged_at)
+    def _compared_with_red(self, metric: str, current: Point, red: Point) -> Comparison | None:
         try:
-            return None if red is None else compare_metric(current, red, metric, self._metrics, alpha=self.level)
+            return compare_metric(current, red, metric, self._metrics, alpha=self.level)
         except LakeError:  # its scores are gone: the estimates alone tell whether the result is better
             return None
 
@@ -173,8 +184,9 @@ class Partition:
         return row, replace(case, comparison=found)
 
     def _is_disjoint(self, known: Comparison) -> bool:
-        """Whether result and baseline have values, but of other samples alone."""
-        return self.standing.baseline_at is not None and not known.n_common and bool(known.n_only_a and known.n_only_b)
+        """Whether the result has values and the baseline has none of the same samples: of others alone, or none at all."""
+        is_comparable_later = self.standing.baseline_at is not None or not known.n_only_b
+        return is_comparable_later and not known.n_common and bool(known.n_only_a)
 
     def _changes(self, each: MetricComparison) -> Iterator[ChangedSample]:
         for change in changed_samples(each.a, each.b, each.metric):
@@ -192,3 +204,9 @@ class Partition:
                 answer=change.answer_a,
                 baseline_answer=change.answer_b,
             )
+
+
+def _compared_as(row: Regression, held: Regression) -> Regression:
+    """A row that says with what the state that is red was compared."""
+    names = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better")
+    return replace(row, **{name: getattr(held, name) for name in names})

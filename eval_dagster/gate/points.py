@@ -220,12 +220,12 @@ def previous_point(points: Sequence[Point]) -> Point | None:
     last = points[-1]
     others = [point for point in reversed(points) if point.versions != last.versions]
     others = others or [point for point in reversed(points) if metric_versions(point) != metric_versions(last)]
-    enough = _samples(last) / 2
-    return next((point for point in others if _samples(point) >= enough), others[0] if others else None)
+    enough = n_values(last) / 2
+    return next((point for point in others if n_values(point) >= enough), others[0] if others else None)
 
 
-def _samples(point: Point) -> int:
-    """How many samples have a value; none where the rows are damaged."""
+def n_values(point: Point) -> int:
+    """How many samples of a point have a value; none where its rows are damaged."""
     try:
         return max((row["n"] for row in point.metric_rows), default=0)
     except LakeError:

@@ -69,7 +69,7 @@ class Regression:
     is_passed: bool | None = None
     """Whether later results are compared with this state; null in a judgement of an earlier version."""
     cause: str | None = None
-    """What differs from the baseline: `data`, `prompt`, `model`, `engine`, `metric`, with commas between them; empty where nothing does."""
+    """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `metric`, with commas between; empty if nothing."""
     reason: str | None = None
     """What the figures do not say: why it is not comparable, what it drifted from, why it is still worse."""
     materialized_at: datetime | None = None

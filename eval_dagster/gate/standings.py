@@ -1,12 +1,13 @@
 """Where the results of a suite stand: the state that each is compared with, the anchor of its drift, and what it is still red for.
 
 All of it follows from the suite's judgements and acceptances, the newest first. A judgement of a failed evaluation, of too many errors or
-of a trial on few samples says nothing about the state before it, so it is passed over, and nothing is forgotten.
+of few samples ends nothing that was red before it on more of them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.acceptances import read_acceptances
@@ -15,6 +16,8 @@ from eval_dagster.gate.records import Acceptance, Regression
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.lake.files import FileInfo, Lake, time_of
 from eval_dagster.paired_suites import Verdict
+
+_GREEN = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
 
 Key = tuple[str, str]
 """Eval and model."""
@@ -25,16 +28,18 @@ class Standing:
     """What the past of a suite says about an eval and a model. Times are those at which states were materialized."""
 
     baseline_at: datetime | None = None
-    """The newest state that passed or was accepted; null where none did."""
+    """The newest state that passed or was accepted; where none did, the one that later states were compared with; null without any."""
     anchors: Mapping[str, datetime] = field(default_factory=dict)
     """What the drift of each metric is judged against; where a metric is not there it is the baseline."""
     judged_at: datetime | None = None
-    """The newest state that passed or regressed."""
+    """The newest state that was compared with its baseline, or accepted."""
+    judged: Mapping[str, Regression] = field(default_factory=dict)
+    """The rows of that state by metric, where it did not pass."""
     red: Mapping[str, Regression] = field(default_factory=dict)
-    """What the newest judged state regressed in, by metric; nothing where it passed or was accepted."""
+    """What is red, by metric: the row of the state that regressed first since the last one that passed; nothing where it passed."""
 
     is_known: bool = False
-    """Whether the suite has judged the two, if only as errors or failures."""
+    """Whether a result of the two was red, so that an earlier one that was never judged is no baseline."""
 
     def anchor_at(self, metric: str) -> datetime | None:
         """The state that the drift of a metric is judged against."""
@@ -48,22 +53,29 @@ class Standings:
     by_result: Mapping[Key, Standing]
     tested_at: datetime | None
     """When a judgement last tested a new result; null where that is longer ago than matters."""
+    files: frozenset[Path]
+    """The judgements that all this follows from."""
 
 
 def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: datetime) -> Standings:
     """Read where the results of a suite stand. Damaged files are left out, as they are in the catalog."""
     searches = {key: _Search(accepted) for key, accepted in _newest_acceptances(lake, suite, keys).items()}
-    tested_at: datetime | None = None
-    for judged_at, info, rows in _judgements(lake, suite):
+    tested_at, tested_in = None, set[Path]()
+    for path, info, rows in _judgements(lake, suite):
+        judged_at = time_of(path)
         if tested_at is None and _is_tested(info, rows):
-            tested_at = judged_at
+            tested_at, tested_in = judged_at, {path}
         for key, search in searches.items():
             if not search.is_done:
-                search.look(judged_at, [row for row in rows if (row.eval, row.model) == key])
+                search.look(path, [row for row in rows if (row.eval, row.model) == key])
         is_timed = tested_at is not None or judged_at < now - timedelta(days=LONGEST)
         if is_timed and all(search.is_done for search in searches.values()):
             break
-    return Standings(by_result={key: search.standing() for key, search in searches.items()}, tested_at=tested_at)
+    return Standings(
+        by_result={key: search.standing() for key, search in searches.items()},
+        tested_at=tested_at,
+        files=frozenset(tested_in.union(*(search.files() for search in searches.values()))),
+    )
 
 
 class _Search:
@@ -72,46 +84,89 @@ class _Search:
     def __init__(self, acceptance: Acceptance | None) -> None:
         self.is_done = False
         self._acceptance = acceptance
-        self._red: dict[str, Regression] = {}
+        self._red: dict[str, tuple[Path, Regression]] = {}
+        self._open: set[str] | None = None
+        self._ended_in_part: set[str] = set()
+        self._judged: Sequence[Regression] = ()
         self._judged_at: datetime | None = None
         self._baseline_at: datetime | None = None
         self._anchors: dict[str, datetime] = {}
         self._is_known = False
+        self._files: dict[str, Path] = {}
 
-    def look(self, judged_at: datetime, rows: Sequence[Regression]) -> None:
+    def look(self, path: Path, rows: Sequence[Regression]) -> None:
         """Take the rows of a judgement, which is older than all before."""
-        self._is_known = self._is_known or any(row.is_passed is not None for row in rows)
-        if self._acceptance is not None and self._acceptance.accepted_at >= judged_at:
+        if self._acceptance is not None and self._acceptance.accepted_at >= time_of(path):
             self._accept(self._acceptance)
         elif (state := _passed_state(rows)) is not None:
-            self.is_done, self._baseline_at = True, state
+            self.is_done, self._baseline_at, self._files["passed"] = True, state, path
             self._judged_at = self._judged_at or state
-            self._anchors = {row.metric: row.anchor_materialized_at for row in rows if row.metric and row.anchor_materialized_at}
-        elif red := {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED and not row.is_partial}:
-            first = next(iter(red.values()))
-            # Where no state passed, the oldest red one was compared with the last good one.
-            self._baseline_at = first.baseline_materialized_at
-            if self._judged_at is None:
-                self._judged_at, self._red = first.materialized_at, red
+            self._anchors = _anchors(rows)
+        elif rows:
+            self._look_at_stopped(path, rows)
 
     def standing(self) -> Standing:
         """What was found."""
         if not self.is_done and self._acceptance is not None:
             self._accept(self._acceptance)
         return Standing(
-            baseline_at=self._baseline_at, anchors=self._anchors, judged_at=self._judged_at, red=self._red, is_known=self._is_known
+            baseline_at=self._baseline_at,
+            anchors=self._anchors,
+            judged_at=self._judged_at,
+            judged={row.metric: row for row in self._judged if row.metric},
+            red={metric: row for metric, (_, row) in self._red.items()},
+            is_known=self._is_known,
         )
 
+    def files(self) -> set[Path]:
+        """The judgements that it was found in."""
+        return {*self._files.values(), *(path for path, _ in self._red.values())}
+
+    def _look_at_stopped(self, path: Path, rows: Sequence[Regression]) -> None:
+        """Take the rows of a judgement that let nothing pass."""
+        # Where no state passed, the oldest one was compared with the last good one.
+        if baseline := next((row.baseline_materialized_at for row in rows if _is_of_own_model(row)), None):
+            self._baseline_at, self._files["baseline"] = baseline, path
+            self._anchors |= _anchors(rows)
+        if any(row.is_red and row.is_passed is not None for row in rows):
+            self._is_known = True
+            self._files.setdefault("known", path)
+        if self._judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
+            self._judged_at, self._judged, self._files["judged"] = rows[0].materialized_at, rows, path
+        self._look_for_red(path, rows)
+
+    def _look_for_red(self, path: Path, rows: Sequence[Regression]) -> None:
+        """Take what regressed, back to the first state that did, by metric; a state of few samples ends only what is of few itself."""
+        red = {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED}
+        if red:
+            unended = red.keys() | {row.metric for row in rows if row.metric and row.verdict is Verdict.ERRORS}
+            self._open = unended if self._open is None else self._open & unended
+        for metric, row in red.items():
+            is_ended = metric in self._ended_in_part and row.is_partial
+            newer = self._red.get(metric)
+            if metric in (self._open or ()) and not is_ended and (newer is None or newer[1].is_partial or not row.is_partial):
+                self._red[metric] = (path, row)
+        self._ended_in_part |= {row.metric for row in rows if row.metric and row.is_partial and row.verdict in _GREEN}
+
     def _accept(self, acceptance: Acceptance) -> None:
-        self.is_done, self._baseline_at = True, acceptance.materialized_at
+        self.is_done, self._baseline_at, self._anchors = True, acceptance.materialized_at, {}
         self._judged_at = self._judged_at or acceptance.materialized_at
+
+
+def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:
+    return {row.metric: row.anchor_materialized_at for row in rows if row.metric and row.anchor_materialized_at}
+
+
+def _is_of_own_model(row: Regression) -> bool:
+    """Whether it was compared with a state of its own model, which not each `baseline` of a suite is."""
+    return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
 
 
 def _passed_state(rows: Sequence[Regression]) -> datetime | None:
     """The state that a judgement let pass; null where it did not, or judged none."""
     if not rows or rows[0].is_passed is False:
         return None
-    was_compared = all(row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED) and not row.is_partial for row in rows)
+    was_compared = all(row.verdict in _GREEN and not row.is_partial for row in rows)
     return rows[0].materialized_at if rows[0].is_passed or was_compared else None
 
 
@@ -128,11 +183,11 @@ def _newest_acceptances(lake: Lake, suite: str, keys: Collection[Key]) -> dict[K
     return found
 
 
-def _judgements(lake: Lake, suite: str) -> Iterator[tuple[datetime, FileInfo, Sequence[Regression]]]:
-    """When each judgement was made, and its rows, the newest first."""
+def _judgements(lake: Lake, suite: str) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
+    """Each judgement with its rows, the newest first."""
     for path in sorted(lake.folder("regressions", suite).glob("[!.]*.parquet"), reverse=True):
         try:
             info, rows = read_judgement(path)
         except LakeError:
             continue
-        yield time_of(path), info, rows
+        yield path, info, rows

@@ -52,7 +52,7 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         row("fine", Verdict.NO_CHANGE_SEEN),
         row("planets", Verdict.NOT_COMPARABLE, reason="the model could not be loaded"),
     )
-    title, body = regression_notice(judged, Path("reports/nightly.html"))
+    title, body = regression_notice(judged, Path("reports/nightly.html"), can_be_accepted=True)
     assert title == "nightly: worse in capitals, arithmetic"
     assert body == (
         "- capitals · mine · accuracy: 0.806 → 0.720 (-0.086)\n"
@@ -69,8 +69,9 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
 
 
 def test_of_many_regressions_the_first_are_told() -> None:
-    title, body = regression_notice(result(*(row(f"eval-{number:03}") for number in range(60))), None)
+    title, body = regression_notice(result(*(row(f"eval-{number:03}") for number in range(60))), None, can_be_accepted=False)
     assert body.count("\n- ") == 9
+    assert "eval-dagster accept" not in body
     assert "\nand 50 more\n" in body
     assert len(title) < 330
 

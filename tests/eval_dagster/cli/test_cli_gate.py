@@ -64,6 +64,19 @@ def test_a_summary_that_cannot_be_written_is_said_before_anything_runs(cli: Run,
     assert not (folder / ".eval_dagster" / "lake").exists()
 
 
+def test_a_smallest_difference_beyond_the_metrics_range_is_said_before_anything_runs(cli: Run, folder: Path) -> None:
+    config = folder / "evals.yaml"
+    written = config.read_text()
+    config.write_text(written.replace("notify: [GATE_HOOK]", "gate: {smallest_difference: 2.0}"))
+    try:
+        refused = cli("run", "--suite", "nightly")
+    finally:
+        config.write_text(written)
+    assert refused.returncode == 2
+    assert "suites.nightly.gate.smallest_difference: found 2; expected a number below 1" in " ".join(refused.stderr.split())
+    assert not (folder / ".eval_dagster" / "lake").exists()
+
+
 def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     junit, markdown = folder / "gate.xml", folder / "gate.md"
     first = cli("run", "--suite", "nightly", "--junit", str(junit))

@@ -179,7 +179,7 @@ def test_an_acceptance_makes_a_state_the_baseline_and_the_anchor(nights: Nights)
     with pytest.raises(UsageError, match="the suite nightly was never judged"):
         accept(lake, "nightly", evals=[], models=[], by="me", why="because")
     nights.night()
-    with pytest.raises(UsageError, match="every result passed, or is accepted"):
+    with pytest.raises(UsageError, match="nothing is red, or it is accepted"):
         accept(lake, "nightly", evals=[], models=[], by="me", why="because")
     nights.night(wrong=range(12))
     with pytest.raises(UsageError, match="found an empty --why"):
@@ -189,7 +189,7 @@ def test_an_acceptance_makes_a_state_the_baseline_and_the_anchor(nights: Nights)
     (accepted,) = accept(lake, "nightly", evals=[], models=[], by="me", why="the tokenizer is the right one now")
     assert (accepted.eval, accepted.model, accepted.verdict) == ("left", "one", REGRESSED)
     assert accepted.materialized_at == history(lake, "left", "one")[-1].materialized_at
-    with pytest.raises(UsageError, match="every result passed, or is accepted"):
+    with pytest.raises(UsageError, match="nothing is red, or it is accepted"):
         accept(lake, "nightly", evals=[], models=[], by="me", why="once more")
     publish(lake)
     (kept,) = read_rows(lake, "select * from acceptances")
