@@ -127,7 +127,7 @@ def test_a_fall_is_found_and_stays_red() -> None:
     assert found_within(year, 5, 5) > 0.85
     found = year.rows[5:, :, 0]
     stays = np.minimum.accumulate(np.where(np.maximum.accumulate(found, axis=0), found, True), axis=0)[-1]
-    assert stays.mean() > 0.95, "no night of luck makes a model ten points worse pass"
+    assert stays.mean() > 0.9, "in twenty nights luck makes few models that are ten points worse pass; the anchor finds these again"
     slow = simulate_year("last_passed", suites=60, nights=35, seed=13, drop=lambda night: 0.005 * max(night - 5, 0))
     assert found_within(slow, 5, 30) > 0.95
     assert found_within(simulate_year("previous", suites=60, nights=35, seed=13, drop=lambda night: 0.005 * max(night - 5, 0)), 5, 30) < 0.3
