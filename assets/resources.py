@@ -1,4 +1,4 @@
-"""What assets are given: the project, and where progress is reported."""
+"""The resource of all assets: the opened project, and the reporter of a step's progress."""
 
 from pathlib import Path
 

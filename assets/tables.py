@@ -18,7 +18,7 @@ _EXPLANATIONS = frozenset({"message", "reason"})
 _EXPLANATION = 4000
 """Characters of such a text."""
 _ENDS = frozenset({"prompt", "question"})
-"""Columns of which the end is shown: the question stands there."""
+"""Columns cut at their start, because the question is at the end of a prompt."""
 _MOST_ROWS = 200
 """Of a Markdown table: it is kept in Dagster's database with each event."""
 
@@ -48,7 +48,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the relation `leaderboard` as people read them; `differs` stands there where one has no rank for that."""
+    """Rows of the relation `leaderboard` for people. The column `differs` is shown where a row has no rank."""
     has_unranked = any(row["differs"] for row in rows)
     return [_leaderboard_row(row) | ({"differs": row["differs"]} if has_unranked else {}) for row in rows]
 

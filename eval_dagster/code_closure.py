@@ -95,13 +95,13 @@ class CodeClosure:
             self._refer([(module, "")])
 
     def _add_values(self, values: Sequence[Any]) -> bool:
-        """Add each of some values; false where one of them cannot be told."""
+        """Add each of some values. Returns false where the dependencies of one are unknown."""
         self._text.append(f"{len(values)} values")
         told = [self._add_value(value) for value in values]
         return all(told)
 
     def _add_value(self, value: Any) -> bool:
-        """Add an attribute of a class that no statement defines; false where it cannot be told what it depends on."""
+        """Add an attribute of a class that no statement defines. Returns false where its dependencies are unknown."""
         match value:
             case type() | FunctionType():
                 self._add(value)

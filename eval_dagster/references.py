@@ -31,7 +31,7 @@ class References:
 
     def __init__(self) -> None:
         self.versions: dict[Sequence[Any], str] = {}
-        """Of code, by its objects: computed before."""
+        """Versions computed so far, by the objects that they cover."""
         self._modules: dict[str, Module | None] = {}
         self._sources: dict[str, str | None] = {}
         self._imports: dict[Module, Sequence[Module]] = {}

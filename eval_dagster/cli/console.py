@@ -76,7 +76,7 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`; the column `differs` where one of them has no rank for that."""
+    """Columns and cells of rows of the relation `leaderboard`. The column `differs` is shown where a row has no rank."""
     columns, cells = list(_SCORE_COLUMNS), [_score_row(row) for row in rows]
     if any(row["differs"] for row in rows):
         columns.append("differs")

@@ -124,7 +124,7 @@ def _commands(end: RunEnd) -> Iterator[Command]:
 
 
 def all_errors(project: Project, eval_name: str, model: str) -> str:
-    """What is said of an eval and a model of which every sample is an error."""
+    """The message for an eval and a model where every sample is an error."""
     scores = project.lake.require("scores", "sample_scores", eval_name, model)
     return error_warning(eval_name, model, scores) or f"{eval_name}|{model}: no sample has a value of the headline metric"
 

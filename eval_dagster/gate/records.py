@@ -95,15 +95,15 @@ class Regression:
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """A state that a person takes for good: the baseline and the anchor of what comes after it."""
+    """A state that a person accepted. Later results are compared with it, as baseline and as anchor."""
 
     suite: str
     eval: str
     model: str
     materialized_at: datetime
-    """Of the state."""
+    """When the accepted state was materialized."""
     verdict: Verdict
-    """Of the gate on it, before it was accepted."""
+    """The verdict of the gate before the acceptance."""
     accepted_at: datetime
     accepted_by: str
     why: str

@@ -106,7 +106,7 @@ class _Search:
             self._look_at_stopped(path, rows)
 
     def standing(self) -> Standing:
-        """What was found."""
+        """The standing that follows from the judgements read so far."""
         if not self.is_done and self._acceptance is not None:
             self._accept(self._acceptance)
         return Standing(
@@ -119,7 +119,7 @@ class _Search:
         )
 
     def files(self) -> set[Path]:
-        """The judgements that it was found in."""
+        """The files of the judgements that the standing follows from."""
         return {*self._files.values(), *(path for path, _ in self._red.values())}
 
     def _look_at_stopped(self, path: Path, rows: Sequence[Regression]) -> None:

@@ -64,7 +64,7 @@ class Lake:
     """The folder of all tables, `<home>/lake`."""
 
     def __init__(self, home: Path, *, answers: "Lake | None" = None, configured: Configured | None = None) -> None:
-        """Take the folder of a home.
+        """Open the lake of a home.
 
         Args:
             home: The folder.

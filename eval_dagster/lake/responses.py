@@ -32,7 +32,7 @@ class ResponseCache:
         self._lake = lake.answers
         self._model_version = model_version
         self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
-        """Of the files."""
+        """The folder of its files."""
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The stored rows of those requests that have one.

@@ -176,7 +176,7 @@ def _names(rows: Sequence[Regression]) -> str:
 
 
 def _fall(row: Regression) -> str:
-    """By how much a result is worse than what it is worse than."""
+    """The difference that makes a result red: from its baseline or from its anchor."""
     if row.against == "anchor" and row.drift is not None:
         return f"{number(row.drift, '+')} since {row.anchor}"
     return number(row.difference, "+")
