@@ -4,6 +4,7 @@ Torch and transformers take seconds to import, more than all else that a run tak
 imported where a tokenizer or weights are loaded, or a device other than the processor is looked for.
 """
 
+import gc
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -116,6 +117,8 @@ class TransformersHandle:
             from eval_dagster.models.transformers_model import load_model
 
             advance()
+        # Networks of some architectures refer to themselves: without this the weights of the model before would still be in memory.
+        gc.collect()
         return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
 
     def _device(self) -> str:

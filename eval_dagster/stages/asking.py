@@ -1,6 +1,5 @@
 """Sending a model its requests: one call for all evals that need any, measured and flushed while it works."""
 
-import gc
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -99,8 +98,6 @@ def ask(
 
 def _load(project: Project, model: str, model_version: str, reporter: Reporter) -> Model:
     handle = project.handle(model)
-    # Networks of some architectures refer to themselves: without this the weights of the model before would still be in memory.
-    gc.collect()
     with use_reporter(reporter), reporter.track(f"load {model}", total=1, unit="model") as advance:
         loaded = handle.load()
         advance()
