@@ -62,8 +62,9 @@ class Nights:
     def tick(self, time: datetime) -> list[dg.RunRequest] | str:
         """What the schedule asks for, or why it asks for nothing."""
         schedule = self.definitions.resolve_schedule_def("suite_nightly_schedule")
-        context = dg.build_schedule_context(instance=self.instance, scheduled_execution_time=time, resources=self.resources)
-        data = schedule.evaluate_tick(context)
+        # It opens the instance once more, which Dagster takes for the current one until the context is left.
+        with dg.build_schedule_context(instance=self.instance, scheduled_execution_time=time, resources=self.resources) as context:
+            data = schedule.evaluate_tick(context)
         return list(data.run_requests or []) or str(data.skip_message)
 
     def sense(self, name: str = "suite_gates") -> list[dg.RunRequest] | str:
