@@ -1,11 +1,16 @@
 """The Dagster instance of a home: run history, schedules and logs that outlive a process."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+from sqlalchemy.exc import DatabaseError
 
+from assets.instance_store import ensure_databases, heal_databases
 from assets.liveness import end_dead_runs
+from eval_dagster.errors import StoreError
 
 _SETTINGS = """\
 # Written once; yours to change.
@@ -24,20 +29,44 @@ def prepare_instance(home: Path) -> Path:
 
     Returns:
         The instance's folder.
+
+    Raises:
+        StoreError: `DAGSTER_HOME` or dagster.yaml is wrong, or a database of the instance cannot be written to.
     """
     folder = Path(os.environ.setdefault("DAGSTER_HOME", str(home / "dagster")))
+    if not folder.is_absolute():
+        raise StoreError(f"DAGSTER_HOME is {folder}; Dagster expects the path of a folder from / on")
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "dagster.yaml"
     if not settings.exists():
         temporary = settings.with_name(f".dagster.yaml.{os.getpid()}")
         temporary.write_text(_SETTINGS, "utf-8")
         temporary.replace(settings)
+    ensure_databases(folder)
     return folder
 
 
-def open_instance(home: Path) -> dg.DagsterInstance:
-    """The persistent instance of a home, rid of the runs that were killed."""
-    prepare_instance(home)
-    instance = dg.DagsterInstance.get()
-    end_dead_runs(instance, home)
-    return instance
+@contextmanager
+def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    """The persistent instance of a home for the length of a block, rid of the runs that were killed.
+
+    Raises:
+        StoreError: The instance cannot be opened, or one of its databases fails within the block. Damaged ones are kept aside then.
+    """
+    folder = prepare_instance(home)
+    try:
+        with _get(folder) as instance:
+            end_dead_runs(instance, home)
+            yield instance
+    except DatabaseError as error:
+        damages = heal_databases(folder)
+        if damages:
+            raise StoreError(f"{' '.join(damages)} Run the command again: what was computed is kept.") from error
+        raise StoreError(f"Dagster's databases in {folder} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _get(folder: Path) -> dg.DagsterInstance:
+    try:
+        return dg.DagsterInstance.get()
+    except dg.DagsterInvalidConfigError as error:
+        raise StoreError(f"Dagster's settings {folder / 'dagster.yaml'} are wrong: {error}") from error

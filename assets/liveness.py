@@ -7,25 +7,38 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import dagster as dg
+from sqlalchemy.exc import DatabaseError
 
+from assets.instance_store import events_file, keep_aside
 from assets.tags import HOME_TAG, home_tags
 from eval_dagster.locks import locked
+from eval_dagster.sqlite_files import damage_of
 
 _SETTLED_S = 2.0
 """A lock file younger than this may be about to be locked."""
 _LOST_S = 900.0
 """A run that holds no lock for so long is not about to take one, nor to end: it takes seconds to start and to end."""
 _SUSPECT = ".lost"
+_held: set[Path] = set()
+"""Locks of runs that this process holds."""
 
 
 @contextmanager
 def alive(home: Path, run_id: str) -> Iterator[None]:
-    """Hold a lock for as long as a run works; the operating system lets go of it when the process dies, however it dies."""
+    """Hold a lock for as long as a run works; the operating system lets go of it when the process dies, however it dies.
+
+    Within a block of the same process for the same run this does nothing.
+    """
     path = _folder(home) / run_id
+    if path in _held:
+        yield
+        return
     with locked(path):
+        _held.add(path)
         try:
             yield
         finally:
+            _held.discard(path)
             path.unlink(missing_ok=True)
 
 
@@ -56,10 +69,23 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
             continue
         run = instance.get_run_by_id(path.stem)
         if run is not None and not run.is_finished:
-            instance.report_run_failed(run, "The process of this run ended without a word: it was killed. What it had flushed is kept.")
+            _report_killed(instance, run)
             ended.append(run.run_id)
         path.unlink(missing_ok=True)
     return ended
+
+
+def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    message = "The process of this run ended without a word: it was killed. What it had flushed is kept."
+    try:
+        instance.report_run_failed(run, message)
+    except DatabaseError:
+        events = events_file(Path(instance.root_directory), run.run_id)
+        damage = damage_of(events, lambda _: None, thorough=True)
+        if damage is None:
+            raise
+        keep_aside(events, damage)
+        instance.report_run_failed(run, message)
 
 
 def _suspect(instance: dg.DagsterInstance, home: Path) -> None:

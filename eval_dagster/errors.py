@@ -65,5 +65,9 @@ class PromptTooLongError(ModelError):
     """A prompt and its continuation need more tokens than the model's context holds."""
 
 
+class StoreError(EvalDagsterError):
+    """A database of the home, MLflow's or Dagster's, cannot be made, opened or written to. The message names the file."""
+
+
 class TrackingError(EvalDagsterError):
     """MLflow cannot be reached or refuses something. The result itself is in the lake: a caller can carry on."""

@@ -1,4 +1,7 @@
-"""A result as MLflow is to show it, and its translation into MLflow's own entities."""
+"""A result as MLflow is to show it, and its translation into MLflow's own entities.
+
+Importing MLflow takes over a second, which commands that track nothing need not wait for: its imports stand in functions.
+"""
 
 import json
 import math
@@ -6,20 +9,23 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from eval_dagster.records import Row
+from eval_dagster.tracked_names import original_name, tracked_name, tracked_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from mlflow.entities import DatasetInput, Metric, Param, RunTag
 
+LONG_NAMES_TAG = "eval_dagster.long_names"
+"""The tag that has the names that are too long for MLflow, by the names that stand for them."""
 _MAX_PARAM_CHARACTERS = 6000
 _MAX_TAG_CHARACTERS = 8000
 _MAX_DIGEST_CHARACTERS = 36
+_MAX_DATASET_NAME_CHARACTERS = 500
+_MAX_SCHEMA_CHARACTERS = 1_000_000
 _COLUMN_TYPES = {bool: "boolean", int: "long", float: "double", str: "string"}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,7 +39,7 @@ class TrackedResult:
     params: Mapping[str, Any]
     """Settings and versions; values are shown as text."""
     metrics: Mapping[str, float | None]
-    """Values that are missing or not finite are left out."""
+    """Values that are missing or not finite are left out; names may be any text."""
     tags: Mapping[str, str] = field(default_factory=dict)
     dataset_name: str
     dataset_source: str
@@ -56,26 +62,27 @@ class TrackedResult:
 
 def metric_entities(result: TrackedResult) -> "list[Metric]":
     """The metrics that have a value."""
-    # Importing MLflow takes over a second, which commands that track nothing need not wait for (so it goes for all of this module).
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
-    present = {key: value for key, value in _named(result.metrics).items() if value is not None and math.isfinite(value)}
-    return [Metric(key, value, now, 0) for key, value in present.items()]
+    present = {name: value for name, value in result.metrics.items() if value is not None and math.isfinite(value)}
+    return [Metric(tracked_name(name), value, now, 0) for name, value in present.items()]
 
 
 def param_entities(result: TrackedResult) -> "list[Param]":
     """The parameters as text; what is too long for MLflow is cut and says so."""
     from mlflow.entities import Param
 
-    return [Param(key, _shorten(str(value), _MAX_PARAM_CHARACTERS)) for key, value in _named(result.params).items()]
+    return [Param(tracked_name(name), _shorten(str(value), _MAX_PARAM_CHARACTERS)) for name, value in result.params.items()]
 
 
 def tag_entities(result: TrackedResult) -> "list[RunTag]":
-    """The tags; what is too long for MLflow is cut and says so."""
+    """The tags, and one with the names that are cut; what is too long for MLflow is cut and says so."""
     from mlflow.entities import RunTag
 
-    return [RunTag(key, _shorten(value, _MAX_TAG_CHARACTERS)) for key, value in result.tags.items()]
+    names = [name for name in (*result.metrics, *result.params, *result.tags) if original_name(tracked_name(name)) != name]
+    cut = {LONG_NAMES_TAG: json.dumps({tracked_name(name): name for name in names})} if names else {}
+    return [RunTag(tracked_name(name), _shorten(value, _MAX_TAG_CHARACTERS)) for name, value in {**result.tags, **cut}.items()]
 
 
 def dataset_input(result: TrackedResult) -> "DatasetInput":
@@ -85,23 +92,20 @@ def dataset_input(result: TrackedResult) -> "DatasetInput":
     columns = [{"name": name, "type": _COLUMN_TYPES.get(type(value), "any")} for name, value in result.dataset_example.items()]
     is_on_hub = result.dataset_revision is not None
     source = {"path": result.dataset_source, "revision": result.dataset_revision} if is_on_hub else {"uri": result.dataset_source}
+    schema = json.dumps({"mlflow_colspec": columns})
     dataset = Dataset(
-        name=result.dataset_name,
+        name=_shorten(result.dataset_name, _MAX_DATASET_NAME_CHARACTERS),
         digest=result.dataset_digest[:_MAX_DIGEST_CHARACTERS],
         source_type="hugging_face" if is_on_hub else "local",
         source=json.dumps(source),
-        schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
+        schema=schema if columns and len(schema) <= _MAX_SCHEMA_CHARACTERS else None,
         profile=json.dumps({"num_rows": result.dataset_rows}),
     )
     return DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
 
 
-def _named(values: Mapping[str, T]) -> dict[str, T]:
-    """The values under names that MLflow accepts: `pass@1` becomes `pass_1`."""
-    return {re.sub(r"[^/\w.\- ]", "_", key): value for key, value in values.items()}
-
-
 def _shorten(text: str, most: int) -> str:
+    text = tracked_text(text)
     if len(text) <= most:
         return text
     mark = f" ... [cut from {len(text):,} characters]"

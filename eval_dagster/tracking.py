@@ -3,28 +3,27 @@
 Every call goes through a client of its own, so that this leaves alone which store and which run are current in a process.
 """
 
-import json
-import logging
 import os
 import re
 import sqlite3
-import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from eval_dagster.errors import TrackingError
+from eval_dagster.errors import StoreError, TrackingError
 from eval_dagster.locks import locked
-from eval_dagster.tracked_result import TrackedResult, dataset_input, metric_entities, param_entities, tag_entities
+from eval_dagster.tracked_names import MOST_CHARACTERS, tracked_text
+from eval_dagster.tracked_result import TrackedResult
+from eval_dagster.tracked_run import complete_run
+from eval_dagster.tracking_store import ensure_store, forget_connections, heal_store, quiet, store_file
 
 if TYPE_CHECKING:
-    import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -37,9 +36,6 @@ UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 
 _DEFAULT_UI = "http://127.0.0.1:5000"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-_NOISY_LOGGERS = ("mlflow", "alembic")
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +60,7 @@ class Tracker:
         """
         self._home = home.resolve()
         self._uri = tracking_uri or f"sqlite:///{self._home / 'mlflow.db'}"
+        self._file = store_file(self._uri)
         self._experiment = experiment
 
     def log(self, result: TrackedResult) -> str:
@@ -76,16 +73,7 @@ class Tracker:
             TrackingError: MLflow cannot be reached or refuses something.
         """
         with self._failures(f"log {result.run_name!r}"):
-            client = self._client
-            with self._lock():
-                experiment_id = self._experiment_id()
-                run = self._find_run(experiment_id, result.result_key)
-                if run is None:
-                    run = client.create_run(experiment_id, tags={RESULT_KEY_TAG: result.result_key}, run_name=result.run_name)
-                run_id = str(run.info.run_id)
-                if run.info.status != "FINISHED":
-                    self._complete(run, result)
-                return run_id
+            return self._healing(lambda: self._log(result))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Add a file to a run; one of the same name is replaced.
@@ -109,16 +97,7 @@ class Tracker:
             TrackingError: MLflow cannot be reached or refuses something.
         """
         with self._failures(f"log {run_name!r}"):
-            client = self._client
-            with self._lock():
-                experiment_id = self._experiment_id()
-                run = self._find_run(experiment_id, key) or client.create_run(
-                    experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=run_name
-                )
-                run_id = str(run.info.run_id)
-                client.log_artifact(run_id, str(path))
-                client.set_terminated(run_id, "FINISHED")
-                return run_id
+            return self._healing(lambda: self._log_page(path, key, run_name, tags))
 
     def prepare(self) -> str:
         """Create the store where there is none, and give its address.
@@ -176,9 +155,45 @@ class Tracker:
 
         if self.is_server:
             _require_reachable(self._uri)
-        # Processes that open a new SQLite store at once would all create its tables, and fail.
-        with self._lock(), _quiet():
+        if self._file is not None:
+            ensure_store(self._file)
+        # Processes that open a new database at once would all create its tables, and fail.
+        with self._lock(), quiet():
             return MlflowClient(tracking_uri=self._uri)
+
+    def _healing(self, action: Callable[[], str]) -> str:
+        """The answer of an action, which is repeated where it fails for damage in the store."""
+        try:
+            return action()
+        except Exception:
+            if self._file is None or not heal_store(self._file):
+                raise
+            forget_connections(self._file)
+            self.__dict__.pop("_client", None)
+            return action()
+
+    def _log(self, result: TrackedResult) -> str:
+        client = self._client
+        with self._lock():
+            experiment_id = self._experiment_id()
+            run = self._find_run(experiment_id, result.result_key)
+            if run is None:
+                run = client.create_run(experiment_id, tags={RESULT_KEY_TAG: result.result_key}, run_name=_run_name(result.run_name))
+            if run.info.status != "FINISHED":
+                complete_run(client, run, result)
+            return str(run.info.run_id)
+
+    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+        client = self._client
+        with self._lock():
+            experiment_id = self._experiment_id()
+            run = self._find_run(experiment_id, key) or client.create_run(
+                experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=_run_name(run_name)
+            )
+            run_id = str(run.info.run_id)
+            client.log_artifact(run_id, str(path))
+            client.set_terminated(run_id, "FINISHED")
+            return run_id
 
     def _lock(self) -> AbstractContextManager[None]:
         return locked(self._home / "mlflow.lock")
@@ -189,6 +204,8 @@ class Tracker:
             yield
         except TrackingError:
             raise
+        except StoreError as error:
+            raise TrackingError(str(error)) from error
         # MLflow lets errors of its database driver, of HTTP and of the file system through, none of which may cost a result.
         except Exception as error:
             reason = (str(error).strip() or "no message").splitlines()[0]
@@ -245,34 +262,9 @@ class Tracker:
             row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
         return None if row is None else _RunFacts(experiment_id=str(row[0]), lifecycle_stage=str(row[1]))
 
-    def _complete(self, run: "Run", result: TrackedResult) -> None:
-        """Write whatever a run lacks. Each step is harmless when a killed process did it before."""
-        run_id, client = run.info.run_id, self._client
-        # A metric written twice would have two points, and a param of another value is refused: only what is missing is written.
-        for metrics in _batches([each for each in metric_entities(result) if each.key not in run.data.metrics], 1000):
-            client.log_batch(run_id, metrics=metrics)
-        for params in _batches([each for each in param_entities(result) if each.key not in run.data.params], 100):
-            client.log_batch(run_id, params=params)
-        for tags in _batches(tag_entities(result), 100):
-            client.log_batch(run_id, tags=tags)
-        client.log_inputs(run_id, [dataset_input(result)])
-        self._log_tables(run_id, result.tables)
-        client.set_terminated(run_id, "FINISHED")
 
-    def _log_tables(self, run_id: str, tables: Mapping[str, "pd.DataFrame"]) -> None:
-        # Not `client.log_table`: it appends to what a killed process left, where this replaces it. The tag makes the UI show tables.
-        with tempfile.TemporaryDirectory() as folder:
-            for name, table in tables.items():
-                path = Path(folder) / table_file(name)
-                table.to_json(path, orient="split", index=False, date_format="iso")
-                self._client.log_artifact(run_id, str(path))
-        shown = [{"path": table_file(name), "type": "table"} for name in tables]
-        self._client.set_tag(run_id, "mlflow.loggedArtifacts", json.dumps(shown))
-
-
-def table_file(name: str) -> str:
-    """The artifact that holds a table of a result."""
-    return f"{name}.json"
+def _run_name(name: str) -> str:
+    return tracked_text(name)[:MOST_CHARACTERS]
 
 
 def _require_reachable(uri: str) -> None:
@@ -281,18 +273,3 @@ def _require_reachable(uri: str) -> None:
         urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - http or https, as the caller checked
     except urllib.error.HTTPError:
         return
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the messages of a store's creation off the terminal."""
-    with ExitStack() as stack:
-        for logger in map(logging.getLogger, _NOISY_LOGGERS):
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.ERROR)
-        yield
-
-
-def _batches(entries: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Slices of a length that MLflow takes in one call."""
-    return (entries[start : start + most] for start in range(0, len(entries), most))

@@ -31,6 +31,8 @@ class RunEnd:
     """Of this run: evals and models that stopped at some stage."""
     unscored: Sequence[str]
     """A message for each eval and model of which every sample is an error."""
+    untracked: int
+    """Results that the home's own MLflow store has not got; of a server, whose absence is a warning, this is 0."""
     has_errors: bool
     """Whether some sample of these has an error."""
     has_confident_errors: bool
@@ -39,7 +41,9 @@ class RunEnd:
     @property
     def is_failed(self) -> bool:
         """Whether anything failed, or the suite's gate did."""
-        return bool(self.summary.failures or self.unscored or (self.summary.gate is not None and self.summary.gate.is_failed))
+        return bool(
+            self.summary.failures or self.unscored or self.untracked or (self.summary.gate is not None and self.summary.gate.is_failed)
+        )
 
 
 def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], models: Sequence[str]) -> RunEnd:
@@ -48,6 +52,8 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     names = {"evals": list(evals), "models": list(models)}
     with connect(project.lake) as catalog:
         rows = catalog.execute(f"select eval, model, n from leaderboard where {asked}", names).fetchall()  # noqa: S608 - names are bound
+        untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
+        untracked_rows = catalog.execute(untracked, names).fetchall()
         has_errors = _has_row(catalog, f"from errors where {asked}", names)
         has_confident_errors = _has_row(catalog, f"from confident_errors where {asked}", names)
     empty = [(name, model) for name, model, count in rows if not count]
@@ -56,6 +62,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
         scored=[(name, model) for name, model, count in rows if count],
         failed=[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids and each.status == "failed"],
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
+        untracked=0 if project.tracker.is_server else len(untracked_rows),
         has_errors=has_errors,
         has_confident_errors=has_confident_errors,
     )
@@ -98,6 +105,9 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
 def _print_problems(end: RunEnd) -> None:
     for message in [*end.summary.failures, *end.unscored]:
         errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
+    if end.untracked:
+        what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"
+        errors.print(f"failed: {what} not in MLflow, for the reason below; the next run tries again", style="red", soft_wrap=True)
     for message in dict.fromkeys(end.summary.warnings):
         if message not in end.unscored:
             errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,12 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlflow.store.tracking.sqlalchemy_store
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from eval_dagster.errors import TrackingError
-from eval_dagster.tracking import RESULT_KEY_TAG, TrackedResult, Tracker, table_file
+from eval_dagster.tracked_names import tracked_name
+from eval_dagster.tracked_result import LONG_NAMES_TAG
+from eval_dagster.tracked_run import LEFT_OUT_TAG, table_file
+from eval_dagster.tracking import RESULT_KEY_TAG, TrackedResult, Tracker
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
 METRICS = pd.DataFrame({"metric": ["accuracy", "accuracy"], "subject": [None, "anatomy"], "value": [0.25, 0.5]})
@@ -78,7 +85,7 @@ def test_a_result_is_a_finished_run_with_all_that_was_given(home: Path) -> None:
     assert run.info.run_name == "mmlu · smollm2-135m"
     assert run.info.status == "FINISHED"
     assert run.data.params == {"num_fewshot": "5", "subjects": "['anatomy', 'virology']", "limit": "None"}
-    assert run.data.metrics == {"accuracy": 0.25, "accuracy/anatomy": 0.5, "pass_1": 0.75}
+    assert run.data.metrics == {"accuracy": 0.25, "accuracy/anatomy": 0.5, "pass_at_1": 0.75}
     assert run.data.tags.items() >= {"eval": "mmlu", "model": "smollm2-135m", RESULT_KEY_TAG: "k1"}.items()
     assert run.info.artifact_uri.startswith((home / "mlartifacts").as_uri())
 
@@ -129,6 +136,64 @@ def test_what_is_too_long_or_too_much_for_mlflow_is_cut_and_split(home: Path) ->
     assert run.data.params["long"].endswith("xxx ... [cut from 7,000 characters]")
     assert run.data.tags["long"].endswith("yyy ... [cut from 9,000 characters]")
     assert len(run.data.params["long"]) == 6000
+
+
+ODD_NAMES = ["", ".", "..", "a" * 300, "a" * 299 + "b", "a/b", "/a", "a//b", "a:b", "a_b", "a@b", "größe", "\ud800", "\0", "it's", "a\nb"]
+
+
+def test_names_and_texts_of_any_kind_reach_mlflow(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metrics = {name: number / 100 for number, name in enumerate(ODD_NAMES)}
+    texts = {name: f"\ud800\0{name}" for name in ODD_NAMES}
+    changes = {"run_name": "\ud800" * 300, "params": texts, "tags": texts, "dataset_name": "\udfff" * 600, "dataset_source": "\ud800"}
+    changes["dataset_example"] = {"\ud800" * 300_000: 1}
+    run = client_of(home).get_run(tracker(home).log(result("odd", metrics=metrics, **changes)))
+    assert run.info.status == "FINISHED"
+    assert caplog.records == [], "nothing was left out"
+    assert len(run.data.metrics) == len(run.data.params) == len(ODD_NAMES), "different names stay different"
+    assert run.data.metrics == {tracked_name(name): value for name, value in metrics.items()}
+    assert run.data.params[tracked_name("a:b")] == "\\ud800\\x00a:b"
+    assert run.data.tags[tracked_name("a:b")] == "\\ud800\\x00a:b"
+    full = json.loads(run.data.tags[LONG_NAMES_TAG])
+    assert full == {tracked_name(name): name for name in ODD_NAMES if len(name) > 250}
+
+
+def test_what_mlflow_refuses_is_left_out_alone_counted_and_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """MLflow of another release may refuse names that this one takes."""
+    validate = mlflow.store.tracking.sqlalchemy_store._validate_batch_log_data
+
+    def refuse(metrics: list[Any], params: list[Any], tags: list[Any]) -> Any:
+        if any(each.key in ("bad", "worse") for each in (*metrics, *params)):
+            raise MlflowException("no bad names", INVALID_PARAMETER_VALUE)
+        return validate(metrics, params, tags)
+
+    monkeypatch.setattr(mlflow.store.tracking.sqlalchemy_store, "_validate_batch_log_data", refuse)
+    odd = pd.DataFrame({"text": pd.Series(["\ud800"], dtype=object)})
+    changes = {"metrics": {"good": 1.0, "bad": 0.0}, "params": {"fine": 1, "worse": 2}, "tables": {"metrics": METRICS, "samples": odd}}
+    run = client_of(home).get_run(tracker(home).log(result("refused", **changes)))
+    assert (run.info.status, run.data.metrics, run.data.params) == ("FINISHED", {"good": 1.0}, {"fine": "1"})
+    left_out = run.data.tags[LEFT_OUT_TAG]
+    assert left_out.startswith("3 left out: metric 'bad': no bad names; param 'worse': no bad names; table 'samples': UnicodeEncodeError")
+    (message,) = caplog.messages
+    assert left_out in message
+    assert [each["path"] for each in json.loads(run.data.tags["mlflow.loggedArtifacts"])] == ["metrics.json"]
+
+
+def test_an_upgrade_of_mlflow_works_on_a_copy_and_a_kill_on_the_way_costs_the_copy(home: Path, tmp_path: Path) -> None:
+    """As MLflow of an earlier release left the store: without tables that came later, and without the note of its release."""
+    shutil.copy(home / "mlflow.db", tmp_path / "mlflow.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        revision = database.execute("select version_num from alembic_version").fetchone()[0]
+        database.execute("pragma user_version = 0")
+    (tmp_path / ".mlflow.db.building").write_text("left by a process that was killed")
+    inode = (tmp_path / "mlflow.db").stat().st_ino
+    tracker(tmp_path).prepare()
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["mlflow.db", "mlflow.lock"]
+    assert (tmp_path / "mlflow.db").stat().st_ino == inode, "where nothing changes, those who have it open keep it"
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        assert database.execute("select version_num from alembic_version").fetchone()[0] == revision
+        assert database.execute("pragma user_version").fetchone()[0] > 3_000_000
 
 
 def test_a_run_can_be_looked_for_and_linked_to(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +255,7 @@ def test_a_run_that_was_left_half_written_is_completed(home: Path, monkeypatch: 
     assert tracker(home).log(result("half")) == half
     run = client.get_run(half)
     assert run.info.status == "FINISHED"
-    assert run.data.metrics.keys() == {"accuracy", "accuracy/anatomy", "pass_1"}
+    assert run.data.metrics.keys() == {"accuracy", "accuracy/anatomy", "pass_at_1"}
     assert len(client.get_metric_history(half, "accuracy")) == 1
     assert run.data.params.keys() == {"num_fewshot", "subjects", "limit"}
     assert len(run.inputs.dataset_inputs) == 1
@@ -266,10 +331,7 @@ def test_a_deleted_experiment_is_an_error_that_says_how_to_restore_it(tmp_path: 
         tracker(tmp_path).log(result("k2"))
 
 
-def test_a_store_that_cannot_be_opened_is_an_error_without_the_password(tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("this is no database, but text of some length, longer than a header" * 10)
-    with pytest.raises(TrackingError, match=r"MLflow at sqlite:///.*mlflow\.db could not log 'mmlu · smollm2-135m'"):
-        tracker(tmp_path).log(result())
+def test_a_server_out_of_reach_is_an_error_without_the_password(tmp_path: Path) -> None:
     started = time.monotonic()
     server = Tracker(home=tmp_path, tracking_uri="http://me:secret@127.0.0.1:1", experiment="x")
     with pytest.raises(TrackingError, match=r"http://\*\*\*@127\.0\.0\.1:1 could not look for run") as caught:

@@ -1,0 +1,130 @@
+"""SQLite files that MLflow and Dagster fill: built beside and moved into place whole, examined, and kept aside where damaged."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from eval_dagster.errors import StoreError
+
+_COMPANIONS = ("-wal", "-shm", "-journal")
+"""Endings of the files that SQLite keeps beside a database."""
+_AT_WORK_S = 5.0
+"""A half-made file that was written within this time may be the work of a process that makes it without a lock."""
+_LOCKED_S = 5.0
+
+Examination = Callable[[sqlite3.Connection], str | None]
+"""Gives what is wrong with a readable database, e.g. that tables are missing; None where nothing is."""
+
+
+def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    """Open a database that is there, whatever characters its path has."""
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_LOCKED_S)
+
+
+def damage_of(path: Path, examine: Examination, *, thorough: bool = False) -> str | None:
+    """What is wrong with a file; None where nothing is, where there is no file, or where that cannot be known.
+
+    Args:
+        path: The database.
+        examine: Tells a half-made database from a whole one.
+        thorough: Whether all pages are read; without it the header and the schema are.
+    """
+    if path.is_dir():
+        return "it is a folder"
+    try:
+        if path.stat().st_size == 0:
+            return "it is empty"
+        with closing(connect(path)) as database:
+            if thorough and (found := str(database.execute("pragma quick_check(1)").fetchone()[0])) != "ok":
+                return found.splitlines()[-1]
+            return examine(database)
+    except (FileNotFoundError, sqlite3.OperationalError):  # as for a database that another process has locked
+        return None
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
+def settled_damage_of(path: Path, examine: Examination) -> str | None:
+    """What is wrong with a file, once nobody writes to it any more."""
+    while (damage := damage_of(path, examine)) and path.is_file() and 0 <= time.time() - path.stat().st_mtime < _AT_WORK_S:
+        time.sleep(0.2)
+    return damage
+
+
+def table_names(database: sqlite3.Connection) -> set[str]:
+    """The tables of a database."""
+    return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+
+
+def has_rows(database: sqlite3.Connection, table: str) -> bool:
+    """Whether a table is there and not empty."""
+    return table in table_names(database) and database.execute(f'select 1 from "{table}" limit 1').fetchone() is not None  # noqa: S608 - a name of this package
+
+
+def require_writable(path: Path, what: str) -> None:
+    """Raise `StoreError` where a database, or the folder that it is to be made in, cannot be written to; `what` names it."""
+    folder = path.parent
+    if not path.exists():
+        while not folder.exists():
+            folder = folder.parent
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise StoreError(f"{what} cannot be made: {folder} may not be written to; give this user the right to write there")
+        return
+    try:
+        with closing(connect(path)) as database:
+            version = database.execute("pragma user_version").fetchone()[0]
+            database.execute("begin")
+            database.execute(f"pragma user_version = {version}")
+            database.rollback()
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise StoreError(
+                f"{what}, {path}, cannot be written to ({error}); make it and its folder writable, or move it away: "
+                "the next run makes a new one"
+            ) from error
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file or folder, and what SQLite kept beside it; gives the new path."""
+    kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+    # These first: beside a new database they would be taken for its own.
+    for ending in _COMPANIONS:
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + ending).rename(f"{kept}{ending}")
+    path.rename(kept)
+    return kept
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A path in the same folder at which to make a database, for `move_into_place`; what is left there is removed.
+
+    The caller holds a lock against others that do the same.
+    """
+    building = path.with_name(f".{path.name}.building")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove(building)
+    try:
+        yield building
+    finally:
+        _remove(building)
+
+
+def move_into_place(building: Path, path: Path) -> None:
+    """Make a database that nobody has open the one at `path`; what was there is replaced."""
+    with closing(connect(building)) as database:  # so that nothing of it stands in a log beside it
+        database.execute("pragma wal_checkpoint(truncate)")
+    with building.open("rb") as file:
+        os.fsync(file.fileno())
+    for ending in _COMPANIONS:
+        path.with_name(path.name + ending).unlink(missing_ok=True)
+    building.replace(path)
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", *_COMPANIONS):
+        path.with_name(path.name + ending).unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+"""The SQLite file that MLflow keeps its runs in: made, brought up to MLflow's release and healed without ever being half-done in place."""
+
+import logging
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from eval_dagster.locks import locked
+from eval_dagster.sqlite_files import (
+    beside,
+    connect,
+    damage_of,
+    has_rows,
+    move_into_place,
+    require_writable,
+    set_aside,
+    settled_damage_of,
+    table_names,
+)
+
+_NOISY_LOGGERS = ("mlflow", "alembic")
+_HALF_MADE = re.compile(r"already exists|duplicate column|no such (table|column)")
+"""What SQLite answers to a migration that was killed on its way once before."""
+
+log = logging.getLogger(__name__)
+
+
+def store_file(uri: str) -> Path | None:
+    """The file of an address such as `sqlite:////home/mlflow.db`; None where runs are kept elsewhere."""
+    path = uri.removeprefix("sqlite:///")
+    return Path(path).absolute() if path != uri and path not in ("", ":memory:") and "?" not in path else None
+
+
+def ensure_store(file: Path) -> None:
+    """Make sure that a store is there, whole, and of the release of MLflow that is installed.
+
+    A damaged one is kept aside, which a warning says, and a new one is made. Processes take turns.
+
+    Raises:
+        StoreError: It cannot be written to.
+        Exception: What MLflow raises for a store of a newer release.
+    """
+    with locked(file.with_suffix(".lock")):
+        if damage := settled_damage_of(file, _examine):
+            _keep_aside(file, damage)
+        require_writable(file, "MLflow's store")
+        if file.exists() and _release_of(file) != _installed_release():
+            _adopt(file)
+        if not file.exists():
+            with beside(file) as building:
+                _open_with_mlflow(building)
+                _stamp(building)
+                move_into_place(building, file)
+
+
+def heal_store(file: Path) -> bool:
+    """Look for damage in all pages of a store, and keep a damaged one aside; whether it was damaged."""
+    with locked(file.with_suffix(".lock")):
+        damage = damage_of(file, _examine, thorough=True)
+        if damage:
+            _keep_aside(file, damage)
+    return damage is not None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the messages of a store's creation off the terminal."""
+    with ExitStack() as stack:
+        for logger in map(logging.getLogger, _NOISY_LOGGERS):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        yield
+
+
+def _examine(database: sqlite3.Connection) -> str | None:
+    tables = table_names(database)
+    if left := sorted(name for name in tables if name.startswith("_alembic_tmp_")):
+        return f"a process was killed while it made or changed the tables: {left[0]} is left of that"
+    missing = sorted({"experiments", "runs"} - tables)
+    if missing or not has_rows(database, "alembic_version"):
+        return f"a process was killed while it made the tables: {', '.join(missing) or 'the version of the tables'} is missing"
+    return None
+
+
+def _keep_aside(file: Path, damage: str) -> None:
+    kept = set_aside(file)
+    log.warning(
+        "MLflow's store %s was damaged (%s). It is kept as %s, and a new one is made; a result is logged there when its eval runs.",
+        file,
+        damage,
+        kept.name,
+    )
+
+
+def _adopt(file: Path) -> None:
+    """Let MLflow bring a copy of a store up to its release, and put that in its place: a kill on the way costs the copy."""
+    from sqlalchemy.exc import OperationalError
+
+    with beside(file) as building:
+        with closing(connect(file)) as source, closing(sqlite3.connect(building)) as copy:
+            source.backup(copy)
+        shutil.copymode(file, building)
+        try:
+            _open_with_mlflow(building)
+        except OperationalError as error:
+            if not _HALF_MADE.search(str(error)):
+                raise
+            _keep_aside(file, f"a process was killed while it made or changed the tables: {str(error).splitlines()[0]}")
+            return
+        if _revision(building) == _revision(file):  # which spares whoever has it open a file that is replaced
+            _stamp(file)
+        else:
+            _stamp(building)
+            move_into_place(building, file)
+
+
+def _open_with_mlflow(file: Path) -> None:
+    """Let MLflow make the tables of a store, or change them to those of its release."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    with quiet():
+        store = SqlAlchemyStore(f"sqlite:///{file}", (file.parent / "mlartifacts").as_uri())  # type: ignore[no-untyped-call]
+        store.engine.dispose()
+
+
+def forget_connections(file: Path) -> None:
+    """Close the connections of this process to a store that another one replaces: MLflow keeps them by address."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    engine = SqlAlchemyStore._engine_map.get(f"sqlite:///{file}")
+    if engine is not None:
+        engine.dispose()
+
+
+def _revision(file: Path) -> str:
+    with closing(connect(file)) as database:
+        return str(database.execute("select version_num from alembic_version").fetchall())
+
+
+def _installed_release() -> int:
+    """The release of MLflow as a number that fits into the header of a database: 3017002 for 3.17.2."""
+    from mlflow.version import VERSION
+
+    major, minor, patch = (*map(int, re.findall(r"\d+", VERSION)[:3]), 0, 0)[:3]
+    return (major * 1000 + minor) * 1000 + patch
+
+
+def _release_of(file: Path) -> int:
+    """The release of MLflow whose tables a store is known to have; 0 where that is not known."""
+    with closing(connect(file)) as database:
+        return int(database.execute("pragma user_version").fetchone()[0])
+
+
+def _stamp(file: Path) -> None:
+    with closing(connect(file)) as database:
+        database.execute(f"pragma user_version = {_installed_release()}")
