@@ -4,12 +4,11 @@ import os
 import random
 import signal
 import time
-from collections import Counter
 from pathlib import Path
 
 import dagster as dg
-import duckdb
 import pytest
+from home_states import TABLES, left_behind, materialized, mlflow_runs, run_statuses, table_rows
 from workplaces import Workplace, wait_until
 
 from assets.liveness import end_dead_runs
@@ -17,12 +16,6 @@ from assets.liveness import end_dead_runs
 pytestmark = pytest.mark.e2e
 
 KILLS = 10
-TABLES = {
-    "prompts": "eval, model, sample_id, request_id, prompt, choices, gold",
-    "responses": "eval, model, sample_id, request_id, text, choice_logprobs, error",
-    "scores": "eval, model, sample_id, subject, metric, value, error",
-    "metrics": "eval, model, subject, metric, value, stderr, ci_low, ci_high, n, n_errors, dataset_version, prompt_version, model_version",
-}
 
 
 @pytest.mark.timeout(400)
@@ -50,15 +43,19 @@ def test_killed_ten_times_the_results_are_those_of_an_undisturbed_run(tmp_path: 
     assert undisturbed.wait(timeout=120) == 0
     assert not flushed & set(killed.asked())
     assert sorted(flushed | set(killed.asked())) == sorted(calm.asked())
+    home, calm_home = killed.folder / "home", calm.folder / "home"
     for name in TABLES:
-        assert _table(killed, name) == _table(calm, name), name
-    monkeypatch.setenv("DAGSTER_HOME", str(killed.folder / "home" / "dagster"))
-    with dg.DagsterInstance.get() as instance:
-        end_dead_runs(instance, killed.folder / "home")
-        statuses = Counter(run.status for run in instance.get_runs())
-    assert statuses == {dg.DagsterRunStatus.FAILURE: KILLS, dg.DagsterRunStatus.SUCCESS: 2}, "a killed run must not count as running"
+        assert table_rows(home, name) == table_rows(calm_home, name), name
+    assert mlflow_runs(home) == mlflow_runs(calm_home)
+    assert left_behind(home) == []
+    with _instance(calm_home, monkeypatch) as instance:
+        expected = materialized(instance)
+    with _instance(home, monkeypatch) as instance:
+        assert materialized(instance) == expected
+        end_dead_runs(instance, home)
+        assert run_statuses(instance) == {"FAILURE": KILLS, "SUCCESS": 2}, "a killed run must not count as running"
 
 
-def _table(workplace: Workplace, name: str) -> list[tuple[object, ...]]:
-    with duckdb.connect(str(workplace.folder / "home" / "evals.duckdb"), read_only=True) as connection:
-        return sorted(connection.execute(f"select {TABLES[name]} from {name}").fetchall(), key=repr)
+def _instance(home: Path, monkeypatch: pytest.MonkeyPatch) -> dg.DagsterInstance:
+    monkeypatch.setenv("DAGSTER_HOME", str(home / "dagster"))
+    return dg.DagsterInstance.get()

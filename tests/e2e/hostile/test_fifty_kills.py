@@ -95,16 +95,6 @@ def _kill(life: Life, limit: int, command: str, moment: int) -> None:
     time.sleep(SETTLED_S)
 
 
-@pytest.mark.timeout(300)
-def test_a_few_kills_on_a_fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calm, killed = Life(tmp_path / "calm"), Life(tmp_path / "killed")
-    moments = calm.finish(2, "run")
-    for share in (0.1, 0.6):
-        _kill(killed, 2, "run", round(share * moments))
-    killed.finish(2, "run")
-    _assert_same(killed, calm, monkeypatch)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_fifty_kills_of_fresh_homes_running_ones_and_of_the_deletion_of_the_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
