@@ -15,6 +15,7 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """What each stage calls the number of its rows."""
@@ -50,19 +51,23 @@ def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake:
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
-            context.log.error(f"{outcome.stage} {partition_key(outcome.eval_name, outcome.model)}: {outcome.message}")
+            context.log.error(visible(_failure_line(outcome)))
             continue
         done += 1
         for warning in outcome.warnings:
-            context.log.warning(warning)
+            context.log.warning(visible(warning))
         yield _materialization(outcome, provenance_tags(context.instance, outcome), _history(lake, outcome))
     if failures:
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
-            + "; ".join(f"{item.stage} {partition_key(item.eval_name, item.model)}: {item.message}" for item in failures),
+            + visible("; ".join(map(_failure_line, failures))),
             metadata={"failures": table_metadata([_failure_row(item) for item in failures])},
             allow_retries=False,
         )
+
+
+def _failure_line(failure: StageFailure) -> str:
+    return f"{failure.stage} {partition_key(failure.eval_name, failure.model)}: {failure.message}"
 
 
 def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
@@ -89,9 +94,9 @@ def _materialization(result: StageResult, provenance: Mapping[str, str], picture
         **{name: MetadataValue.url(link) for name, link in result.links.items()},
         **preview_metadata(result),
         **{name: _number(value) for name, value in counts.items()},
-        **({} if result.cached else info.notes),
+        **({} if result.cached else {name: visible(note) for name, note in info.notes.items()}),
         **({"when_made": MetadataValue.json(when_made)} if when_made else {}),
-        **{f"warning_{number}": warning for number, warning in enumerate(result.warnings, 1)},
+        **{f"warning_{number}": warning for number, warning in enumerate(map(visible, result.warnings), 1)},
         "version": info.version,
         "upstream_versions": MetadataValue.json(dict(info.inputs)),
         **{f"upstream_{name}": MetadataValue.asset(dg.AssetKey(name)) for name in upstream},
@@ -139,7 +144,7 @@ def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     overall = [row for row in rows if (row["aggregation"] == "macro") == (row["metric"] in macro)]
     texts = [f"{row['metric']} {format_score(row)}" for row in overall]
     numbers = {f"score_{row['metric']}".replace("/", "_"): row["value"] for row in overall if row["value"] is not None}
-    return {"score": "; ".join(texts), **numbers}
+    return {"score": visible("; ".join(texts)), **{visible(name): value for name, value in numbers.items()}}
 
 
 def format_score(row: Mapping[str, Any]) -> str:

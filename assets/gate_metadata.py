@@ -15,6 +15,7 @@ from eval_dagster.project import Project
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import Report
+from eval_dagster.visible_text import visible
 
 _COLUMNS = (
     *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
@@ -30,7 +31,7 @@ def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
     regressed = [row for row in rows if row.is_red]
     verdicts = Counter(row.verdict for row in rows)
     return {
-        "summary": "\n".join(f"{result.suite}: {verdict_line(result)}" for result in results) or "evals.yaml has no suite",
+        "summary": visible("\n".join(f"{result.suite}: {verdict_line(result)}" for result in results)) or "evals.yaml has no suite",
         **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
         **{f"n_{verdict.value.replace(' ', '_')}": verdicts[verdict] for verdict in Verdict},
         "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),

@@ -9,6 +9,7 @@ from assets.resources import ProjectResource
 from assets.tables import leaderboard_rows, markdown_table
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.versions import stable_hash
+from eval_dagster.visible_text import visible
 
 _REFRESH = (
     dg.AutomationCondition.any_deps_updated().since_last_handled()
@@ -28,7 +29,7 @@ def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> 
     """Publish the catalog and show its leaderboard."""
     opened = project.open(context)
     with at_work(context.op_execution_context, opened.home):
-        damages = publish(opened.lake)
+        damages = list(map(visible, publish(opened.lake)))
         rows = read_rows(opened.lake, "select * from leaderboard")
     for damage in damages:
         context.log.warning(damage)

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from eval_dagster.visible_text import visible
+
 _LIBRARY = logging.getLogger("eval_dagster")
 
 
@@ -13,7 +15,7 @@ class _Forwarder(logging.Handler):
         self._run_log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._run_log.log(record.levelno, self.format(record))
+        self._run_log.log(record.levelno, visible(self.format(record)))
 
 
 @contextmanager

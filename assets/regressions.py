@@ -23,6 +23,7 @@ from eval_dagster.project import Project
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import report
 from eval_dagster.versions import stable_hash
+from eval_dagster.visible_text import visible
 
 
 @dg.asset(
@@ -46,7 +47,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         # Who clicks on the asset sees for himself; a run of one suite is a nightly one, or stands in somebody's script.
         told = [words for each in results if asked for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
-    warnings = [*damages, *(warning for each in reports.values() for warning in each.warnings)]
+    warnings = [visible(text) for text in [*damages, *(warning for each in reports.values() for warning in each.warnings)]]
     for warning in warnings:
         context.log.warning(warning)
     return dg.MaterializeResult(
@@ -54,7 +55,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             **result_metadata(results),
             **all_rows(results),
             **report_metadata(reports),
-            **({"notices": "\n".join(told)} if told else {}),
+            **({"notices": visible("\n".join(told))} if told else {}),
             **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
             **pictures,
             "dagster/row_count": sum(len(result.regressions) for result in results),
@@ -81,7 +82,7 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(
             passed=not result.red,
             severity=dg.AssetCheckSeverity.ERROR if result.is_failed else dg.AssetCheckSeverity.WARN,
-            description=verdict_line(result),
+            description=visible(verdict_line(result)),
             metadata=result_metadata([result]),
         )
 

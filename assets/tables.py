@@ -1,7 +1,5 @@
 """Rows as tables that fit Dagster's pages: few columns, the short ones first, and texts cut to what a cell holds."""
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +8,7 @@ from dagster import MetadataValue, TableRecord
 
 from eval_dagster.report.wording import interval, number
 from eval_dagster.stages.results import StageResult
+from eval_dagster.visible_text import json_text, markdown_text, visible
 
 _CELL = 100
 """Characters of a text in a cell: six columns then fit beside Dagster's navigation. SQL has the texts whole."""
@@ -41,7 +40,7 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a Markdown table, numbers to the right. All have the same columns."""
     names = list(rows[0])
     is_number = {name: any(isinstance(row[name], int | float) for row in rows) for name in names}
-    lines = [_line(names), _line(["---:" if is_number[name] else "---" for name in names])]
+    lines = [_line([_escaped(name) for name in names]), _line(["---:" if is_number[name] else "---" for name in names])]
     lines += [_line([_escaped(row[name]) for name in names]) for row in rows[:_MOST_ROWS]]
     left = len(rows) - _MOST_ROWS
     return "\n".join([*lines, *([f"\nand {left} more rows"] if left > 0 else [])])
@@ -78,8 +77,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _escaped(value: Any) -> str:
-    text = "" if value is None else f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
-    return re.sub(r"([\\`*_{}\[\]|~#<>])", r"\\\1", text)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else markdown_text(str(value))
 
 
 def _cell(name: str, value: Any) -> str | int | float | bool | None:
@@ -87,7 +85,7 @@ def _cell(name: str, value: Any) -> str | int | float | bool | None:
         return float(f"{value:.4g}")
     if value is None or isinstance(value, bool | int):
         return value
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = visible(value) if isinstance(value, str) else json_text(value)
     longest = _EXPLANATION if name in _EXPLANATIONS else _CELL
     if len(text) <= longest:
         return text

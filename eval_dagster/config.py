@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from eval_dagster.reasoning import DEFAULT_TAGS
 from eval_dagster.suggestions import did_you_mean
+from eval_dagster.tracking_uris import TRACKING_URIS, wrong_uri
 
 NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What a model, an eval or a suite may be called: it becomes a partition key and a folder's name."""
@@ -258,9 +259,16 @@ class SandboxConfig(Section):
 class TrackingConfig(Section):
     """Where MLflow keeps its runs."""
 
-    tracking_uri: str | None = None
-    """A server or a database; the home's own SQLite file where not given."""
+    tracking_uri: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
+    """A server or a database; the home's own SQLite file where not given. It can hold a password, so that no message repeats it."""
     experiment: str = "eval_dagster"
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _uri_is_of_a_kind_that_mlflow_has(cls, value: str | None) -> str | None:
+        if value is not None and (reason := wrong_uri(value)):
+            raise ValueError(f"{reason}; expected {TRACKING_URIS}")
+        return value
 
 
 class Config(Section):

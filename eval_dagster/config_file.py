@@ -1,7 +1,8 @@
 """Reads `evals.yaml`, and says of everything that is wrong in it where it stands and what is allowed there."""
 
+import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ _LAST_PASSED = "last_passed"
 _PREVIOUS = "previous"
 """The baseline that is the state before the last change."""
 
+MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
+"""Environment variable: a folder of datasets instead of `datasets.mirror`."""
+
+SMALLEST = """
+models:
+  sevens: {backend: scripted, default: " 7"}
+evals:
+  sums: {task: arithmetic, limit: 5}
+"""
+"""A configuration that works as it is."""
+
 Problem = tuple[KeyPath, str]
 """Where something is wrong, and what."""
 
@@ -39,7 +51,10 @@ def load_config(path: Path, *, tasks: Collection[str]) -> Config:
     """
     shown = _shown(path)
     if not path.exists():
-        raise ConfigError(f"{shown}: there is no such file; create it, or name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml")
+        raise ConfigError(
+            f"{shown}: there is no such file; name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml, or create it, for instance with:\n"
+            f"{SMALLEST}"
+        )
     document = YamlDocument(read_text(path, shown), shown)
     if document.value is None and not document.problems:
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top().words()}")
@@ -85,6 +100,8 @@ def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], d
         return _wrong_tag((*path, place.tag_key), place, document)
     if kind.startswith("union_tag"):
         return path, f"found {document.found(path)}; expected {place.words()}{_meant_source(path, place, document)}"
+    if kind == "value_error" and place.is_secret:
+        return path, f"found something that is not repeated here, since it could hold a secret: {context['error']}"
     if kind == "value_error":
         return path, f"found {document.found(path)}; {context['error']}"
     if place.is_secret:
@@ -137,6 +154,7 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path)
     """
     top = _mapping(document.value)
     evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
+    yield from _mirror_problems(("datasets", "mirror"), document, folder)
     for name in models:
         yield from _function_problems(("models", name, "function"), document, folder)
     for name in evals:
@@ -150,6 +168,15 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path)
         yield from _repeat_problems(("suites", name, "evals"), document)
         yield from _repeat_problems(("suites", name, "models"), document)
         yield from _baseline_problems(("suites", name, "baseline"), document, models)
+
+
+def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
+    mirror = _value(document, path)
+    if isinstance(mirror, str) and not os.environ.get(MIRROR_VARIABLE) and not _is(Path.is_dir, folder / mirror):
+        yield (
+            path,
+            f"found {document.found(path)}, which is no folder (it is looked for in {folder.resolve()}); expected a folder of datasets",
+        )
 
 
 def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
@@ -176,7 +203,7 @@ def _wrong_file(reference: str, folder: Path) -> str:
     stem, ending, name = reference.partition(".py:")
     if not (stem and ending and name):
         return ", which is not of the right form"
-    return "" if _is_file(folder / f"{stem}.py") else f", whose file is not there (it is looked for in {folder.resolve()})"
+    return "" if _is(Path.is_file, folder / f"{stem}.py") else f", whose file is not there (it is looked for in {folder.resolve()})"
 
 
 def _reference_problems(path: KeyPath, document: YamlDocument, known: dict[str, Any]) -> Iterator[Problem]:
@@ -231,9 +258,9 @@ def _is_time(text: str) -> bool:
         return False
 
 
-def _is_file(path: Path) -> bool:
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
     try:
-        return path.is_file()
+        return kind(path)
     # A name that is too long or holds a null character, or a folder that may not be entered.
     except (OSError, ValueError):
         return False

@@ -101,7 +101,8 @@ def _config_schema() -> Schema:
 def _resolve(schema: Schema) -> Schema:
     """Follow references, and take what a value may be besides null."""
     if "anyOf" in schema:
-        (schema,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        (option,) = (option for option in schema["anyOf"] if option.get("type") != "null")
+        schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **option}
     while "$ref" in schema:
         schema = _config_schema()["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     return schema

@@ -19,6 +19,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import publish
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
 from eval_dagster.project import Project
+from eval_dagster.visible_text import message_text
 
 Kind = Literal["regression", "failure", "skipped", "test"]
 """What a notice is about."""
@@ -74,13 +75,14 @@ def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, r
         project: Its lake records the notice.
         suite: Whose addresses: `notify` of evals.yaml names the environment variables that hold them.
         title: One line.
-        body: Plain text.
+        body: Plain text; what would call people in a chat, or be a link under other words, is written out.
         kind: What it is about.
         run_id: The run that it belongs to.
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
     began = datetime.now(UTC)
-    body = "\n\n".join(filter(None, [body, _words_of_lost(_lost(project.lake, suite))]))
+    title = message_text(" ".join(title.split()))
+    body = message_text("\n\n".join(filter(None, [body, _words_of_lost(_lost(project.lake, suite))])))
     deliveries = _deliver(variables, {"title": title, "body": body, "kind": kind, "timeout_s": _TIMEOUT_S})
     shared = {"suite": suite, "kind": kind, "title": title, "body": body, "attempted_at": began, "run_id": run_id}
     problem = None

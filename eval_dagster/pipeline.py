@@ -20,6 +20,9 @@ from eval_dagster.stages.snapshot import materialize_snapshot
 
 Outcome = StageResult | StageFailure
 
+_MOST_CHARACTERS = 10_000
+"""Of the message of a failure, which stands in several databases and logs: an exception may quote a whole text."""
+
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
     """Make the dataset snapshots of evals current, each on its own."""
@@ -155,4 +158,6 @@ def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], S
 
 def _failure(stage: str, eval_name: str, model: str | None, error: Exception) -> StageFailure:
     message = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+    if len(message) > _MOST_CHARACTERS:
+        message = f"{message[:_MOST_CHARACTERS]}… [{len(message):,} characters]"
     return StageFailure(stage=stage, eval_name=eval_name, model=model, message=message)

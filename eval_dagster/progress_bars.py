@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,13 +17,14 @@ from rich.table import Column
 from rich.text import Text
 
 from eval_dagster.progress import Advance, CountTokens, LogReporter, clock, ignore, rate_text
+from eval_dagster.terminal import PlainConsole
 
 
 class RichReporter:
     """Draws one bar for each piece of work; where the console is not a terminal, writes lines like `LogReporter`."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: PlainConsole | None = None) -> None:
+        self._console = console or PlainConsole(stderr=True)
         self._progress: Progress | None = None
         self._followed = 0
 
@@ -55,7 +55,7 @@ class RichReporter:
                 progress.stop_task(task)
 
     def _print_line(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
     @contextmanager
     def _shared_progress(self) -> Iterator[Progress]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
-from eval_dagster.config_file import load_config
+from eval_dagster.config_file import MIRROR_VARIABLE, load_config
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
@@ -205,10 +205,11 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def _mirror(config: Config, folder: Path) -> Path | None:
-    given = os.environ.get("EVAL_DAGSTER_DATASETS") or config.datasets.mirror
-    if given is None:
+    given = os.environ.get(MIRROR_VARIABLE)
+    mirror = given or config.datasets.mirror
+    if mirror is None:
         return None
-    mirror = (folder / given).resolve()
-    if not mirror.is_dir():
-        raise ConfigError(f"the dataset mirror {mirror} is not a folder; correct datasets.mirror in evals.yaml or EVAL_DAGSTER_DATASETS")
-    return mirror
+    path = (folder / mirror).resolve()
+    if given and not path.is_dir():
+        raise ConfigError(f"the environment variable {MIRROR_VARIABLE} names {path}, which is no folder; correct it, or unset it")
+    return path

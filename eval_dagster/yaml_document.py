@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from eval_dagster.errors import ConfigError
+from eval_dagster.visible_text import is_storable
 
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of the document to a value."""
@@ -14,15 +15,24 @@ KeyPath = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = tuple(_TAG + name for name in ("str", "int", "float", "bool", "null"))
 _MOST_CHARACTERS = 60
+_MOST_VALUES = 100_000
+"""Aliases of aliases can make a short file as large as memory."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates: `2026-01-31` is text."""
+    """YAML without dates: `2026-01-31` is text. Mappings that are merged many times are as large as one."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML looks for a class attribute of this form
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TAG + "timestamp", _TAG + "value")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put what `<<` merges among a mapping's own entries, each key once."""
+        super().flatten_mapping(node)
+        node.value = list(
+            {(key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key): (key, at) for key, at in node.value}.values()
+        )
 
 
 class YamlDocument:
@@ -45,6 +55,7 @@ class YamlDocument:
         self._nodes: dict[KeyPath, yaml.Node] = {}
         self._lines: dict[KeyPath, int] = {}
         self._seen: set[int] = set()
+        self._values = 0
         try:
             self._loader = _Loader(text)
             root = self._loader.get_single_node()
@@ -83,6 +94,12 @@ class YamlDocument:
 
     def _read(self, node: yaml.Node, path: KeyPath, line: int, outer: tuple[int, ...]) -> Any:
         self._lines[path], self._nodes[path] = line, node
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise ConfigError(
+                f"{self._shown_path}:{self._lines[path[:1]]}: the file has more than {_MOST_VALUES} values, each alias (*name) counted "
+                "with all that it stands for; expected fewer"
+            )
         if id(node) in outer:
             return self._problem(path, self._lines[path], "this contains itself; expected a value of its own")
         outer = (*outer, id(node))
@@ -127,7 +144,17 @@ class YamlDocument:
             return self._problem(path, self._lines[path], f"found {_shorten(node.value)!r}; expected a value that fits its type")
         if isinstance(value, int) and value.bit_length() > 63:
             return self._problem(path, self._lines[path], f"found {_shorten(node.value)}; expected an integer below 2^63")
+        if isinstance(value, str):
+            return self._text(value, path)
         return value
+
+    def _text(self, value: str, path: KeyPath) -> str | None:
+        """A text, of whole characters: JSON, which is YAML too, writes those beyond U+FFFF as two halves."""
+        whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        if not is_storable(whole):
+            self._problem(path, self._lines[path], f"found {_shorten(value)!a}, with half of a character; expected text")
+            return None
+        return whole
 
     def _problem(self, path: KeyPath, line: int, text: str) -> None:
         self.problems.setdefault((line, path), text)
@@ -142,7 +169,8 @@ def read_text(path: Path, shown_path: str) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown_path}: byte {error.start} is no UTF-8; save the file in UTF-8") from None
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{shown_path}:{line}: byte {error.start} of the file is no UTF-8; save the file in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{shown_path}: this file cannot be read: {error.strerror}") from None
 

@@ -30,11 +30,11 @@ def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], wh
     publish(project.lake)
     for each in accepted:
         state = f"{each.eval} on {each.model} of {each.materialized_at:%Y-%m-%d %H:%M} UTC ({each.verdict.value})"
-        out.print(f"accepted  {state}, by {each.accepted_by}", markup=False, soft_wrap=True)
-    out.print("It is the baseline and the anchor of later results.", markup=False)
+        out.print(f"accepted  {state}, by {each.accepted_by}", soft_wrap=True)
+    out.print("It is the baseline and the anchor of later results.")
     out.print("\nNext", style="bold")
-    out.print(f"  {program_name()} run --suite {suite}  judges the suite again", markup=False, soft_wrap=True)
-    out.print(f"  {program_name()} sql acceptances  all that was accepted, by whom and why", markup=False, soft_wrap=True)
+    out.print(f"  {program_name()} run --suite {suite}  judges the suite again", soft_wrap=True)
+    out.print(f"  {program_name()} sql acceptances  all that was accepted, by whom and why", soft_wrap=True)
 
 
 def _user() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from eval_dagster.cli.console import errors, out, print_table, program_name
+from eval_dagster.cli.console import errors, out, print_table, program_name, say
 from eval_dagster.project import Project
 from eval_dagster.retained import Keep, Reason
 from eval_dagster.retention import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
@@ -47,7 +47,7 @@ def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> Non
     _print(found, yes=yes)
     _print_kept(found.kept, keep)
     for note in found.notes:
-        errors.print(f"warning: {note}", style="yellow", markup=False, soft_wrap=True)
+        say(errors, "warning", note, style="yellow")
     options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
     if not found.files and not found.kept:
         out.print("There is nothing to delete: nothing has been evaluated here yet.")
@@ -61,7 +61,7 @@ def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> Non
     else:
         out.print(f"Nothing was deleted. It would be: {_files(found.files)}.")
         following = f"{program_name()} gc{options} --yes  delete them"
-    out.print(f"\nNext\n  {following}", markup=False, soft_wrap=True)
+    out.print(f"\nNext\n  {following}", soft_wrap=True)
 
 
 def _print(found: Pruning, *, yes: bool) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from eval_dagster.cli.console import cell, errors, out, print_table, program_name
 from eval_dagster.cli.querying import Format, print_rows
@@ -46,7 +46,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
         offer = " (--all-metrics compares the others)" if found else ""
         raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
     for reason in left_out:
-        errors.print(f"not compared: {reason}", style="yellow", markup=False, soft_wrap=True)
+        errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
     results = list(zip(shown, judged, strict=True))
     if output is not Format.TABLE:
@@ -62,9 +62,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     _print_verdict(results, regressed, alpha)
     name = regressed[0] if regressed else found[0].a.eval_name
     out.print("\nNext", style="bold")
-    out.print(
-        f"  {program_name()} compare {a} {b} --eval {name} --samples 50  more of the samples that flipped", markup=False, soft_wrap=True
-    )
+    out.print(f"  {program_name()} compare {a} {b} --eval {name} --samples 50  more of the samples that flipped", soft_wrap=True)
 
 
 def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
@@ -75,6 +73,8 @@ def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list
     chosen = list(evals) or list(project.config.evals)
     for eval_name in chosen:
         project.eval(eval_name)
+    if not any(project.lake.partitions("metrics")):
+        raise UsageError(f"there is nothing to compare yet: nothing has been evaluated here; run `{program_name()} run` first")
     points = {text: [name.find(project.lake, each) for each in chosen] for text, name in zip((a, b), names, strict=True)}
     both = [(of_a, of_b) for of_a, of_b in zip(points[a], points[b], strict=True) if of_a is not None and of_b is not None]
     if not both:
@@ -151,10 +151,11 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     better, worse = _directions(changes, higher_is_better=each.higher_is_better)
     alone = len(changes) - better - worse
     counts = f"{worse} worse in a, {better} better" + (f", {alone} that one of them alone has a score for" if alone else "")
-    out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold", markup=False)
+    out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()
-        out.print(f"  [dim]{change.sample_id} · {escape(change.subject)}[/dim]  {_number(change.value_b)} → {_number(change.value_a)}")
+        values = f"  {_number(change.value_b)} → {_number(change.value_a)}"
+        out.print(Text.assemble((f"  {change.sample_id} · {cell(change.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
         for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer_a), ("b", change.answer_b)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
@@ -176,6 +177,6 @@ def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regres
     improved = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.IMPROVED]
     for verdict, names in ((Verdict.REGRESSED, regressed), (Verdict.IMPROVED, improved)):
         if names:
-            out.print(f"a {verdict}: {', '.join(dict.fromkeys(names))}", style=_STYLES[verdict], markup=False)
+            out.print(f"a {verdict}: {', '.join(dict.fromkeys(names))}", style=_STYLES[verdict])
     if not regressed and not improved:
-        out.print(f"No change seen at alpha = {alpha:g}; differences below 'would be seen' could have gone unnoticed.", markup=False)
+        out.print(f"No change seen at alpha = {alpha:g}; differences below 'would be seen' could have gone unnoticed.")

@@ -8,30 +8,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from eval_dagster.terminal import PlainConsole
+from eval_dagster.visible_text import one_line
 
 _MOST_CHARACTERS = 200
 _WIDEST = 10_000
 _PIPE_WIDTH = 160
 """Columns where the output is no terminal."""
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-errors = Console(stderr=True, highlight=False)
+out = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+errors = PlainConsole(stderr=True)
 
 
 class WarningHandler(logging.Handler):
     """Prints warnings and errors that are logged; on a console that draws progress they stand above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: PlainConsole) -> None:
         super().__init__(logging.WARNING)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
-        text = f"{record.levelname.lower()}: {self.format(record)}"
-        self._console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        say(self._console, record.levelname.lower(), self.format(record), style="yellow")
+
+
+def say(console: PlainConsole, kind: str, message: str, *, style: str) -> None:
+    """Print a message after its kind, `warning` for instance; its further lines are indented, so that none passes for a message."""
+    console.print(f"{kind}: " + message.replace("\n", "\n  "), style=style, soft_wrap=True)
 
 
 def program_name() -> str:
@@ -63,16 +69,15 @@ def _print_records(title: str | None, columns: Sequence[str], rows: Sequence[Seq
     for number, row in enumerate(rows, 1):
         out.rule(f"{number}", align="left")
         for column, text in zip(columns, row, strict=True):
-            out.print(f"[bold]{column.ljust(widest)}[/bold]  {text}", soft_wrap=True)
+            out.print(Text.assemble((column.ljust(widest), "bold"), f"  {text}"), soft_wrap=True)
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table: short, and nothing for null."""
+    """A value as it stands in a table: short, on one line, and nothing for null."""
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
-    return escape(text.replace("\n", "⏎"))
+    return one_line(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…")
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:

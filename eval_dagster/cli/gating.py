@@ -29,14 +29,14 @@ def print_gate(result: GateResult) -> None:
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
-    out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], markup=False, soft_wrap=True)
+    out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
     if result.is_first:
         return
     for row in result.regressions:
         if row.reason and row.verdict is not Verdict.NOT_COMPARABLE:
-            out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", markup=False, soft_wrap=True)
+            out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", soft_wrap=True)
     for each in incomparable(result):
-        out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", markup=False, soft_wrap=True)
+        out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:

@@ -17,6 +17,10 @@ from eval_dagster.paired import ALPHA
 
 _INTERRUPTED = 130
 _TRIAL = typer.Option("--trial", help="Of trials (`run --limit`) instead of what is published.")
+_FORMAT = typer.Option(
+    "--format",
+    help="How rows are printed: csv holds every text as it is, spreadsheet is csv in which no text is a formula; json escapes controls.",
+)
 
 app = typer.Typer(
     help="LLM evaluation as a data pipeline.",
@@ -99,7 +103,7 @@ def compare(
     all_metrics: Annotated[bool, typer.Option("--all-metrics", help="Every metric instead of the headlines.")] = False,
     alpha: Annotated[float, typer.Option(min=0.0, max=1.0, help="Level of significance of all comparisons together.")] = ALPHA,
     samples: Annotated[int, typer.Option(min=0, help="Flipped samples to show of each eval.")] = 3,
-    output: Annotated[querying.Format, typer.Option("--format", help="How rows are printed.")] = querying.Format.TABLE,
+    output: Annotated[querying.Format, _FORMAT] = querying.Format.TABLE,
 ) -> None:
     """Say by how much A differs from B on the samples that both answered, how sure that is, and what could be the cause."""
     from eval_dagster.cli.comparing import compare as print_comparison  # its libraries take a second, which no other command shall wait
@@ -132,7 +136,7 @@ def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of 
 @app.command()
 def sql(
     query: Annotated[str, typer.Argument(help="A statement, or the name of a relation or of a file in sql/.")],
-    output: Annotated[querying.Format, typer.Option("--format", help="How rows are printed.")] = querying.Format.TABLE,
+    output: Annotated[querying.Format, _FORMAT] = querying.Format.TABLE,
     trial: Annotated[bool, _TRIAL] = False,
 ) -> None:
     """Query the results."""

@@ -18,7 +18,7 @@ def send_trial(suite: str) -> None:
     title, body = trial_notice(suite)
     outcome = notify(Project.open(TASKS), suite, title=title, body=body, kind="test")
     if outcome.is_sent:
-        out.print(outcome.words(), markup=False, soft_wrap=True)
+        out.print(outcome.words(), soft_wrap=True)
     else:
-        errors.print(f"not sent: {outcome.words()}", style="red", markup=False, soft_wrap=True)
+        errors.print(f"not sent: {outcome.words()}", style="red", soft_wrap=True)
         raise typer.Exit(1)

@@ -14,14 +14,14 @@ def print_prompt(prompt: RenderedPrompt, title: str) -> None:
     """Print exactly what a model sees, what is asked for, and the gold answer."""
     request = prompt.request
     out.rule(title, align="left")
-    out.print(request.prompt, markup=False, soft_wrap=True)
+    out.print(request.prompt, soft_wrap=True)
     out.rule(f"ends with {request.prompt[-_TAIL:]!r}", align="left")
     if request.choices is not None:
         out.print("scored, as continuations of the prompt:")
         rows = [(index, repr(choice), "✓" if index in prompt.gold_indices else "") for index, choice in enumerate(request.choices)]
         print_table(None, ("", "choice", "gold"), rows)
     for name, text in _facts(prompt):
-        out.print(f"{name:<14}{text}", markup=False, soft_wrap=True)
+        out.print(f"{name:<14}{text}", soft_wrap=True)
 
 
 def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """Commands that read results."""
 
 import csv
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from eval_dagster.cli.console import SCORE_NUMBERS, out, print_table, program_name, score_table
+from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, score_table
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, connect, read_rows, refresh
@@ -18,17 +17,23 @@ from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.lake.relations import relation_files
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
+from eval_dagster.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible
 from task_defs import TASKS
 
 _MOST_ROWS = 50
 
 
 class Format(StrEnum):
-    """How rows are printed."""
+    """How rows are printed: as a table for people, as JSON or CSV for programs, or as CSV for a spreadsheet.
+
+    JSON and CSV hold every text as it is: JSON with escapes for control characters and bidirectional marks, CSV as the characters
+    themselves unless it goes to a terminal. In CSV for a spreadsheet these are escapes, and no text is a formula.
+    """
 
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    SPREADSHEET = "spreadsheet"
 
 
 def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
@@ -55,7 +60,7 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
         state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")
         if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
             state = "nothing of what was asked for has been evaluated"
-        out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", markup=False, soft_wrap=True)
+        out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", soft_wrap=True)
 
 
 def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None) -> bool:
@@ -111,13 +116,31 @@ def _is_relation(catalog: duckdb.DuckDBPyConnection, word: str) -> bool:
 def print_rows(names: list[str], rows: list[tuple[Any, ...]], output: Format) -> None:
     """Print rows by their column names."""
     if output is Format.JSON:
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], ensure_ascii=False, default=str, indent=2))  # noqa: T201
-    elif output is Format.CSV:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(rows)
+        sys.stdout.write(json_text([dict(zip(names, row, strict=True)) for row in rows], indent=2) + "\n")
+    elif output in (Format.CSV, Format.SPREADSHEET):
+        _write_csv(names, rows, output)
     else:
         numbers = [name for index, name in enumerate(names) if any(isinstance(row[index], int | float) for row in rows)]
         print_table(None, names, rows[:_MOST_ROWS], right=numbers)
         shown = f"{min(len(rows), _MOST_ROWS)} of {len(rows)} rows" if len(rows) > _MOST_ROWS else f"{len(rows)} rows"
         out.print(shown + ("; --format csv or json prints all of them whole" if len(rows) > _MOST_ROWS else ""))
+
+
+def _write_csv(names: list[str], rows: list[tuple[Any, ...]], output: Format) -> None:
+    """Write CSV: exact for programs, visible on a terminal, and for a spreadsheet without formulas."""
+    for_sheet = output is Format.SPREADSHEET
+    written = spreadsheet_text if for_sheet else visible if sys.stdout.isatty() else storable
+    if for_sheet:
+        sys.stdout.write("\ufeff")  # by which spreadsheets know UTF-8
+    plain, quoted = (csv.writer(sys.stdout, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    for row in (tuple(names), *rows):
+        cells = [written(value) if isinstance(value, str) else value for value in row]
+        # Left to itself the writer quotes no carriage return, which readers take for the end of a row.
+        (quoted if any(isinstance(cell, str) and "\r" in cell for cell in cells) else plain).writerow(cells)
+    formulas = sum(isinstance(value, str) and starts_formula(value) for row in rows for value in row)
+    if formulas and not for_sheet:
+        errors.print(
+            f"note: a spreadsheet would compute {formulas} of these cells as formulas; open the rows there only as --format spreadsheet "
+            "writes them",
+            soft_wrap=True,
+        )

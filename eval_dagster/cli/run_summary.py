@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
-from eval_dagster.cli.console import errors, out, program_name
+from eval_dagster.cli.console import errors, out, program_name, say
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, connect
 from eval_dagster.project import Project
@@ -97,20 +97,19 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
         f"Next\n{lines}",
-        markup=False,
         soft_wrap=True,
     )
 
 
 def _print_problems(end: RunEnd) -> None:
     for message in [*end.summary.failures, *end.unscored]:
-        errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
+        say(errors, "failed", message, style="red")
     if end.untracked:
         what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"
-        errors.print(f"failed: {what} not in MLflow, for the reason below; the next run tries again", style="red", soft_wrap=True)
+        say(errors, "failed", f"{what} not in MLflow, for the reason below; the next run tries again", style="red")
     for message in dict.fromkeys(end.summary.warnings):
         if message not in end.unscored:
-            errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+            say(errors, "warning", message, style="yellow")
 
 
 def _commands(end: RunEnd) -> Iterator[Command]:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from eval_dagster.cli.console import WarningHandler, out
 from eval_dagster.cli.querying import print_leaderboard
@@ -20,6 +19,7 @@ from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.progress import use_reporter
 from eval_dagster.progress_bars import RichReporter
 from eval_dagster.project import Project
+from eval_dagster.terminal import PlainConsole
 from task_defs import TASKS
 
 
@@ -55,7 +55,7 @@ def reporting() -> Iterator[None]:
     # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        console = Console(file=terminal)
+        console = PlainConsole(file=terminal)
         handler, library = WarningHandler(console), logging.getLogger("eval_dagster")
         library.addHandler(handler)
         try:

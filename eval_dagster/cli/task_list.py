@@ -34,8 +34,8 @@ def list_tasks() -> None:
         except TaskDefinitionError as error:
             problems.append(f"{name}: {error}")
     _print(tasks)
-    out.print("An eval of evals.yaml names one as `task: NAME`; a task of your own is path/to/file.py:Class.", markup=False)
-    out.print("`eval-dagster tasks NAME` shows an example of one and checks its prompts.", markup=False)
+    out.print("An eval of evals.yaml names one as `task: NAME`; a task of your own is path/to/file.py:Class.")
+    out.print("`eval-dagster tasks NAME` shows an example of one and checks its prompts.")
     if problems:
         raise UsageError("\n".join(problems))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from eval_dagster.cli import task_facts
 from eval_dagster.cli.console import errors, out
@@ -27,7 +28,7 @@ from eval_dagster.tasks.fewshot import FewshotPool
 from eval_dagster.tasks.formatting import formatting_problems
 from eval_dagster.tasks.loading import select_subjects
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
-from eval_dagster.tasks.samples import build_samples, place_of
+from eval_dagster.tasks.samples import build_samples, is_whole, place_of
 
 _CHECKED_ROWS = 5
 
@@ -134,7 +135,7 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
     task = task_class(num_fewshot=shots)
-    samples = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject)
+    samples = [each for each in build_samples(project.reader.read(task, subject, fewshot=with_examples), subject) if is_whole(each.row)]
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
     return _Rendering(
         task=task,
@@ -147,9 +148,9 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
 
 
 def _print_facts(name: str, task: TaskClass) -> None:
-    out.print(f"{name} · {task.NAME}" if name != task.NAME else name, style="bold", markup=False)
+    out.print(f"{name} · {task.NAME}" if name != task.NAME else name, style="bold")
     if text := task_facts.description(task):
-        out.print(text, markup=False)
+        out.print(text)
     out.print()
     headline, *others = task_facts.metrics(task)
     facts = {
@@ -166,7 +167,7 @@ def _print_facts(name: str, task: TaskClass) -> None:
     for fact, value in facts.items():
         if value is not None:
             table.add_row(fact, value)
-    out.print(table, markup=False)
+    out.print(table)
 
 
 def _print_checks(rendering: _Rendering, project: Project) -> None:
@@ -176,15 +177,15 @@ def _print_checks(rendering: _Rendering, project: Project) -> None:
         not_tried = [metric.NAME for metric in rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
     out.print()
     if not_tried:
-        out.print(f"not tried: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)", markup=False)
+        out.print(f"not tried: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
     rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
     if not problems:
-        out.print(f"[green]✓[/green] checked {rows}: the gold answer scores best, a wrong one worse;")
+        out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))
         out.print("  choices, special tokens and white space are as they should be")
         return
-    errors.print(f"✗ {_counted(len(problems), 'problem')} in {rows}", style="red", markup=False)
+    errors.print(f"✗ {_counted(len(problems), 'problem')} in {rows}", style="red")
     for problem in problems:
-        errors.print(f"  {problem}", markup=False, soft_wrap=True)
+        errors.print(f"  {problem}", soft_wrap=True)
     raise typer.Exit(1)
 
 

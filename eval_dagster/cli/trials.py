@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from eval_dagster.cli.console import errors, out, program_name
+from eval_dagster.cli.console import errors, out, program_name, say
 from eval_dagster.cli.querying import print_leaderboard
 from eval_dagster.cli.run_summary import all_errors
 from eval_dagster.cli.running import reporting
@@ -53,9 +53,9 @@ def run_trial(
     empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
     failures += [all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions]
     for message in failures:
-        errors.print(f"failed: {message}", style="red", markup=False, soft_wrap=True)
+        say(errors, "failed", message, style="red")
     for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
-        errors.print(f"warning: {message}", style="yellow", markup=False, soft_wrap=True)
+        say(errors, "warning", message, style="yellow")
     if failures:
         raise typer.Exit(1)
 
@@ -75,9 +75,7 @@ def _print_summary(trial: Project, results: Sequence[StageResult], whole: str, s
     }
     width = max(map(len, following))
     lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in following.items())
-    out.print(
-        f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)\n\nNext\n{lines}", markup=False, soft_wrap=True
-    )
+    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)\n\nNext\n{lines}", soft_wrap=True)
 
 
 def _requests(results: Sequence[StageResult]) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from eval_dagster.gate.records import ChangedSample, GateResult, Regression
 from eval_dagster.paired_suites import Verdict
+from eval_dagster.visible_text import visible
 
 MOST_SHOWN = 10
 """Samples of each eval, model and metric that are shown."""
@@ -12,7 +13,6 @@ _MOST_CHARACTERS = 6_000
 """Of a text. A longer prompt loses its beginning, since the question stands at the end of one, a longer answer its end."""
 _PROMPT_END = 280
 _ANSWER_SHOWN = 600
-_CONTROL_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
 
 
@@ -69,11 +69,6 @@ def flips_of(result: GateResult) -> list[Flips]:
         grouped.setdefault((change.eval, change.model, change.metric), []).append(change)
     found = [_flips(rows[key], changes) for key, changes in grouped.items() if key in rows]
     return sorted(found, key=lambda flips: _ORDER.index(flips.verdict))
-
-
-def visible(text: str) -> str:
-    """A text whose control characters can be seen."""
-    return text.translate(_CONTROL_PICTURES)
 
 
 def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:

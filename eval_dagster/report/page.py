@@ -14,10 +14,11 @@ from markupsafe import Markup
 from eval_dagster.gate.records import RED, Look, Regression
 from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.contents import Contents, Standing
-from eval_dagster.report.flips import Flips, visible
+from eval_dagster.report.flips import Flips
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
 from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
+from eval_dagster.visible_text import visible
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
@@ -113,7 +114,7 @@ def render(contents: Contents) -> str:
             **parts,
             suite=result.suite,
             result=result,
-            verdict_line=visible(verdict_line(result)),
+            verdict_line=verdict_line(result),
             tone=tone(result).value,
             mark=_MARKS[tone(result)],
             level=level(result),
@@ -122,7 +123,7 @@ def render(contents: Contents) -> str:
             sections=list(_sections(parts)),
             versions=contents.versions,
             libraries=contents.libraries,
-            settings={name: visible(json.dumps(values, ensure_ascii=False)) for name, values in contents.settings.items()},
+            settings={name: json.dumps(values, ensure_ascii=False) for name, values in contents.settings.items()},
             style=Markup((_TEMPLATES / "style.css").read_text("utf-8")),  # noqa: S704 - a file of this package
         )
     )
@@ -254,7 +255,17 @@ def _anchor(kind: str, *names: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "p_value": p_value, "visible": visible}
+    environment.filters |= {"number": number, "p_value": p_value}
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """What the template shows of a value: of a text what can be seen."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

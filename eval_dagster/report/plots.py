@@ -3,12 +3,16 @@
 import base64
 import math
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+from eval_dagster.visible_text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,9 +59,8 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: s
 
     The same points give the same text. Its ids begin with `key`, or the title where not given: no two pictures of a page may share one.
     """
-    from matplotlib import rc_context
-
-    with rc_context({**_SETTINGS, "svg.hashsalt": title}):
+    title, metric = one_line(title), one_line(metric)
+    with _drawing({"svg.hashsalt": title}):
         buffer = BytesIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         _figure(points, metric).savefig(buffer, format="svg", transparent=True, metadata=nothing)
@@ -75,10 +78,10 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: s
 
 def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
     """The picture as a PNG file of 570 x 300 pixels and at most some 15 KB, on white. The same points give the same bytes."""
-    from matplotlib import rc_context
     from PIL import Image
 
-    with rc_context(_SETTINGS):
+    title, metric = one_line(title), one_line(metric)
+    with _drawing({}):
         figure = _figure(points, metric)
         figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
         drawn, small = BytesIO(), BytesIO()
@@ -103,6 +106,16 @@ def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
     left = f"; it left its band on {', '.join(changes)}" if changes else "; it never left its band"
     values = f"{first.value:.3f} on {_date(first.at)}" + (f", {last.value:.3f} on {_date(last.at)}" if last is not first else "")
     return f"{title}: {metric} over {len(points)} results, {values}{left}"
+
+
+@contextmanager
+def _drawing(more: dict[Any, Any]) -> Iterator[None]:
+    """Draw by the settings of this module; a letter that the font lacks is drawn as a box, without a warning."""
+    from matplotlib import rc_context
+
+    with rc_context({**_SETTINGS, **more}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s)Glyph .* missing from font")
+        yield
 
 
 def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":

@@ -1,7 +1,5 @@
 """A gate's result for CI systems: JUnit XML, and Markdown as GitHub shows it."""
 
-import html
-import re
 from collections import Counter
 from collections.abc import Mapping
 from xml.etree import ElementTree
@@ -21,9 +19,8 @@ from eval_dagster.report.wording import (
     tone,
     verdict_line,
 )
+from eval_dagster.visible_text import markdown_text, visible
 
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 has no place for (section 2.2), however it is escaped."""
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
@@ -46,7 +43,7 @@ def junit_xml(result: GateResult) -> str:
     totals = {name: str(count) for name, count in (("tests", len(cases)), ("failures", counts["failure"]), ("errors", 0))}
     root = ElementTree.Element("testsuites", {"name": "eval_dagster", **totals})
     timestamp = result.judged_at.replace(tzinfo=None).isoformat(timespec="seconds")
-    facts = {"name": _clean(result.suite), **totals, "skipped": str(counts["skipped"]), "time": "0", "timestamp": timestamp}
+    facts = {"name": visible(result.suite), **totals, "skipped": str(counts["skipped"]), "time": "0", "timestamp": timestamp}
     suite = ElementTree.SubElement(root, "testsuite", facts)
     _add_properties(
         suite,
@@ -66,19 +63,22 @@ def junit_xml(result: GateResult) -> str:
 def markdown(result: GateResult) -> str:
     """The result as GitHub-flavoured Markdown: the verdict, a table a verdict, and the reasons of what could not be compared."""
     flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
-    lines = [f"## {_MARKS[tone(result)]} {_inline(result.suite)}: {_inline(verdict_line(result))}", ""]
+    lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
     for verdict in _ORDER:
         rows = result.with_verdict(verdict)
         if not rows:
             continue
         lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
         if verdict is Verdict.NOT_COMPARABLE:
-            lines += [f"- **{_inline(each.models)}** ({_inline(each.what)}): {_inline(each.reason)}" for each in incomparable(result)]
+            lines += [
+                f"- **{markdown_text(each.models)}** ({markdown_text(each.what)}): {markdown_text(each.reason)}"
+                for each in incomparable(result)
+            ]
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
             lines += [_table_row(row, flipped[row.eval, row.model, row.metric or ""]) for row in rows]
-            reasons = [f"- {_inline(title(row))}: {_inline(row.reason)}" for row in rows if row.reason]
+            reasons = [f"- {markdown_text(title(row))}: {markdown_text(row.reason)}" for row in rows if row.reason]
             lines += ["", *reasons] if reasons else []
         lines.append("")
     judged = result.judged_at.strftime("%Y-%m-%d %H:%M UTC")
@@ -88,17 +88,17 @@ def markdown(result: GateResult) -> str:
 
 def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     name = " · ".join(part for part in (row.model, row.metric) if part)
-    case = ElementTree.Element("testcase", classname=_clean(f"{row.suite}.{row.eval}"), name=_clean(name), time="0")
+    case = ElementTree.Element("testcase", classname=visible(f"{row.suite}.{row.eval}"), name=visible(name), time="0")
     figures = {figure: getattr(row, figure) for figure in _FIGURES}
     facts = {"verdict": row.verdict.value, "baseline": row.baseline, "anchor": row.anchor, "test": row.test, "cause": row.cause, **figures}
     _add_properties(case, {name: value for name, value in facts.items() if value is not None})
-    said = _clean(evidence(row))
+    said = visible(evidence(row))
     if row.is_red and result.severity == "error":
         message = f"{row.metric} {number(row.difference, '+')}" + (f" ({cause(row)})" if cause(row) else "")
         message = row.reason or message
-        ElementTree.SubElement(case, "failure", message=_clean(message), type=row.verdict.value).text = said
+        ElementTree.SubElement(case, "failure", message=visible(message), type=row.verdict.value).text = said
     elif row.verdict is Verdict.NOT_COMPARABLE:
-        ElementTree.SubElement(case, "skipped", message=_clean(row.reason or "no reason is known"))
+        ElementTree.SubElement(case, "skipped", message=visible(row.reason or "no reason is known"))
     else:
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict.value}: {said}"
     return case
@@ -107,19 +107,9 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
 def _add_properties(parent: ElementTree.Element, values: Mapping[str, object]) -> None:
     properties = ElementTree.SubElement(parent, "properties")
     for name, value in values.items():
-        ElementTree.SubElement(properties, "property", name=name, value=_clean(str(value)))
-
-
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("�", text)
+        ElementTree.SubElement(properties, "property", name=name, value=visible(str(value)))
 
 
 def _table_row(row: Regression, flipped: int) -> str:
     cells = (row.eval, row.model, row.metric or "–", *figures(row), str(flipped), cause(row) or "–")
-    return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
-
-
-def _inline(text: str) -> str:
-    """A text that stands in one line, or in one cell, and is nothing but text."""
-    flat = " ".join(_clean(text).split())
-    return re.sub(r"([\\`*_{}\[\]|~#@])", r"\\\1", html.escape(flat, quote=False))
+    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"

@@ -25,6 +25,8 @@ _PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr"
 _TRACKED = ("metric", "subject", *_PREVIEW[2:])
 _SCORE_PARTS = ("stderr", "ci_low", "ci_high", "n", "n_errors")
 _MOST_TRACKED_SAMPLES = 1000
+_MOST_TRACKED_CHARACTERS = 20_000
+"""Of a text in the table of samples that MLflow shows. The lake has all of it."""
 
 
 def materialize_metrics(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:
@@ -255,4 +257,12 @@ def _sample_table(project: Project, eval_name: str, model: str) -> "pd.DataFrame
     for row in read_rows(scores.path, ["sample_id", "metric", "value"]):
         if row["sample_id"] in table:
             table[row["sample_id"]][row["metric"]] = row["value"]
-    return pd.DataFrame(list(table.values()))
+    return pd.DataFrame([{name: _shortened(value) for name, value in row.items()} for row in table.values()])
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_shortened(item) for item in value]
+    if not isinstance(value, str) or len(value) <= _MOST_TRACKED_CHARACTERS:
+        return value
+    return f"{value[:_MOST_TRACKED_CHARACTERS]}… [{len(value):,} characters]"

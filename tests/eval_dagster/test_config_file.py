@@ -373,13 +373,13 @@ def test_a_cron_expression_that_begins_with_a_star_needs_quotes(folder: Path) ->
 
 
 def test_a_missing_file_says_what_to_do(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"evals\.yaml: there is no such file; create it, or name another by EVAL_DAGSTER_CONFIG="):
+    with pytest.raises(ConfigError, match=r"evals\.yaml: there is no such file; name another by EVAL_DAGSTER_CONFIG="):
         load_config(folder / "evals.yaml", tasks=TASKS)
 
 
 def test_a_file_that_cannot_be_read_says_why(folder: Path) -> None:
     (folder / "evals.yaml").write_bytes(b"models: \xff")
-    with pytest.raises(ConfigError, match=r"evals.yaml: byte 8 is no UTF-8"):
+    with pytest.raises(ConfigError, match=r"evals\.yaml:1: byte 8 of the file is no UTF-8"):
         load_config(folder / "evals.yaml", tasks=TASKS)
     with pytest.raises(ConfigError, match=r"cannot be read: Is a directory"):
         load_config(folder, tasks=TASKS)

@@ -3,10 +3,10 @@ import re
 import time
 
 import pytest
-from rich.console import Console
 
 from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
 from eval_dagster.progress_bars import RichReporter
+from eval_dagster.terminal import PlainConsole
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_lines_come_while_nothing_gets_done(lines: list[str]) -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_work_with_nothing_to_do_is_not_reported(lines: list[str], terminal: bool) -> None:
     output = io.StringIO()
-    console = Console(file=output, force_terminal=terminal)
+    console = PlainConsole(file=output, force_terminal=terminal)
     reporter = CombinedReporter(LogReporter(lines.append), RichReporter(console))
     with reporter.track("score", total=0, unit="samples") as advance:
         advance(0)
@@ -100,7 +100,7 @@ def test_work_with_nothing_to_do_is_not_reported(lines: list[str], terminal: boo
 
 def test_rich_reporter_draws_bars_that_stay(lines: list[str]) -> None:
     output = io.StringIO()
-    reporter = RichReporter(Console(file=output, force_terminal=True, width=120))
+    reporter = RichReporter(PlainConsole(file=output, force_terminal=True, width=120))
     with reporter.track("suite [nightly]", total=2, unit="evals") as outer:
         with reporter.track("score mmlu", total=3, unit="samples") as inner:
             inner()
@@ -118,7 +118,7 @@ def test_rich_reporter_draws_bars_that_stay(lines: list[str]) -> None:
 def test_a_bar_shows_percent_and_tokens_a_second_while_nothing_gets_done() -> None:
     output = io.StringIO()
     computed = [0]
-    reporter = RichReporter(Console(file=output, force_terminal=True, width=140))
+    reporter = RichReporter(PlainConsole(file=output, force_terminal=True, width=140))
     with reporter.track("model_outputs smol", total=200, unit="requests", tokens=lambda: computed[0]) as advance:
         advance(50)
         for _ in range(8):
@@ -132,7 +132,7 @@ def test_a_bar_shows_percent_and_tokens_a_second_while_nothing_gets_done() -> No
 
 def test_rich_reporter_writes_plain_lines_where_there_is_no_terminal() -> None:
     output = io.StringIO()
-    with RichReporter(Console(file=output, force_terminal=False, width=20)).track("score [mmlu]", total=3, unit="samples") as advance:
+    with RichReporter(PlainConsole(file=output, force_terminal=False, width=20)).track("score [mmlu]", total=3, unit="samples") as advance:
         advance(3)
     assert re.fullmatch(r"score \[mmlu\]: 3 samples in 0\.\d s \([\d.,]+/s\)\n", output.getvalue())
 

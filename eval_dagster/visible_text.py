@@ -1,0 +1,126 @@
+"""Texts of models, datasets, files and servers, written so that whatever shows or reads them takes them for text and nothing else.
+
+Each function is for one kind of reader. What a terminal would obey, what is drawn nowhere and what reorders a line stands as an escape of
+Python: `\\x1b`, `\\u202e`, `\\U000e0041`. A text that holds such escapes already looks the same, so none of this is for texts that are
+computed with: the lake and the data formats keep those as they are.
+"""
+
+import html
+import json
+import math
+import re
+import unicodedata
+from typing import Any
+
+_SHOWN = frozenset("\n\t\u200c\u200d")
+"""Line break and tab; the two joiners, without which emoji and several scripts cannot be written."""
+_BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
+"""Letters by their category that are drawn as nothing."""
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Variation selectors that can carry a hidden text."""
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories: controls, formats such as bidirectional marks, lone surrogates, private and unassigned characters, separators."""
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FORMULA = re.compile(r"\s*[=+\-@|%\t\r\n＝＋－＠]")
+"""How a cell begins that spreadsheets compute; a tab or a line break before it does not stop them."""
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#$])")
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")
+
+
+class _Escapes(dict[int, str]):
+    """What stands for a character, by its code; those that are shown as they are are remembered."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if not _is_hidden(character):
+            self[code] = character
+            return character
+        return escaped(character)
+
+
+_ESCAPES = _Escapes()
+
+
+def visible(text: str) -> str:
+    """A text for people: no control character, bidirectional mark or invisible character is left but line breaks and tabs."""
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
+
+
+def one_line(text: str) -> str:
+    """A text for people on one line, with a sign for each line break."""
+    return visible(text.replace("\r\n", "\n").replace("\n", "⏎").replace("\t", " "))
+
+
+def storable(text: str) -> str:
+    """A text that UTF-8 can hold: a lone surrogate, which is half of a character, stands as `\\ud83d`."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def is_storable(text: str) -> bool:
+    """Whether UTF-8 can hold a text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON that holds the same and shows every hidden character as JSON's own escape.
+
+    What JSON lacks becomes text, and a number that is none (NaN, infinity) null.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str, indent=indent, allow_nan=False)
+    except (ValueError, TypeError):
+        text = json.dumps(_json_like(value), ensure_ascii=False, default=str, indent=indent)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(character if character == "\n" or not _is_hidden(character) else json.dumps(character)[1:-1] for character in text)
+
+
+def markdown_text(text: str) -> str:
+    """A text in one line, or one cell, of GitHub-flavoured Markdown: no markup, HTML, link or mention comes of it."""
+    flat = html.escape(" ".join(visible(text).split()), quote=False)
+    flat = _MARKDOWN.sub(r"\\\1", flat)
+    flat = re.sub(r":(?=//)|(?<=\bwww)\.", r"\\\g<0>", flat, flags=re.IGNORECASE)
+    # A backslash keeps no mention from being one: it is looked for in the finished text.
+    return _MENTION.sub("@<!-- -->", flat).replace("@", r"\@")
+
+
+def message_text(text: str) -> str:
+    """A text for mail and chats: none of their ways to call people (`@channel`, `<!here>`) or to hide an address behind words is left."""
+    text = re.sub(r"<(?=[!@#/\w])", "‹", visible(text))
+    return _MENTION.sub("@ ", text.replace("](", "] ("))
+
+
+def starts_formula(text: str) -> bool:
+    """Whether a spreadsheet would compute a cell of this text. A number is none, whatever its sign."""
+    return bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text.strip())
+
+
+def spreadsheet_text(text: str) -> str:
+    """A text for a cell of a spreadsheet: visible, and with an apostrophe before what would be computed."""
+    shown = visible(text)
+    return f"'{shown}" if starts_formula(text) else shown
+
+
+def escaped(character: str) -> str:
+    """A character as Python's escape of it."""
+    code = ord(character)
+    short = {0x09: r"\t", 0x0A: r"\n", 0x0D: r"\r"}.get(code)
+    return short or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
+
+
+def _json_like(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _json_like(item) for key, item in value.items()}
+    return [_json_like(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _is_hidden(character: str) -> bool:
+    if character in _SHOWN:
+        return False
+    return unicodedata.category(character) in _HIDDEN or character in _BLANK_LETTERS or ord(character) in _SELECTORS
