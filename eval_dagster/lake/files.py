@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
+from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.locks import locked
 
@@ -205,7 +206,7 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, 
 
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table with the columns of a lake table."""
-    return pa.Table.from_pylist(list(rows), schema=TABLES[table])
+    return to_table(rows, TABLES[table])
 
 
 def damage_of(path: Path) -> str | None:

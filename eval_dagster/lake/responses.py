@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.files import Lake, new_name, write_parquet
+from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 from eval_dagster.records import ModelResponse
+from eval_dagster.visible_text import is_storable, storable
 
 _MERGE_ABOVE = 24
 _SMALL_BYTES = 16 * 2**20
@@ -63,7 +65,7 @@ class ResponseCache:
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
         """Flush answers to a new file."""
-        write_parquet(self.folder / new_name(run_id), pa.Table.from_pylist(list(rows), schema=RESPONSE_CACHE))
+        write_parquet(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
 
     def merge(self, run_id: str) -> None:
         """Turn many small files into one; the small ones go once the large one is there."""
@@ -107,7 +109,9 @@ def to_row(request_id: str, response: ModelResponse, model_version: str) -> dict
     """A response as a row of the cache and, with eval, model and sample, of the table `responses`."""
     return {
         "request_id": request_id,
-        "text": list(response.text),
+        # A server can answer half of a character, which no file holds: what is stored is what is scored.
+        "text": [storable(text) for text in response.text],
+        "text_is_escaped": not all(map(is_storable, response.text)),
         "input": response.input if response.truncated_tokens_count else None,
         # A perplexity's logprobs are those of its tokens: in this table it is one choice.
         "choice_logprobs": [math.fsum(values) for values in response.token_logprobs] or list(response.logprobs),

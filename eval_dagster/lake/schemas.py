@@ -8,6 +8,7 @@ _TOKENS = pa.list_(pa.int32())
 
 _RESPONSE = [
     pa.field("text", _TEXTS),
+    pa.field("text_is_escaped", pa.bool_()),
     pa.field("input", pa.string()),
     pa.field("choice_logprobs", pa.list_(pa.float64())),
     pa.field("choice_token_logprobs", pa.list_(pa.list_(pa.float64()))),
@@ -64,6 +65,7 @@ PROMPTS = pa.schema(
         pa.field("num_fewshot", pa.int64()),
         pa.field("fewshot_ids", _TEXTS),
         pa.field("fewshot_set", pa.int64()),
+        pa.field("error", pa.string()),
         pa.field("prompt_version", pa.string()),
     ]
 )

@@ -18,6 +18,7 @@ from eval_dagster.lake.responses import ResponseCache, to_row
 from eval_dagster.progress import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
+from eval_dagster.records import ModelResponse
 from eval_dagster.stages.asking import ModelRun, ask
 from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
@@ -59,7 +60,8 @@ def materialize_outputs(
             plans.append(planned)
     if not plans:
         return
-    known = cache.find({row["request_id"] for plan in plans for row in plan.rows})
+    unasked = {row["request_id"]: _unasked(row, model_version) for plan in plans for row in plan.rows if row.get("error")}
+    known = unasked | cache.find({row["request_id"] for plan in plans for row in plan.rows if row["request_id"] not in unasked})
     missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
     owners = {row["request_id"]: plan.eval_name for plan in reversed(plans) for row in plan.rows}
     run = ask(project, model, model_version, cache, list(missing.values()), owners, run_id=run_id, reporter=reporter)
@@ -74,6 +76,11 @@ def materialize_outputs(
             message = run.failure or "the model left requests unanswered"
             message = f"{message}; {problem}" if problem else message
             yield StageFailure(stage=_STAGE, eval_name=plan.eval_name, model=model, message=message)
+
+
+def _unasked(row: Mapping[str, Any], model_version: str) -> dict[str, Any]:
+    """What stands for the answer to a prompt that cannot be sent."""
+    return to_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
 
 
 def _merge(cache: ResponseCache, run_id: str) -> str | None:
@@ -100,7 +107,17 @@ def _plan(project: Project, model: str, eval_name: str, model_version: str) -> S
 
 def _result(model: str, eval_name: str, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
     preview = read_head(file.path, 5, _PREVIEW)
-    return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=preview, warnings=tuple(warnings))
+    warnings = (*warnings, *_escape_warning(eval_name, model, int(file.info.counts.get("escaped", 0))))
+    return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=preview, warnings=warnings)
+
+
+def _escape_warning(eval_name: str, model: str, count: int) -> Sequence[str]:
+    if not count:
+        return ()
+    answers = "answer holds" if count == 1 else "answers hold"
+    return (
+        f"{eval_name}|{model}: {count} {answers} half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d",
+    )
 
 
 def _write(
@@ -136,11 +153,12 @@ def _write(
         counts={
             "requests": len(rows),
             "requests_computed": len(fresh),
-            "requests_cached": len(rows) - len(fresh),
+            "requests_cached": len(rows) - len(fresh) - sum(bool(row.get("error")) for row in plan.rows),
             "errors": sum(row["error"] is not None for row in rows),
             "retryable_errors": sum(row["retryable"] for row in rows),
             "cut_at_max_tokens": sum("length" in row["finish_reason"] for row in rows),
             "cut_in_reasoning": sum("reasoning" in row["finish_reason"] for row in rows),
+            "escaped": sum(bool(row.get("text_is_escaped")) for row in rows),
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
             "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
             "output_tokens": sum(row["output_tokens"] for row in rows),

@@ -15,6 +15,8 @@ from eval_dagster.stages.execution import require_execution
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.tasks.samples import is_whole
+from eval_dagster.tasks.unusable import checked, unreadable_prompt
 from eval_dagster.versions import code_version, stable_hash
 
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
@@ -51,13 +53,16 @@ def render_eval(project: Project, eval_name: str, model: str, formatter: Formatt
     pools: dict[str, list[Sample]] = defaultdict(list)
     if num_fewshot:
         for sample in samples:
-            if sample.split == task_class.FEWSHOT_SPLIT:
+            if sample.split == task_class.FEWSHOT_SPLIT and is_whole(sample.row):
                 pools[sample.subject].append(sample)
     drawn_from = {subject: fewshot_pool(task, pool) for subject, pool in pools.items()}
     rendered: list[RenderedPrompt] = []
     for sample in evaluated_samples(samples, task_class.SAMPLE_SPLIT, settings.limit)[:most]:
+        if unread := unreadable_prompt(task, sample):
+            rendered.append(unread)
+            continue
         try:
-            rendered += render_sample(
+            asked = render_sample(
                 task,
                 sample,
                 drawn_from.get(sample.subject),
@@ -71,6 +76,7 @@ def render_eval(project: Project, eval_name: str, model: str, formatter: Formatt
             )
         except DataError as error:
             raise DataError(f"eval {eval_name}: {error}") from error
+        rendered += [checked(prompt, sample) for prompt in asked]
     if not rendered:
         raise DataError(f"eval {eval_name}: its task asks nothing about any of the rows; expected at least one question")
     return rendered
@@ -122,6 +128,7 @@ def _write(
         inputs={"dataset_snapshot": snapshot.info.version, **snapshot.info.inputs},
         counts={
             "prompts": len(rows),
+            "errors": sum(row["error"] is not None for row in rows),
             "choices": sum(len(row["choices"] or ()) for row in rows),
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
         },
@@ -154,6 +161,7 @@ def _row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, v
         "num_fewshot": num_fewshot,
         "fewshot_ids": list(prompt.fewshot_ids),
         "fewshot_set": prompt.fewshot_set,
+        "error": prompt.error,
         "prompt_version": version,
     }
 

@@ -12,6 +12,7 @@ from eval_dagster.source_files import is_user_module, shown_name
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.dataset_lock import FILE_NAME, DatasetLock
 from eval_dagster.tasks.hub import HubRepo, current_commit
+from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.tasks.split_files import SplitFolder
 from eval_dagster.versions import code_version, file_stamp
 
@@ -116,8 +117,11 @@ class _RowsByField:
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
         rows = self.files.read(_ONE_CONFIG, splits)
-        found = {row.get(self.field) for split in rows.values() for row in split}
-        if unknown := sorted(str(value) for value in found - {subject_name(each) for each in self.task.SUBJECTS}):
+        if reason := next(filter(None, (unreadable_reason(row) for split in rows.values() for row in split)), None):
+            raise DataError(f"{reason}; the subject of such a row is not known (SUBJECT_FIELD of task {self.task.NAME})")
+        known = [subject_name(each) for each in self.task.SUBJECTS]
+        found = [row.get(self.field) for split in rows.values() for row in split]
+        if unknown := sorted({str(value) for value in found if value not in known}):
             raise DataError(
                 f"the field {self.field!r} of {self.task.DATASET_PATH} (SUBJECT_FIELD of task {self.task.NAME}) names "
                 f"{', '.join(unknown)}, which SUBJECTS lacks; add what is missing, or correct the field"

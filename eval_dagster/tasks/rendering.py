@@ -55,6 +55,8 @@ class RenderedPrompt:
     them itself from rows among which the sample is."""
     context: tuple[MetricContext, ...] = ()
     """What the task hands on to the metrics."""
+    error: str | None = None
+    """Why it cannot be sent to a model."""
 
     @property
     def ground_truth(self) -> str | list[str] | None:
@@ -104,8 +106,7 @@ def render_sample(
         num_samples: Texts to generate from each prompt; the task's own number where not given.
 
     Raises:
-        DataError: The row lacks a field or holds a null where a hook reads one, a hook failed on it, or the gold answer is not among
-            the choices.
+        DataError: A field that a hook reads is missing or null, a hook failed on the row, or the gold answer is not among the choices.
     """
     number = _prepare(task, sample, pool, _Draw(num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY, sets))
     with _row_errors(sample, task.examples_used):
@@ -142,9 +143,7 @@ def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
-            raise DataError(
-                f"{how.count} few-shot examples are wanted, but task {task.NAME} names no split to draw them from (FEWSHOT_SPLIT)"
-            )
+            raise DataError(f"{how.count} few-shot examples are wanted, but task {task.NAME} names no split for them (FEWSHOT_SPLIT)")
         drawn = pool.draw(sample, count=how.count, seed=how.seed, strategy=how.strategy, sets=how.sets)
         return [TaskRow(example) for example in drawn]
 

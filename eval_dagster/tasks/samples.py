@@ -1,46 +1,60 @@
-"""Rows of a dataset become samples: named by their content, and with nothing in them that JSON has no form for."""
+"""Rows of a dataset become samples: named by their content, and with nothing in them that JSON or UTF-8 has no form for."""
 
 import base64
 import io
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 from PIL import Image
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, RowError
 from eval_dagster.records import Row, Sample
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.versions import stable_hash
+from eval_dagster.visible_text import is_storable, storable
 
 _PNG = "png;base64"
 _BYTES = "bytes;base64"
-"""Under these keys a row's JSON holds what JSON has no form for."""
+_HALVES = "text;json"
+"""Under these keys a row's JSON holds what JSON or UTF-8 has no form for; the last is of texts with lone surrogates."""
+_UNREADABLE = "unreadable;reason"
+"""Under this key, alone, stands why a row could not be read or cannot be kept."""
+_DEEPEST = 100
+"""Lists and mappings within each other."""
+_MOST_BITS = 13_000
+"""Of a whole number: Python writes none of more than 4,300 digits."""
 
 
 def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> list[Sample]:
     """Name the rows of one subject, split after split.
 
     Repeated rows are numbered in the order given, so that the evaluated split, which comes first, bears the same ids with and
-    without the rows of a few-shot split. Dates and times become ISO 8601 text, infinite numbers and NaN become null.
+    without the rows of a few-shot split. Dates and times become ISO 8601 text, decimals text, infinite numbers and NaN null. A row that
+    could not be read, is nested deeper than 100 levels or holds a number of thousands of digits becomes one that says so: an error of its
+    sample.
 
     Args:
         rows_by_split: Rows by split, as `DatasetReader.read` returns them.
         subject: The subject that they belong to; its name is added to every row that has no field `subject`.
 
     Raises:
-        DataError: A row holds a value that cannot be stored as JSON, bytes or an image for instance.
+        DataError: A row holds a value of a kind that cannot be stored as JSON: an object of the task's own, for instance.
     """
     name = subject_name(subject)
     seen: Counter[str] = Counter()
     samples = []
     for split, rows in rows_by_split.items():
         for index, row in enumerate(rows):
-            content = {
-                key: _plain(value, f"field {key!r} of row {index} of split {split!r} (subject {name!r})") for key, value in row.items()
-            }
+            place = f"row {index} of split {split!r} (subject {name!r})"
+            try:
+                content = {storable(str(key)): _plain(value, f"field {key!r} of {place}") for key, value in row.items()}
+            except RowError as error:
+                content = unreadable(str(error))
             content_id = stable_hash(content)
             sample_id = stable_hash([name, content_id])
             seen[sample_id] += 1
@@ -52,17 +66,42 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> l
     return samples
 
 
-def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, str | bool | int):
+def unreadable(reason: str) -> Row:
+    """What stands for a row that could not be read, with the reason."""
+    return {_UNREADABLE: reason}
+
+
+def unreadable_reason(row: Row) -> str | None:
+    """Why a row could not be read; None where it was."""
+    return str(row[_UNREADABLE]) if _UNREADABLE in row else None
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a row, or what stands in one, could be read and holds no lone surrogate."""
+    if isinstance(value, dict):
+        return not {_HALVES, _UNREADABLE} & value.keys() and all(map(is_whole, value.values()))
+    return all(map(is_whole, value)) if isinstance(value, list) else True
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    if depth > _DEEPEST:
+        raise RowError(f"{where} holds lists or mappings more than {_DEEPEST} levels deep; make it flatter, or leave the row out")
+    if isinstance(value, str):
+        return value if is_storable(value) else {_HALVES: json.dumps(value)}
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise RowError(f"{where} holds a whole number of {value.bit_length()} bits; expected at most {_MOST_BITS}, or text")
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
-        return [_plain(item, where) for item in value]
+        return [_plain(item, where, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {str(key): _plain(item, where) for key, item in value.items()}
+        return {storable(str(key)): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, Decimal | timedelta):
+        return str(value)
     if isinstance(value, Image.Image):
         return {_PNG: base64.b64encode(png_of(value)).decode()}
     if isinstance(value, bytes):
@@ -114,6 +153,8 @@ def _opened(value: Any) -> Any:
             return Image.open(io.BytesIO(base64.b64decode(value[_PNG])))
         if _BYTES in value:
             return base64.b64decode(value[_BYTES])
+        if _HALVES in value:
+            return json.loads(value[_HALVES])
         return {key: _opened(item) for key, item in value.items()}
     return value
 

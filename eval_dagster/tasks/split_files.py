@@ -1,19 +1,16 @@
 """A dataset as a folder of split files: a mirror of the Hub, or a task's own."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.csv
-import pyarrow.parquet
-
-from eval_dagster.errors import DataError, DatasetNotFoundError
+from eval_dagster.errors import DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.base import subject_name
+from eval_dagster.tasks.row_files import rows_of
 from eval_dagster.versions import file_stamp
 
 _SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
@@ -47,7 +44,7 @@ class SplitFolder:
             DatasetNotFoundError: A file is missing.
             DataError: A file is damaged.
         """
-        return {split: [row for file in self._files(subject, split) for row in _rows(file)] for split in splits}
+        return {split: [row for file in self._files(subject, split) for row in rows_of(file)] for split in splits}
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         """Return name, size and time of change of every file that would be read."""
@@ -106,15 +103,3 @@ def _split_files(folder: Path) -> dict[str, list[Path]]:
         if found := _SPLIT_FILE.fullmatch(file.name):
             by_split.setdefault(found["split"], []).append(file)
     return by_split
-
-
-def _rows(file: Path) -> list[Row]:
-    try:
-        if file.suffix == ".jsonl":
-            with file.open(encoding="utf-8") as lines:
-                return [dict(json.loads(line)) for line in lines if line.strip()]
-        table = pyarrow.parquet.ParquetFile(file).read() if file.suffix == ".parquet" else pyarrow.csv.read_csv(file)
-        rows: list[Row] = table.to_pylist()
-    except (OSError, ValueError, TypeError) as error:  # what pyarrow and json raise is a ValueError too
-        raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-    return rows
