@@ -90,7 +90,7 @@ def markdown_text(text: str) -> str:
 
 def message_text(text: str) -> str:
     """A text for mail and chats: none of their ways to call people (`@channel`, `<!here>`) or to hide an address behind words is left."""
-    text = re.sub(r"<(?=[!@#/\w])", "‹", visible(text))
+    text = re.sub(r"<(?=[!@#]|\w+:)", "‹", visible(text))
     return _MENTION.sub("@ ", text.replace("](", "] ("))
 
 

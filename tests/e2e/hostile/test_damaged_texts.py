@@ -1,5 +1,6 @@
 """Half characters, wrong bytes and odd numbers in rows and answers: an error of one sample, or a text that says so, and nothing more."""
 
+import contextlib
 import json
 import textwrap
 from collections.abc import Callable
@@ -10,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from hostile_project import write_project
 from hostile_texts import HALVES
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog import read_rows as query
@@ -19,6 +22,8 @@ from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.tasks.row_files import rows_of
+from eval_dagster.tasks.samples import build_samples
+from eval_dagster.visible_text import is_storable
 from task_defs import TASKS
 
 Evaluate = Callable[..., tuple[Project, dict[str, StageResult]]]
@@ -168,3 +173,20 @@ def test_a_file_of_another_form_is_named(tmp_path: Path, name: str, content: byt
         rows_of(tmp_path / name)
     assert f"{tmp_path / name} cannot be read: " in str(caught.value)
     assert problem in str(caught.value)
+
+
+LINES = st.lists(st.binary(max_size=30) | st.sampled_from([line for line, _ in DAMAGED[:4]] + ODD), max_size=6).map(b"\n".join)
+CELLS = st.lists(
+    st.sampled_from([b"a", b"1", b",", b"\n", b'"', b"\xff", b"\x00", b"9" * 30, b"1.5", b"\r", b"2026-01-31", b"\xef\xbb\xbf"])
+)
+
+
+@settings(max_examples=300)
+@given(content=LINES | CELLS.map(b"".join) | st.binary(max_size=60), ending=st.sampled_from(["csv", "jsonl", "parquet"]))
+def test_any_bytes_are_rows_or_one_message(tmp_path_factory: pytest.TempPathFactory, content: bytes, ending: str) -> None:
+    file = tmp_path_factory.getbasetemp() / f"test.{ending}"
+    file.write_bytes(content)
+    with contextlib.suppress(DataError):
+        samples = build_samples({"test": rows_of(file)}, "all")
+        assert all(is_storable(json.dumps(sample.row, ensure_ascii=False)) for sample in samples)
+        assert len({sample.sample_id for sample in samples}) == len(samples)

@@ -12,6 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import dagster as dg
+import duckdb
 import pytest
 from hostile_project import write_project
 from hostile_texts import COLOURS, DANGEROUS, STORABLE
@@ -110,6 +111,17 @@ def test_a_spreadsheet_computes_nothing(cli: Run) -> None:
     assert all(not text.startswith(("=", "+", "-", "@", "\t", "\r", "＝")) for text, *_ in rows)
     assert {(number, answer) for _, number, answer in rows} == {("-7", "-7")}
     assert err == ""
+
+
+def test_mlflow_has_the_very_texts(folder: Path) -> None:
+    with duckdb.connect(str(folder / "home" / "evals.duckdb"), read_only=True) as catalog:
+        assert catalog.execute("select count(*) from metrics where mlflow_run_id is null").fetchone() == (0,)
+    tables = list((folder / "home" / "mlartifacts").rglob("samples.json"))
+    assert len(tables) == 2
+    for table in tables:
+        content = json.loads(table.read_text())
+        rows = [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
+        assert {row["gold"][0] for row in rows} == {text or "nothing" for text in STORABLE}
 
 
 def test_csv_on_a_terminal_is_visible(folder: Path) -> None:

@@ -19,6 +19,7 @@ from eval_dagster.report.contents import collect
 from eval_dagster.report.flips import MOST_SHOWN
 from eval_dagster.report.page import render
 from eval_dagster.report.wording import number
+from eval_dagster.visible_text import visible
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_hostile_texts_everywhere_are_text(project: Project) -> None:
     assert said.count('<script>alert("1")</script>&\\x00\\x0b]]>') > 5
     assert "What went wrong beside a|b" in said
     assert "baseline answered (not kept)" in said
-    assert f"({200 * len(HOSTILE) - 6000:,} characters are left out)" in said
+    assert f"({200 * len(visible(HOSTILE)) - 6000:,} characters are left out)" in said
     assert not [value for _, attrs in found.tags for name, value in attrs.items() if name.startswith("on")]
 
 

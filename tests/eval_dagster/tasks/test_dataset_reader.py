@@ -186,7 +186,7 @@ def test_a_folder_of_split_files(tmp_path: Path) -> None:
     rows = reader.read(Local(), "main", fewshot=True)
     assert rows == {"test": [{"question": "why", "answer": 3}], "dev": [{"question": "a\u2028b", "answer": "1"}]}
     (tmp_path / "dev.jsonl").write_text("{broken\n", "utf-8")
-    with pytest.raises(DataError, match=r"dev\.jsonl cannot be read: JSONDecodeError"):
+    with pytest.raises(DataError, match=r"dev\.jsonl cannot be read: line 1: JSONDecodeError"):
         reader.read(Local(), "main", fewshot=True)
 
 
