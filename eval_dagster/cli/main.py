@@ -1,8 +1,10 @@
 """The command `eval-dagster`. Exit status: 0 done, 1 something was evaluated and failed, 2 wrong usage or configuration."""
 
 import os
+import platform
 import signal
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, NoReturn
@@ -10,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from eval_dagster.cli import inspecting, querying, running, serving, task_list, task_page, trials
-from eval_dagster.cli.console import errors
+from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.paired import ALPHA
@@ -23,12 +25,28 @@ _FORMAT = typer.Option(
 )
 
 app = typer.Typer(
-    help="LLM evaluation as a data pipeline.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_versions(asked: bool) -> None:
+    if asked:
+        packages = {"eval_dagster": metadata.version("eval_dagster"), "Python": platform.python_version()}
+        packages |= {name: metadata.version(name) for name in ("dagster", "duckdb", "mlflow", "torch", "transformers")}
+        out.print(", ".join(f"{name} {version}" for name, version in packages.items()), highlight=False, soft_wrap=True)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    versions: Annotated[
+        bool, typer.Option("--version", callback=_show_versions, is_eager=True, help="Show the versions of this and its packages.")
+    ] = False,
+) -> None:
+    """LLM evaluation as a data pipeline."""
 
 
 @app.command()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,10 @@ def test_tasks_and_models_list_what_there_is(cli: Run) -> None:
     models = cli("models")
     assert "sevens" in models.stdout
     assert "ready" in models.stdout
+
+
+def test_the_versions_are_those_of_the_installed_packages(cli: Run) -> None:
+    done = cli("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"eval_dagster {metadata.version('eval_dagster')}, Python 3.")
+    assert f"duckdb {metadata.version('duckdb')}" in done.stdout
