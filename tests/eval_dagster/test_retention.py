@@ -382,7 +382,7 @@ def test_one_that_is_killed_leaves_a_lake_that_is_whole(home: Home, monkeypatch:
     files_of: list[Prunable] = list(plan(home.project(), policy).files)
     assert len(files_of) > least
     delete = retention._delete
-    for deleted in range(0, len(files_of), 7):
+    for deleted in range(0, len(files_of), 13):
         home.put_back()
         left = iter(range(deleted))
 
