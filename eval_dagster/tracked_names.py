@@ -7,6 +7,8 @@ no name that would be another one as a path. `pass@1` becomes `pass_at_1`; any o
 import re
 from hashlib import sha256
 
+from eval_dagster.visible_text import storable
+
 MOST_CHARACTERS = 250
 _ESCAPE = re.compile(r"_(?:at|x([0-9a-f]*))_")
 _ALLOWED = re.compile(r"[\w.\- /]")
@@ -33,7 +35,7 @@ def original_name(encoded: str) -> str:
 
 def tracked_text(text: str) -> str:
     r"""A text as every database of MLflow's takes it: what is no character, or NUL, stands as `\ud800` or `\x00`."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", r"\x00")
+    return storable(text).replace("\0", r"\x00")
 
 
 def _encoded(name: str) -> str:

@@ -11,7 +11,7 @@ _TAIL = 12
 
 
 def print_prompt(prompt: RenderedPrompt, title: str) -> None:
-    """Print exactly what a model sees, what is asked for, and the gold answer."""
+    """Print exactly what a model sees, what is asked for, and the gold answer; where nothing can be asked, why."""
     request = prompt.request
     out.rule(title, align="left")
     out.print(request.prompt, soft_wrap=True)
@@ -26,6 +26,8 @@ def print_prompt(prompt: RenderedPrompt, title: str) -> None:
 
 def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:
     request = prompt.request
+    if prompt.error is not None:
+        yield "error", prompt.error
     if request.generation is not None:
         yield "generated", generation_words(request.generation)
     if request.perplexity:

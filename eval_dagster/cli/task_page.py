@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval_dagster.cli import task_facts
-from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.console import errors, out, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
@@ -28,7 +28,7 @@ from eval_dagster.tasks.fewshot import FewshotPool
 from eval_dagster.tasks.formatting import formatting_problems
 from eval_dagster.tasks.loading import select_subjects
 from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
-from eval_dagster.tasks.samples import build_samples, is_whole, place_of
+from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
 _CHECKED_ROWS = 5
 
@@ -135,7 +135,9 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
     task = task_class(num_fewshot=shots)
-    samples = [each for each in build_samples(project.reader.read(task, subject, fewshot=with_examples), subject) if is_whole(each.row)]
+    read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject)
+    samples = [sample for sample in read if is_whole(sample.row)]
+    _print_damaged([sample for sample in read if not is_whole(sample.row)], len(read))
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
     return _Rendering(
         task=task,
@@ -145,6 +147,13 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
         samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],
         pool=fewshot_pool(task, examples),
     )
+
+
+def _print_damaged(samples: list[Sample], total: int) -> None:
+    """Say which rows are left out of the page: in an eval each is an error where a model would be asked with it."""
+    if samples:
+        reason = unreadable_reason(samples[0].row) or f"{place_of(samples[0])} holds half of a character, or a byte that is no UTF-8"
+        say(errors, "warning", f"{len(samples)} of {total} rows are damaged and not shown; the first: {reason}", style="yellow")
 
 
 def _print_facts(name: str, task: TaskClass) -> None:

@@ -9,11 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 from hostile_project import write_project
 from hostile_texts import HALVES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval_dagster.cli.inspecting import show_prompt
+from eval_dagster.cli.task_page import show_task
 from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog import read_rows as query
 from eval_dagster.lake.files import read_rows
@@ -190,3 +193,18 @@ def test_any_bytes_are_rows_or_one_message(tmp_path_factory: pytest.TempPathFact
         samples = build_samples({"test": rows_of(file)}, "all")
         assert all(is_storable(json.dumps(sample.row, ensure_ascii=False)) for sample in samples)
         assert len({sample.sample_id for sample in samples}) == len(samples)
+
+
+def test_the_commands_show_what_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], evaluated: Evaluate
+) -> None:
+    rewrite(tmp_path, json.dumps({"text": HALVES[0]}).encode(), b"{broken")
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    show_prompt("words", "echo", 3)
+    assert r"half \ud83d of one" in capsys.readouterr().out
+    show_prompt("words", "echo", 4)
+    assert "line 5: JSONDecodeError" in capsys.readouterr().out
+    with pytest.raises(typer.Exit):  # its second metric gives every text 1
+        show_task("words", None, None)
+    assert "2 of 5 rows are damaged and not shown; the first: row 3 of split 'test'" in " ".join(capsys.readouterr().err.split())
