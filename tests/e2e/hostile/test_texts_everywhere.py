@@ -38,7 +38,7 @@ JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
 POINT = ScorePoint(at=JUDGED_AT, value=0.5, ci_low=0.4, ci_high=0.6)
 TEXTS = st.text(st.characters(codec=None), max_size=40) | st.sampled_from([*STORABLE, *HALVES])
 SLOW = settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
-LONG = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+LONG = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 ANSWERS = """
     import json
     from pathlib import Path
@@ -91,6 +91,7 @@ def test_what_is_kept_is_what_was_put_in(texts: list[str], answers: list[str]) -
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @LONG
 @given(st.lists(TEXTS, min_size=1, max_size=30), st.lists(TEXTS, min_size=1, max_size=10))
 def test_what_is_kept_is_what_was_put_in_whatever_it_is(texts: list[str], answers: list[str]) -> None:
