@@ -18,6 +18,9 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
 """Letters by their category that are drawn as nothing."""
 _SELECTORS = range(0xE0100, 0xE01F0)
 """Variation selectors that can carry a hidden text."""
+_EMOJI = range(0x1F000, 0x1FC00)
+_IDEOGRAPHS = range(0x20000, 0x3FFFE)
+"""Blocks to which Unicode adds characters that a Python of today calls unassigned."""
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories: controls, formats such as bidirectional marks, lone surrogates, private and unassigned characters, separators."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -121,6 +124,6 @@ def _json_like(value: Any) -> Any:
 
 
 def _is_hidden(character: str) -> bool:
-    if character in _SHOWN:
+    if character in _SHOWN or ord(character) in _EMOJI or ord(character) in _IDEOGRAPHS:
         return False
     return unicodedata.category(character) in _HIDDEN or character in _BLANK_LETTERS or ord(character) in _SELECTORS
