@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
 from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
@@ -157,7 +157,7 @@ def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: s
 def _lost(lake: Lake, suite: str) -> list[str]:
     """Titles of the notices that reached nobody since the last one that did, the oldest first."""
     lost: list[str] = []
-    for path in sorted(_folder(lake, suite).glob("[!.]*.parquet"), reverse=True):
+    for path in reversed(parquet_files(_folder(lake, suite))):
         try:
             rows = read_rows(path, ["title", "kind", "status"])
         except LakeError:  # which publishing the catalog says

@@ -68,7 +68,7 @@ class Project:
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
         given = os.environ.get("EVAL_DAGSTER_HOME")
-        home = (home or (Path(given) if given else path.parent / ".eval_dagster")).resolve()
+        home = _usable((home or (Path(given) if given else path.parent / ".eval_dagster")).resolve())
         return cls(
             config=config,
             config_path=path,
@@ -202,6 +202,17 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
     if name not in section:
         raise UsageError(f"unknown {kind} {name!r}{did_you_mean(name, section)}; evals.yaml has: {', '.join(section) or 'none'}")
     return section[name]
+
+
+def _usable(home: Path) -> Path:
+    """The home. Raises ConfigError for a path that DuckDB would not take for itself."""
+    wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
+    if wrong:
+        raise ConfigError(
+            f"the home {str(home)!r} has {', '.join(map(repr, wrong))} in its path, which DuckDB takes for a pattern or another folder; "
+            "set EVAL_DAGSTER_HOME to a folder without it"
+        )
+    return home
 
 
 def _mirror(config: Config, folder: Path) -> Path | None:

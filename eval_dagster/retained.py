@@ -14,7 +14,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.points import history, point_at, previous_point
 from eval_dagster.gate.standings import read_standings
-from eval_dagster.lake.files import FileInfo, read_head, read_info, read_rows, time_of
+from eval_dagster.lake.files import FileInfo, parquet_files, read_head, read_info, read_rows, time_of
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
 
@@ -153,7 +153,7 @@ class Retained:
             try:
                 previous = previous_point(history(self._lake, eval_name, model))
             except LakeError:  # where the newest is damaged, nothing tells what it would be compared with
-                yield from self._lake.folder("metrics", eval_name, model).glob("[!.]*.parquet")
+                yield from parquet_files(self._lake.folder("metrics", eval_name, model))
             else:
                 yield from [previous.metrics.path] if previous else []
         for name, suite in config.suites.items():
@@ -200,7 +200,7 @@ class Retained:
 
     def _of_version(self, folder: Path, version: str | None) -> Sequence[Path]:
         """The newest file of a version, which is what is read of it."""
-        for path in sorted(folder.glob("[!.]*.parquet"), reverse=True):
+        for path in reversed(parquet_files(folder)):
             info = self._info(path)
             if info is not None and info.version == version:
                 return [path]

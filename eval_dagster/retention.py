@@ -13,7 +13,7 @@ from pathlib import Path
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.lake.archives import archive, archive_path, archives_folder, files_named_by
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
-from eval_dagster.lake.files import Lake, time_of, trial_lake
+from eval_dagster.lake.files import Lake, parquet_files, time_of, trial_lake
 from eval_dagster.project import Project
 from eval_dagster.retained import BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
 
@@ -211,7 +211,7 @@ def _answers(
 ) -> Iterator[tuple[Prunable, Reason | None]]:
     """The answers of each model version; those that no model has and no result that stays was made with can go."""
     for folder in sorted((lake.root / "response_cache").glob("model_version=*")):
-        paths, version = sorted(folder.glob("[!.]*.parquet")), folder.name.removeprefix("model_version=")
+        paths, version = parquet_files(folder), folder.name.removeprefix("model_version=")
         if not paths:
             continue
         age = now - time_of(paths[-1])

@@ -26,3 +26,7 @@ def limit_spinning() -> bool:
         return True
     os.environ["GOMP_SPINCOUNT"] = _SPINS
     return "torch" not in sys.modules
+
+
+IS_SPINNING_LIMITED = limit_spinning()
+"""Whether torch's OpenMP threads wait without long spinning in this process: false where torch was imported before this package."""

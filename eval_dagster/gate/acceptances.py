@@ -8,7 +8,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.points import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.gate.results import current_result
-from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
 from eval_dagster.paired_suites import Verdict
 
 _TABLE = "acceptances"
@@ -18,7 +18,7 @@ def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
     """All acceptances of a suite, the oldest first. Damaged files are left out, as they are in the catalog."""
     names = [each.name for each in fields(Acceptance)]
     found: list[Acceptance] = []
-    for path in sorted((lake.root / _TABLE / f"suite={suite}").glob("[!.]*.parquet")):
+    for path in parquet_files(lake.root / _TABLE / f"suite={suite}"):
         try:
             rows = read_rows(path)
         except LakeError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
+from eval_dagster.lake.files import Lake, LakeFile, parquet_files, read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
 
 LAST_PASSED = "last_passed"
@@ -201,7 +201,7 @@ def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point
 
 
 def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:
-    return sorted(lake.folder("metrics", eval_name, model).glob("[!.]*.parquet"))
+    return parquet_files(lake.folder("metrics", eval_name, model))
 
 
 def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:

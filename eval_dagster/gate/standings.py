@@ -14,7 +14,7 @@ from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.levels import LONGEST
 from eval_dagster.gate.records import Acceptance, Regression
 from eval_dagster.gate.results import read_judgement
-from eval_dagster.lake.files import FileInfo, Lake, time_of
+from eval_dagster.lake.files import FileInfo, Lake, parquet_files, time_of
 from eval_dagster.paired_suites import Verdict
 
 _GREEN = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
@@ -185,7 +185,7 @@ def _newest_acceptances(lake: Lake, suite: str, keys: Collection[Key]) -> dict[K
 
 def _judgements(lake: Lake, suite: str) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
     """Each judgement with its rows, the newest first."""
-    for path in sorted(lake.folder("regressions", suite).glob("[!.]*.parquet"), reverse=True):
+    for path in reversed(parquet_files(lake.folder("regressions", suite))):
         try:
             info, rows = read_judgement(path)
         except LakeError:

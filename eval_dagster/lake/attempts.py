@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
 
 _TABLE = "attempts"
 _MERGE_ABOVE = 32
@@ -89,7 +89,7 @@ def _rows_or_none(path: Path) -> list[dict[str, Any]] | None:
 
 
 def _files(lake: Lake) -> list[Path]:
-    return sorted((lake.root / _TABLE).glob("[!.]*.parquet"))
+    return parquet_files(lake.root / _TABLE)
 
 
 def _small_files(lake: Lake) -> list[Path]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
+from eval_dagster.lake.checksums import write_with_checksum
+from eval_dagster.lake.damage import INFO_KEY, damage_named, require_sound, require_sound_footer
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.locks import locked
 
-_KEY = b"eval_dagster"
 _ABANDONED_S = 3600.0
 _STAMP = "%Y%m%dT%H%M%S%fZ"
+_NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
+"""Names that `new_name` gives. Other files are none of the lake's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,16 +97,16 @@ class Lake:
         Raises:
             LakeError: The newest file is damaged.
         """
-        names = _parquet_names(self.folder(table, name, model))
-        if not names:
+        paths = parquet_files(self.folder(table, name, model))
+        if not paths:
             return None
-        path = self.folder(table, name, model) / max(names)
+        path = paths[-1]
+        require_sound(path)
         return LakeFile(path=path, info=read_info(path))
 
     def history(self, table: str, name: str, model: str | None = None) -> list[LakeFile]:
         """All materializations of a partition that the lake keeps, the oldest first. Raises `LakeError` where one is damaged."""
-        folder = self.folder(table, name, model)
-        return [LakeFile(path=folder / each, info=read_info(folder / each)) for each in sorted(_parquet_names(folder))]
+        return [LakeFile(path=path, info=read_info(path)) for path in parquet_files(self.folder(table, name, model))]
 
     def require(self, table: str, asset: str, eval_name: str, model: str | None = None) -> LakeFile:
         """The newest materialization of a partition; a LakeError names the asset to materialize where there is none."""
@@ -120,9 +124,19 @@ class Lake:
 
     def partitions(self, table: str) -> Iterator[list[Path]]:
         """For each partition of a table its files, oldest first."""
-        folders = {folder for folder, _, names in os.walk(self.root / table) if any(name.endswith(".parquet") for name in names)}
+        folders = {folder for folder, _, names in os.walk(self.root / table) if any(map(_NAME.fullmatch, names))}
         for folder in sorted(folders):
-            yield [Path(folder) / name for name in sorted(_parquet_names(Path(folder)))]
+            yield parquet_files(Path(folder))
+
+    def foreign_files(self) -> list[Path]:
+        """Parquet files in the folders of tables that others put there, by their names; nothing reads them."""
+        folders = (found for table in TABLES for found in os.walk(self.root / table))
+        return sorted(
+            Path(folder) / name
+            for folder, _, names in folders
+            for name in names
+            if name.endswith(".parquet") and not name.startswith(".") and not _NAME.fullmatch(name)
+        )
 
     def lock(self, name: str) -> AbstractContextManager[None]:
         """A lock of this home among processes."""
@@ -134,9 +148,9 @@ class Lake:
         ISO 8601, UTC, microseconds: what files, rows and the order of materializations go by.
         """
         time = datetime.now(UTC)
-        names = _parquet_names(self.folder(table, name, model))
-        if names:
-            time = max(time, time_of(Path(max(names))) + timedelta(microseconds=1))
+        paths = parquet_files(self.folder(table, name, model))
+        if paths:
+            time = max(time, time_of(paths[-1]) + timedelta(microseconds=1))
         return time.isoformat(timespec="microseconds")
 
 
@@ -161,13 +175,19 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
     _sweep(path.parent)
     rows = _typed_as_partitions(rows, path)
     if info is not None:
-        rows = rows.replace_schema_metadata({_KEY: json.dumps(asdict(info)).encode()})
+        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(asdict(info)).encode()})
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        pq.write_table(rows, file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w+b") as file:
+            write_with_checksum(rows, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
@@ -182,22 +202,32 @@ def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
 
 
 def read_info(path: Path) -> FileInfo:
-    """Read what a file says of itself. Raises LakeError if it is damaged."""
-    with _damage_named(path):
+    """Read what a file says of itself. Raises LakeError if that part of it is damaged."""
+    require_sound_footer(path)
+    with damage_named(path):
         metadata = pq.read_schema(path).metadata or {}
-        return FileInfo(**json.loads(metadata[_KEY]))
+        return FileInfo(**json.loads(metadata[INFO_KEY]))
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a file as an Arrow table. Raises LakeError if it is damaged."""
+    require_sound(path)
+    with damage_named(path):
+        return pq.ParquetFile(path).read(columns=columns and list(columns))
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Read a file as rows. Raises LakeError if it is damaged."""
-    with _damage_named(path):
-        rows: list[dict[str, Any]] = pq.ParquetFile(path).read(columns=columns and list(columns)).to_pylist()
+    table = read_table(path, columns)
+    with damage_named(path):
+        rows: list[dict[str, Any]] = table.to_pylist()
         return rows
 
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the first rows of a file."""
-    with _damage_named(path):
+    """Read the first rows of a file. Raises LakeError if it is damaged."""
+    require_sound(path)
+    with damage_named(path):
         batches = pq.ParquetFile(path).iter_batches(batch_size=count, columns=list(columns))
         first = next(batches, None)
         rows: list[dict[str, Any]] = first.to_pylist() if first is not None else []
@@ -209,32 +239,13 @@ def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return to_table(rows, TABLES[table])
 
 
-def damage_of(path: Path) -> str | None:
-    """What is wrong with a file, or None. Reads all of it: damage can lie behind a sound footer."""
+def parquet_files(folder: Path) -> list[Path]:
+    """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
     try:
-        read_info(path)
-        read_rows(path)
-    except LakeError as error:
-        return str(error)
-    return None
-
-
-@contextlib.contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise LakeError(
-            f"the lake file {path} is damaged ({type(error).__name__}: {str(error).splitlines()[0][:200]}); "
-            f"delete it and materialize again; responses are taken from the cache"
-        ) from error
-
-
-def _parquet_names(folder: Path) -> list[str]:
-    try:
-        return [name for name in os.listdir(folder) if name.endswith(".parquet") and not name.startswith(".")]  # noqa: PTH208 - one syscall for thousands of names
-    except FileNotFoundError:
+        names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
 
 
 def _sweep(folder: Path) -> None:

@@ -7,6 +7,7 @@ import duckdb
 import pyarrow as pa
 
 from eval_dagster.errors import QueryError
+from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 
@@ -21,6 +22,10 @@ _TABLE_OF = {
     "_looks": "looks",
 }
 """Which table a relation has the columns of, where the names differ."""
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "regressions", "looks")
+"""Tables all of whose files are read when a catalog is made, instead of when it is asked."""
+FORMAT = 2
+"""Version of how relations name files; held sessions read what URLs name."""
 
 
 def relation_files() -> dict[str, Path]:
@@ -67,7 +72,7 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
     connection.execute(
         "create or replace view scores_history as select s.* exclude (filename), m.materialized_at, m.metric_version from _all_scores s "
         "join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, metric_version, eval, model "
-        f"from _metrics_files) m on s.filename = '{quoted(lake.root)}/' || m.scores_file "
+        f"from _metrics_files) m on replace(s.filename, 'file://', '') = '{quoted(lake.root)}/' || m.scores_file "
         "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
     )
     _create_judgements(connection, lake, damages)
@@ -81,6 +86,7 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
     names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(lake)], schema=_NAMES)
     connection.register("configured_names", names)
     connection.execute("create or replace table _configured as select * from configured_names")
+    connection.execute(f"create or replace table _catalog_format as select {FORMAT}::integer as version, '{quoted(lake.root)}' as lake")
     rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
     connection.register("damages", rows)
     connection.execute("create or replace table damaged_files as select * from damages")
@@ -100,7 +106,7 @@ def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: 
     if not files:
         connection.execute(f"create or replace table {name} as select * from no_rows")
         return
-    listed = ", ".join(f"'{quoted(file)}'" for file in files)
+    listed = ", ".join(f"'{quoted(url_of(file))}'" for file in files)
     source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = {str(filename).lower()})"
     columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in connection.execute("describe no_rows").fetchall())
     connection.execute(f"create or replace {kind} {name} as select {columns} where false union all by name select * from {source}")
@@ -159,6 +165,6 @@ def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
         waiting = failed
 
 
-def quoted(path: Path) -> str:
-    """A path as it stands between single quotes in SQL."""
+def quoted(path: Path | str) -> str:
+    """A path or URL as it stands between single quotes in SQL."""
     return str(path).replace("'", "''")

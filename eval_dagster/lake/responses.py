@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
-from eval_dagster.lake.files import Lake, new_name, write_parquet
+from eval_dagster.lake.damage import damage_named, damages_of, require_sound
+from eval_dagster.lake.files import Lake, new_name, parquet_files, write_parquet
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 from eval_dagster.records import ModelResponse
@@ -50,17 +51,19 @@ class ResponseCache:
             f"where model_version = $version {_ONE_EACH}"
         )
         for _ in range(5):
-            files = self._files()
+            files = parquet_files(self.folder)
             if not files:
                 return {}
+            _require_sound(files)
             with duckdb.connect() as connection:
                 connection.register("wanted", wanted)
                 try:
-                    result = connection.execute(query, {"files": files, "version": self._model_version})
+                    result = connection.execute(query, {"files": list(map(str, files)), "version": self._model_version})
+                    return {row["request_id"]: row for row in rows_of(result)}
                 except duckdb.Error as error:
-                    self._explain(files, error)
-                    continue
-                return {row["request_id"]: row for row in rows_of(result)}
+                    _require_sound(files, decoding=True)
+                    if all(path.exists() for path in files):
+                        raise LakeError(f"the response cache {self.folder} cannot be read ({str(error).splitlines()[0]})") from error
         raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
@@ -73,36 +76,26 @@ class ResponseCache:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
             files = self._small_files()
-            tables = [pq.read_table(file, schema=RESPONSE_CACHE) for file in files]
+            tables = [_read(file) for file in files]
             write_parquet(self.folder / new_name(run_id), pa.concat_tables(tables))
             for file in files:
                 file.unlink(missing_ok=True)
 
     def _small_files(self) -> list[Path]:
-        return [path for path in map(Path, self._files()) if path.exists() and path.stat().st_size < _SMALL_BYTES]
-
-    def _files(self) -> list[str]:
-        return sorted(str(path) for path in self.folder.glob("[!.]*.parquet"))
-
-    def _explain(self, files: list[str], error: duckdb.Error) -> None:
-        """Raise for a damaged file; return where a file was merged away by another process, so that asking again helps."""
-        for file in files:
-            if Path(file).exists() and (damage := _cache_damage(Path(file))):
-                raise LakeError(damage) from error
+        return [path for path in parquet_files(self.folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
 
 
-def _cache_damage(path: Path) -> str | None:
-    try:
-        with duckdb.connect() as connection:
-            connection.execute("select * from read_parquet($file)", {"file": str(path)}).fetchall()
-    except duckdb.Error as error:
-        if not path.exists():  # merged away by another process
-            return None
-        return (
-            f"the response cache file {path} is damaged ({str(error).splitlines()[0][:200]}); "
-            "delete it and run again: only its requests are sent to the model again"
-        )
-    return None
+def _require_sound(files: Sequence[Path], *, decoding: bool = False) -> None:
+    """Raise `LakeError` where a file is damaged; one that is gone was merged into another by another process."""
+    for path, damage in damages_of(files, decoding=decoding).items():
+        if Path(path).exists():
+            raise LakeError(damage)
+
+
+def _read(path: Path) -> pa.Table:
+    require_sound(path)
+    with damage_named(path):
+        return pq.read_table(path, schema=RESPONSE_CACHE)
 
 
 def to_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:

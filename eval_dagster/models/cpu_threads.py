@@ -10,8 +10,8 @@ from statistics import median
 
 import torch
 
-from eval_dagster import IS_SPINNING_LIMITED
 from eval_dagster.control_groups import own_groups
+from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 
 _LOG = logging.getLogger(__name__)
 

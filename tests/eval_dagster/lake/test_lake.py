@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from eval_dagster.errors import LakeError, QueryError
-from eval_dagster.lake import catalog, files, responses
+from eval_dagster.lake import files, publishing, responses
 from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.lake.responses import ResponseCache, to_row
@@ -106,7 +106,7 @@ connection.execute("create table notes as select 1")
 os._exit(0)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
-    assert catalog._log_of_changes(catalog_path(lake)).exists()
+    assert publishing._log_of_changes(catalog_path(lake)).exists()
     publish(lake)
     assert len(read_rows(lake, "select * from metrics")) == 1
     with connect(lake) as connection, pytest.raises(duckdb.CatalogException):
@@ -207,7 +207,7 @@ def test_the_cache_finds_what_was_flushed_and_merging_loses_nothing(tmp_path: Pa
     before = cache.find(wanted)
     assert set(before) == {f"r{number}" for number in range(10)}
     cache.merge("run")
-    assert len(cache._files()) == 1
+    assert len(files.parquet_files(cache.folder)) == 1
     assert cache.find(wanted) == before
     assert ResponseCache(Lake(tmp_path), "other").find(wanted) == {}
 
@@ -225,7 +225,7 @@ def test_which_of_two_answers_counts_does_not_depend_on_files(tmp_path: Path) ->
 def test_damage_in_any_column_of_a_cache_file_is_named(tmp_path: Path) -> None:
     cache = ResponseCache(Lake(tmp_path), "v")
     cache.add([_row(number, f"{number}" * 50) for number in range(50)], "run")
-    [path] = map(Path, cache._files())
+    [path] = files.parquet_files(cache.folder)
     content = path.read_bytes()
     for start in (4, len(content) // 8):
         path.write_bytes(content[:start] + bytes(60) + content[start + 60 :])

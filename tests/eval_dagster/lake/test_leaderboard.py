@@ -12,6 +12,7 @@ import pytest
 
 from eval_dagster.cli.main import main
 from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.damage import INFO_KEY
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
@@ -89,8 +90,8 @@ class Place:
         contents = [path.read_bytes() for path in files]
         for path in files:
             with pq.ParquetFile(path) as file:
-                table = file.read()
-                pq.write_table(table.drop_columns(["samples_version", "questions_version"]), path)
+                table = file.read().drop_columns(["samples_version", "questions_version"])
+                pq.write_table(table.replace_schema_metadata({INFO_KEY: table.schema.metadata[INFO_KEY]}), path)
         publish(lake)
         try:
             yield

@@ -1,0 +1,114 @@
+"""The files of a lake as DuckDB sees them in a session that is held: read only, nothing outside, each file verified before it is read."""
+
+import glob
+import io
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from eval_dagster.lake.damage import damage_named, require_sound
+
+_SCHEME = "file://"
+
+
+def url_of(path: Path) -> str:
+    """A path as relations name it: plain DuckDB reads this as the path, and a held session through `LakeFileSystem`."""
+    return f"{_SCHEME}{path}"
+
+
+class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Serves the Parquet files below a folder to DuckDB, and refuses all else."""
+
+    protocol = "file"
+    cachable = False
+
+    def __init__(self, root: Path) -> None:
+        """Serve the files below `root`."""
+        super().__init__()
+        self._root = Path(os.path.normpath(root))
+        self._places: dict[str, Path] = {}
+
+    def open(self, path: str, mode: str = "rb", **_settings: Any) -> "FileReader":
+        """Open a file.
+
+        Raises:
+            LakeError: It is damaged or missing.
+            PermissionError: It is to be written, or lies elsewhere.
+        """
+        if mode != "rb":
+            raise PermissionError(f"{path} cannot be written: sessions on the results only read")
+        place = self._place(path)
+        require_sound(place)
+        with damage_named(place):
+            return FileReader(place)
+
+    def glob(self, path: str, **_settings: Any) -> list[str]:
+        """The files of a pattern; a file that bears the pattern itself as its name is that file."""
+        pattern = self._place(path)
+        if pattern.exists() or not glob.has_magic(str(pattern)):
+            return [url_of(pattern)]
+        return [url_of(Path(found)) for found in sorted(glob.glob(str(pattern), recursive=True)) if found.endswith(".parquet")]  # noqa: PTH207
+
+    def exists(self, path: str, **_settings: Any) -> bool:
+        """Whether there is such a file."""
+        return self._place(path).is_file()
+
+    def info(self, path: str, **_settings: Any) -> dict[str, Any]:
+        """Name, size in bytes and kind of a file."""
+        place = self._place(path)
+        with damage_named(place):
+            return {"name": url_of(place), "size": place.stat().st_size, "type": "file"}
+
+    def modified(self, path: str) -> datetime:
+        """When a file was written; UTC."""
+        place = self._place(path)
+        with damage_named(place):
+            return datetime.fromtimestamp(place.stat().st_mtime, UTC)
+
+    def _place(self, path: str) -> Path:
+        if path not in self._places:
+            place = Path(os.path.normpath(path.removeprefix(_SCHEME)))
+            if not place.is_relative_to(self._root) or place.suffix != ".parquet":
+                raise PermissionError(
+                    f"{path} cannot be read: sessions on the results read the Parquet files in {self._root}, and no others"
+                )
+            self._places[path] = place
+        return self._places[path]
+
+
+class FileReader(io.RawIOBase):
+    """A file that several threads read at once: each has a position of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position = threading.local()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set the position of this thread, in bytes."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self.tell(), os.SEEK_END: os.fstat(self._descriptor).st_size}[whence]
+        self._position.value = base + offset
+        return base + offset
+
+    def tell(self) -> int:
+        """The position of this thread, in bytes."""
+        return getattr(self._position, "value", 0)
+
+    def read(self, size: int = -1) -> bytes:
+        """The bytes from the position on; fewer than `size` at the end of the file alone."""
+        wanted = os.fstat(self._descriptor).st_size if size < 0 else size
+        blocks: list[bytes] = []
+        while wanted > 0 and (block := os.pread(self._descriptor, wanted, self.tell())):
+            blocks.append(block)
+            wanted -= len(block)
+            self.seek(len(block), os.SEEK_CUR)
+        return b"".join(blocks)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

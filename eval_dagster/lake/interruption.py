@@ -1,0 +1,47 @@
+"""Queries that an interrupt ends: DuckDB itself looks for one between pieces of its work alone, and a piece can take for ever."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import duckdb
+
+T = TypeVar("T")
+_LOOK_S = 0.1
+_END_S = 2.0
+"""How long a query that was told to end is waited for."""
+
+
+class StuckQueryError(KeyboardInterrupt):
+    """An interrupt, after which the session still works: to close it would be to wait for it."""
+
+
+def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """Do something with a session, in a thread of its own for which the main thread waits.
+
+    Raises:
+        KeyboardInterrupt: The process was interrupted; the query was told to end.
+    """
+    results: list[T] = []
+    problems: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=work, name="query", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    except KeyboardInterrupt:
+        session.interrupt()
+        thread.join(_END_S)
+        if thread.is_alive():
+            raise StuckQueryError from None
+        raise
+    if problems:
+        raise problems[0]
+    return results[0]

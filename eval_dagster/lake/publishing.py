@@ -1,0 +1,155 @@
+"""`evals.duckdb`: the face of the lake that users open.
+
+Built beside under a lock, then moved into place. Files of the lake never change, so a session sees one consistent state, the one it
+opened, and blocks nobody. Scores and metrics are published together: both belong to the same materializations.
+"""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.archives import archive
+from eval_dagster.lake.damage import damages_of
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.relations import NATIVE_TABLES, build, configured_names, quoted, relation_files
+from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.sessions import free_session, plain
+from eval_dagster.versions import code_version, file_stamp, stable_hash
+
+_STORAGE_VERSION = "v1.2.0"
+"""The oldest command line that may open the file: a 1.x one refuses what DuckDB 2 writes by default."""
+
+
+def catalog_path(lake: Lake) -> Path:
+    """Where users find the catalog."""
+    return lake.home / "evals.duckdb"
+
+
+def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
+    """Make the catalog anew from the files that are current, and move it into place, unless today's was made of just these.
+
+    Args:
+        lake: What it is made of.
+        thorough: Whether all files of the lake are verified, and not only those that are current or that tables are made of.
+
+    Returns:
+        A message for each damaged file; damaged files are left out, and listed in the relation `damaged_files`.
+
+    Raises:
+        LakeError: No catalog can be made of the files.
+    """
+    with lake.lock("catalog"):
+        return publish_locked(lake, archiving=not lake.is_trial, thorough=thorough)
+
+
+def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False) -> list[str]:
+    """Do what `publish` does, for a caller that holds the lock `catalog`.
+
+    Args:
+        lake: What it is made of.
+        archiving: Whether the last state of a past day is kept.
+        thorough: Whether all files are verified.
+    """
+    path = catalog_path(lake)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sources = _sources(lake)
+    damages = _damages(lake, thorough=thorough)
+    if not damages and _is_made_of(path, sources):
+        return []
+    building = path.with_name(".evals.duckdb.building")
+    building.unlink(missing_ok=True)
+    with free_session(lake.home) as session:
+        session.execute(f"attach '{quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
+        session.execute("use evals")
+        while True:
+            try:
+                build(session, lake, damages)
+                break
+            except duckdb.Error as error:
+                found = _damages(lake, thorough=True)
+                if found.keys() <= damages.keys():
+                    raise LakeError(f"no catalog can be made of the files in {lake.root}: {plain(error)}") from error
+                damages |= found
+        session.execute("use memory")
+        session.execute("detach evals")
+    if archiving:
+        archive(path)
+    # Nobody is to write to what the next publication replaces; and a log of changes that somebody wrote all the same
+    # would be replayed onto the new file, with which it has nothing to do.
+    building.chmod(0o444)
+    _log_of_changes(path).unlink(missing_ok=True)
+    building.replace(path)
+    _log_of_changes(path).unlink(missing_ok=True)
+    if damages:  # which are to be said each time
+        _note(path).unlink(missing_ok=True)
+    else:
+        _note(path).write_text(json.dumps([sources, file_stamp(path)]), "utf-8")
+    return list(damages.values())
+
+
+def _sources(lake: Lake) -> str:
+    """Hash of all that a catalog is made of."""
+    stamps: list[Any] = []
+    for path in (path for table in TABLES for partition in lake.partitions(table) for path in partition):
+        with suppress(FileNotFoundError):  # gone since it was listed
+            stamps.append([str(path), file_stamp(path)])
+    questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
+    return stable_hash([stamps, questions, configured_names(lake), code_version(build), duckdb.__version__])
+
+
+def _is_made_of(path: Path, sources: str) -> bool:
+    """Whether the catalog was made of these sources today, and nobody wrote to it since."""
+    if _log_of_changes(path).exists():
+        return False
+    with suppress(OSError, ValueError):
+        is_of_today = datetime.fromtimestamp(path.stat().st_mtime, UTC).date() == datetime.now(UTC).date()
+        return is_of_today and json.loads(_note(path).read_text("utf-8")) == [sources, file_stamp(path)]
+    return False
+
+
+def _note(path: Path) -> Path:
+    """Where it stands what the catalog was made of."""
+    return path.with_name(f".{path.name}.sources")
+
+
+def _log_of_changes(path: Path) -> Path:
+    return path.with_name(f"{path.name}.wal")
+
+
+def forget_sources(lake: Lake) -> None:
+    """Have the next publication make the catalog anew, whatever it was made of."""
+    _note(catalog_path(lake)).unlink(missing_ok=True)
+
+
+def _damages(lake: Lake, *, thorough: bool) -> dict[str, str]:
+    """A message for each damaged file by path.
+
+    Args:
+        lake: Whose files these are.
+        thorough: Whether all files are verified, and decoded where they have no checksums. Otherwise it is the newest file of each
+            partition, all files of tables that the catalog holds itself, and what was damaged when the catalog was made.
+    """
+    files = {
+        path
+        for table in TABLES
+        for partition in lake.partitions(table)
+        for path in (partition if thorough or table in NATIVE_TABLES else partition[-1:])
+    }
+    known = [path for path in _known_damaged(lake) if path not in files]
+    found = damages_of(sorted(files), decoding=thorough) | damages_of(known, decoding=True)
+    foreign = {
+        str(path): f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake"
+        for path in lake.foreign_files()
+    }
+    return {path: damage for path, damage in found.items() if Path(path).exists()} | foreign
+
+
+def _known_damaged(lake: Lake) -> list[Path]:
+    with suppress(duckdb.Error), free_session(lake.home, catalog_path(lake)) as session:
+        return [Path(path) for (path,) in session.execute("select path from damaged_files").fetchall()]
+    return []

@@ -1,0 +1,113 @@
+"""Verification of a home: every byte of every file of its lakes, and of its catalogs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.archives import archives_folder
+from eval_dagster.lake.catalog import catalog_path
+from eval_dagster.lake.damage import decode
+from eval_dagster.lake.files import Lake, parquet_files
+from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.sessions import free_session, is_locked, plain
+
+_WORKERS = 4
+RESPONSE_CACHE = "response_cache"
+CATALOGS = "catalogs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verifiable:
+    """A file to be verified."""
+
+    what: str
+    """Its table, with the folder of its lake where that is not the home's first; or `catalogs`."""
+    path: Path
+    check: Callable[[Path], bool]
+    """Returns whether the file has checksums; raises `LakeError` where it is damaged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """A file that was verified."""
+
+    what: str
+    path: Path
+    size: int
+    """Bytes; 0 where that cannot be told."""
+    has_checksums: bool
+    """False as well where the file is damaged."""
+    damage: str | None
+    """What is wrong, where, and what to do; null where nothing is."""
+
+
+def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
+    """All files of lakes and their catalogs, table by table."""
+    return [each for lake in lakes for each in _of_lake(lake, "" if lake is lakes[0] else f"{lake.home.name}/")]
+
+
+def verify(files: Sequence[Verifiable], advance: Callable[[], None]) -> list[Verified]:
+    """Verify files, several at once, in their order.
+
+    Args:
+        files: Which.
+        advance: Called after each.
+    """
+    found: list[Verified] = []
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for each in pool.map(_verified, files):
+            found += [each] if each is not None else []
+            advance()
+    return found
+
+
+def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
+    for table in TABLES:
+        for partition in lake.partitions(table):
+            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=decode) for path in partition)
+    for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
+        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=decode) for path in parquet_files(folder))
+    yield from (Verifiable(what=f"{prefix}foreign files", path=path, check=_refuse) for path in lake.foreign_files())
+    catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
+    yield from (Verifiable(what=f"{prefix}{CATALOGS}", path=path, check=_read_catalog) for path in catalogs if path.exists())
+
+
+def _verified(each: Verifiable) -> Verified | None:
+    """A file with what is wrong with it; None where it was deleted since it was listed."""
+    damage, has_checksums, size = None, False, 0
+    try:
+        size = each.path.stat().st_size
+        has_checksums = each.check(each.path)
+    except FileNotFoundError:
+        return None
+    except LakeError as error:
+        if not each.path.exists():
+            return None
+        damage = str(error)
+    except OSError as error:
+        damage = f"{each.path} cannot be read ({error.strerror}); make it readable and verify again"
+    return Verified(what=each.what, path=each.path, size=size, has_checksums=has_checksums, damage=damage)
+
+
+def _refuse(path: Path) -> bool:
+    raise LakeError(f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake")
+
+
+def _read_catalog(path: Path) -> bool:
+    """Read all blocks of a catalog; DuckDB compares each with its checksum."""
+    is_current = path.parent.name != archives_folder(path.parent).name
+    try:
+        with free_session(path.parent if is_current else path.parent.parent, path) as session:
+            for (name,) in session.execute("select table_name from duckdb_tables() where database_name = 'evals'").fetchall():
+                quoted = str(name).replace('"', '""')
+                session.execute(f'select sum(hash(each)) from "{quoted}" as each').fetchall()  # noqa: S608 - a name that the catalog gave
+    except duckdb.Error as error:
+        if is_locked(error):
+            raise LakeError(f"the catalog {path} cannot be verified: another session has it open for writing; close that one") from error
+        cure = "delete it: it is made anew from the lake" if is_current else "delete it: later catalogs hold what the lake still has"
+        raise LakeError(f"the catalog {path} is damaged ({plain(error)}); {cure}") from error
+    return True

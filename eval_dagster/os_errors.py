@@ -1,0 +1,55 @@
+"""Words for what the machine refuses: a full disk, a file that may not be written."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LITTLE = 2**20
+"""Bytes: where more is free, another disk is the full one."""
+FULL_DISK_WORDS = ("No space left on device", "database or disk is full", "Disk quota exceeded")
+"""How libraries word that a disk is full, where they raise errors of their own."""
+
+
+def os_error_message(error: OSError, fallback: Path) -> str:
+    """What happened, where, and what to do.
+
+    Args:
+        error: Raised by a call to the operating system.
+        fallback: What is named where the error names no file.
+    """
+    reason = error.strerror or str(error) or type(error).__name__
+    name = _filename(error)
+    if error.errno in _FULL:
+        if name is None and _free_bytes(fallback) > _LITTLE:
+            return f"what is printed cannot be written: {reason}"
+        return full_disk_message(Path(name or fallback))
+    if error.errno in _REFUSED:
+        return f"{name or fallback}: {reason}; give this user the right to it, or set EVAL_DAGSTER_HOME to a folder that can be written"
+    return f"{name}: {reason}" if name else reason
+
+
+def full_disk_message(path: Path) -> str:
+    """That the disk of a path is full, and what to do."""
+    left = f"{_free_bytes(path) / 1e6:.1f} MB are free"
+    return (
+        f"the disk at {_mount_of(path)} is full ({left}): {path} could not be written; make room there and run again: what was done is kept"
+    )
+
+
+def _free_bytes(path: Path) -> int:
+    try:
+        return shutil.disk_usage(_mount_of(path)).free
+    except OSError:
+        return 0
+
+
+def _filename(error: OSError) -> str | None:
+    return None if error.filename is None else os.fsdecode(error.filename)
+
+
+def _mount_of(path: Path) -> Path:
+    folders = [path, *path.absolute().parents]
+    return next((folder for folder in folders if os.path.ismount(folder)), Path("/"))

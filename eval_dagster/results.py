@@ -1,0 +1,30 @@
+"""The results of a home for Python: a DuckDB connection that reads them and does nothing else."""
+
+import os
+from pathlib import Path
+
+import duckdb
+
+from eval_dagster.lake import catalog
+from eval_dagster.lake.files import Lake
+from eval_dagster.project import Project
+
+
+def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnection:
+    """Open the results: the relations that `eval-dagster sql` queries.
+
+    The connection reads the results of the home and nothing else, so that it may be handed text that somebody else wrote: no statement
+    writes a file, reads another one, loads an extension, opens a network connection or changes a setting. Tables that a statement creates
+    are temporary. A damaged file of the lake raises `duckdb.Error`, whose message names the file.
+
+    Args:
+        home: The folder of the results, or an open project; `EVAL_DAGSTER_HOME` or `.eval_dagster` where not given.
+
+    Raises:
+        QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.
+    """
+    if isinstance(home, Project):
+        catalog.refresh(home.lake)
+        return catalog.connect(home.lake)
+    folder = Path(home) if home is not None else Path(os.environ.get("EVAL_DAGSTER_HOME", ".eval_dagster"))
+    return catalog.connect(Lake(folder.resolve()))
