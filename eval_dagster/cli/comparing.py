@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from eval_dagster.cli.console import cell, errors, out, print_table, program_name
-from eval_dagster.cli.querying import Format, print_rows
+from eval_dagster.cli.rows import Format, print_rows
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.comparing import MetricComparison, SampleChange, changed_samples, compare_points, overall
 from eval_dagster.gate.points import Point, PointName

@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from types import FrameType
@@ -12,9 +13,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from eval_dagster.cli import inspecting, querying, running, serving, task_list, task_page, trials
-from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.console import errors, out, say
+from eval_dagster.cli.rows import Format
+from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.errors import EvalDagsterError, UsageError
+from eval_dagster.os_errors import os_error_message
 from eval_dagster.paired import ALPHA
 
 _INTERRUPTED = 130
@@ -121,7 +125,7 @@ def compare(
     all_metrics: Annotated[bool, typer.Option("--all-metrics", help="Every metric instead of the headlines.")] = False,
     alpha: Annotated[float, typer.Option(min=0.0, max=1.0, help="Level of significance of all comparisons together.")] = ALPHA,
     samples: Annotated[int, typer.Option(min=0, help="Flipped samples to show of each eval.")] = 3,
-    output: Annotated[querying.Format, _FORMAT] = querying.Format.TABLE,
+    output: Annotated[Format, _FORMAT] = Format.TABLE,
 ) -> None:
     """Say by how much A differs from B on the samples that both answered, how sure that is, and what could be the cause."""
     from eval_dagster.cli.comparing import compare as print_comparison  # its libraries take a second, which no other command shall wait
@@ -154,11 +158,21 @@ def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of 
 @app.command()
 def sql(
     query: Annotated[str, typer.Argument(help="A statement, or the name of a relation or of a file in sql/.")],
-    output: Annotated[querying.Format, _FORMAT] = querying.Format.TABLE,
+    form: Annotated[Format | None, _FORMAT] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all rows to a .csv, .json or .parquet instead.")] = None,
     trial: Annotated[bool, _TRIAL] = False,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Let the statement read and write files, and load extensions.")] = False,
 ) -> None:
-    """Query the results."""
-    querying.run_query(query, output, trial=trial)
+    """Query the results. A query reads them and nothing else, unless --unsafe."""
+    querying.run_query(query, form, trial=trial, file=output, unsafe=unsafe)
+
+
+@app.command()
+def verify() -> None:
+    """Compare every file of the home with its checksums, and name what is damaged."""
+    from eval_dagster.cli.verifying import verify_home  # as with `compare`: no other command needs it
+
+    verify_home()
 
 
 @app.command()
@@ -191,11 +205,17 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = app(standalone_mode=False)
+        flush(sys.stdout, sys.stderr)
     except (typer.Abort, KeyboardInterrupt):
         status = _INTERRUPTED
     except EvalDagsterError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except (OSError, SystemExit) as error:
+        if is_closed_pipe(error):
+            leave_closed_pipe()
+        if isinstance(error, SystemExit):
+            raise
+        _fail(os_error_message(error, _home()), 1)
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's own errors have it
             raise
@@ -209,13 +229,23 @@ def main() -> NoReturn:
     _leave(status if isinstance(status, int) else 0)
 
 
+def _fail(message: str, status: int) -> NoReturn:
+    """Print one message and end."""
+    say(errors, "error", message, style="red")
+    sys.exit(status)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("EVAL_DAGSTER_HOME", ".eval_dagster")).absolute()
+
+
 def _leave(status: int) -> NoReturn:
     """End the process without the interpreter's own cleaning up: DuckDB's binding complains there, at length, of what others still hold.
 
     Everything that must be kept has been written and closed by then.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):  # what could not be written has been said
+        flush(sys.stdout, sys.stderr)
     os._exit(status)
 
 

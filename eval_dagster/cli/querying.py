@@ -1,39 +1,25 @@
 """Commands that read results."""
 
-import csv
 import re
-import sys
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any
+from pathlib import Path
 
 import duckdb
+import typer
 
-from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, score_table
+from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, say, score_table
+from eval_dagster.cli.rows import Format, check_output, print_result, write_rows
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import catalog_path, connect, read_rows, refresh
+from eval_dagster.lake.catalog import catalog_path, damages_listed, executed, read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.lake.relations import relation_files
+from eval_dagster.lake.sessions import plain
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
-from eval_dagster.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible
 from task_defs import TASKS
 
-_MOST_ROWS = 50
-
-
-class Format(StrEnum):
-    """How rows are printed: as a table for people, as JSON or CSV for programs, or as CSV for a spreadsheet.
-
-    JSON and CSV hold every text as it is: JSON with escapes for control characters and bidirectional marks, CSV as the characters
-    themselves unless it goes to a terminal. In CSV for a spreadsheet these are escapes, and no text is a formula.
-    """
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    SPREADSHEET = "spreadsheet"
+_MOST_DAMAGES = 5
 
 
 def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
@@ -55,12 +41,19 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
     chosen = None if everything else project.select(suite=suite, evals=evals, models=models)
     lake = _trials(project) if trial else project.lake
     refresh(lake)
-    if not print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen):
+    has_rows = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen)
+    damages = damages_listed(lake)
+    print_damages(damages)
+    if not has_rows:
         failed = bool(read_attempts(lake))
         state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")
+        if damages:
+            state, command = "files are damaged, and left out", "verify"
         if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
             state = "nothing of what was asked for has been evaluated"
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", soft_wrap=True)
+        if damages:
+            raise typer.Exit(1)
 
 
 def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None) -> bool:
@@ -83,64 +76,82 @@ def _trials(project: Project) -> Lake:
     return lake
 
 
-def run_query(query: str, output: Format, *, trial: bool) -> None:
-    """Run a statement, or select all of a relation, and print its rows."""
+def run_query(query: str, output: Format | None, *, trial: bool, file: Path | None, unsafe: bool) -> None:
+    """Run a statement, or select all of a relation, and print its rows or write them to a file.
+
+    Args:
+        query: The statement, or the relation's name.
+        output: How rows are printed; as a table where not given.
+        trial: Whether trials are asked instead of what is published.
+        file: Where the rows are written instead, as its suffix says.
+        unsafe: Whether the statement may read and write files and load extensions.
+
+    Raises:
+        QueryError: The statement is wrong, or there is nothing to query yet.
+        UsageError: The file cannot be written.
+    """
+    _check_text(query)
     project = Project.open(TASKS)
     lake = _trials(project) if trial else project.lake
+    if file is not None:
+        if output is not None:
+            raise UsageError("--format says how rows are printed, and --output writes them to a file by its suffix; give one of them")
+        check_output(file, project.home)
     refresh(lake)
-    with connect(lake) as catalog:
-        statement = f'select * from "{query}"' if _is_relation(catalog, query) else query  # noqa: S608 - a known name
-        try:
-            result = catalog.execute(statement)
-            names = [column[0] for column in result.description or ()]
-            rows = result.fetchall()
-        except duckdb.Error as error:
-            raise QueryError(f"the query failed: {error}") from error
-    print_rows(names, rows, output)
+    statement = _statement(lake, query)
+    try:
+        with executed(lake, statement, unsafe=unsafe) as session:
+            if file is not None:
+                out.print(f"{write_rows(session, file)} rows written to {file}", soft_wrap=True)
+            else:
+                print_result(session, output or Format.TABLE)
+    except duckdb.Error as error:
+        raise QueryError(_failure(error)) from error
+    print_damages(damages_listed(lake))
 
 
-def _is_relation(catalog: duckdb.DuckDBPyConnection, word: str) -> bool:
-    """Whether a word names a relation. Raises QueryError for a single word that names none."""
+def print_damages(damages: Sequence[str]) -> None:
+    """Print what is damaged, and therefore left out of what is shown."""
+    for damage in damages[:_MOST_DAMAGES]:
+        say(errors, "warning", f"left out: {damage}", style="yellow")
+    if len(damages) > _MOST_DAMAGES:
+        say(errors, "warning", f"{len(damages) - _MOST_DAMAGES} more files are damaged: {program_name()} verify", style="yellow")
+
+
+def _check_text(query: str) -> None:
+    """Raise QueryError for what is no text of a query."""
+    try:
+        query.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise QueryError(f"the query holds a byte that is no UTF-8 (character {error.start + 1}); expected text in UTF-8") from error
+    if not query.strip(" \t\r\n;"):
+        raise QueryError(
+            "found an empty query; expected a statement, or the name of a relation, for instance: eval-dagster sql leaderboard"
+        )
+
+
+def _failure(error: duckdb.Error) -> str:
+    """The message for a query that failed; where it was to read or write files, what to do instead."""
+    if isinstance(error, duckdb.PermissionException) or "PermissionError" in str(error):
+        return (
+            f"the query asks for a file, an extension or another database ({plain(error)}), and a query reads results alone; write its "
+            "rows with --output FILE, or give --unsafe, by which a query may read and write all that you may"
+        )
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return f"the query needs more memory than there is ({plain(error)}); ask for less, or give --unsafe, by which it may use the disk"
+    return f"the query failed: {str(error) if 'Traceback' not in str(error) else plain(error)}"
+
+
+def _statement(lake: Lake, query: str) -> str:
+    """A query as it is run: of a relation's name all its rows. Raises QueryError for a single word that names none."""
+    word = query.strip()
     if not re.fullmatch(r"\w+", word):
-        return False
-    relations = {row[0] for row in catalog.execute("select table_name from information_schema.tables").fetchall()}
+        return query
+    relations = {row["table_name"] for row in read_rows(lake, "select table_name from information_schema.tables")}
     if word in relations:
-        return True
+        return f'select * from "{word}"'  # noqa: S608 - a known name
     file = relation_files().get(word)
     if file is not None:
         raise QueryError(f"{word} takes arguments: call it as {word}(...) in the `from` of a statement; {file} tells which")
     listed = sorted(name for name in relations | relation_files().keys() if not name.startswith("_"))
     raise QueryError(f"there is no relation {word!r}{did_you_mean(word, relations)}; there are: {', '.join(listed)}")
-
-
-def print_rows(names: list[str], rows: list[tuple[Any, ...]], output: Format) -> None:
-    """Print rows by their column names."""
-    if output is Format.JSON:
-        sys.stdout.write(json_text([dict(zip(names, row, strict=True)) for row in rows], indent=2) + "\n")
-    elif output in (Format.CSV, Format.SPREADSHEET):
-        _write_csv(names, rows, output)
-    else:
-        numbers = [name for index, name in enumerate(names) if any(isinstance(row[index], int | float) for row in rows)]
-        print_table(None, names, rows[:_MOST_ROWS], right=numbers)
-        shown = f"{min(len(rows), _MOST_ROWS)} of {len(rows)} rows" if len(rows) > _MOST_ROWS else f"{len(rows)} rows"
-        out.print(shown + ("; --format csv or json prints all of them whole" if len(rows) > _MOST_ROWS else ""))
-
-
-def _write_csv(names: list[str], rows: list[tuple[Any, ...]], output: Format) -> None:
-    """Write CSV: exact for programs, visible on a terminal, and for a spreadsheet without formulas."""
-    for_sheet = output is Format.SPREADSHEET
-    written = spreadsheet_text if for_sheet else visible if sys.stdout.isatty() else storable
-    if for_sheet:
-        sys.stdout.write("\ufeff")  # by which spreadsheets know UTF-8
-    plain, quoted = (csv.writer(sys.stdout, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
-    for row in (tuple(names), *rows):
-        cells = [written(value) if isinstance(value, str) else value for value in row]
-        # Left to itself the writer quotes no carriage return, which readers take for the end of a row.
-        (quoted if any(isinstance(cell, str) and "\r" in cell for cell in cells) else plain).writerow(cells)
-    formulas = sum(isinstance(value, str) and starts_formula(value) for row in rows for value in row)
-    if formulas and not for_sheet:
-        errors.print(
-            f"note: a spreadsheet would compute {formulas} of these cells as formulas; open the rows there only as --format spreadsheet "
-            "writes them",
-            soft_wrap=True,
-        )

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import duckdb
-
 from eval_dagster.cli.console import errors, out, program_name, say
 from eval_dagster.lake.attempts import Attempt, read_attempts
-from eval_dagster.lake.catalog import catalog_path, connect
+from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.sample_errors import error_warning
 
@@ -50,21 +48,18 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     """Read how the evals and models of a run ended."""
     asked = "eval in (select unnest($evals)) and model in (select unnest($models))"
     names = {"evals": list(evals), "models": list(models)}
-    with connect(project.lake) as catalog:
-        rows = catalog.execute(f"select eval, model, n from leaderboard where {asked}", names).fetchall()  # noqa: S608 - names are bound
-        untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
-        untracked_rows = catalog.execute(untracked, names).fetchall()
-        has_errors = _has_row(catalog, f"from errors where {asked}", names)
-        has_confident_errors = _has_row(catalog, f"from confident_errors where {asked}", names)
+    scores = read_rows(project.lake, f"select eval, model, n from leaderboard where {asked}", names)  # noqa: S608 - names are bound
+    rows = [(row["eval"], row["model"], row["n"]) for row in scores]
+    untracked = f"select distinct eval, model from metrics where mlflow_run_id is null and {asked}"  # noqa: S608 - as above
     empty = [(name, model) for name, model, count in rows if not count]
     return RunEnd(
         summary=summary,
         scored=[(name, model) for name, model, count in rows if count],
         failed=[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids and each.status == "failed"],
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
-        untracked=0 if project.tracker.is_server else len(untracked_rows),
-        has_errors=has_errors,
-        has_confident_errors=has_confident_errors,
+        untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, names)),
+        has_errors=_has_row(project, f"from errors where {asked}", names),
+        has_confident_errors=_has_row(project, f"from confident_errors where {asked}", names),
     )
 
 
@@ -108,7 +103,7 @@ def _print_problems(end: RunEnd) -> None:
         what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"
         say(errors, "failed", f"{what} not in MLflow, for the reason below; the next run tries again", style="red")
     for message in dict.fromkeys(end.summary.warnings):
-        if message not in end.unscored:
+        if not any(message in failure for failure in [*end.summary.failures, *end.unscored]):
             say(errors, "warning", message, style="yellow")
 
 
@@ -138,5 +133,5 @@ def all_errors(project: Project, eval_name: str, model: str) -> str:
     return error_warning(eval_name, model, scores) or f"{eval_name}|{model}: no sample has a value of the headline metric"
 
 
-def _has_row(catalog: duckdb.DuckDBPyConnection, source: str, names: dict[str, list[str]]) -> bool:
-    return bool(catalog.execute(f"select exists (select 1 {source})", names).fetchone() == (True,))
+def _has_row(project: Project, source: str, names: dict[str, list[str]]) -> bool:
+    return bool(read_rows(project.lake, f"select 1 {source} limit 1", names))

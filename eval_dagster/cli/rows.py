@@ -1,0 +1,156 @@
+"""Rows of a query: printed, or written to a file. They are taken a few thousand at a time, however many there are."""
+
+import csv
+import json
+import os
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TextIO
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval_dagster.cli.console import errors, out, print_table
+from eval_dagster.errors import UsageError
+from eval_dagster.lake.interruption import interruptibly
+from eval_dagster.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible
+
+_MOST_ROWS = 50
+_MOST_COUNTED = 1_000_000
+_AT_ONCE = 4096
+_SUFFIXES = (".csv", ".json", ".parquet")
+
+
+class Format(StrEnum):
+    """How rows are printed: as a table for people, as JSON or CSV for programs, or as CSV for a spreadsheet.
+
+    JSON and CSV hold every text as it is: JSON with escapes for control characters and bidirectional marks, CSV as the characters
+    themselves unless it goes to a terminal. In CSV for a spreadsheet these are escapes, and no text is a formula.
+    """
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    SPREADSHEET = "spreadsheet"
+
+
+def print_result(session: duckdb.DuckDBPyConnection, output: Format) -> None:
+    """Print the rows of a query that was executed."""
+    if session.description is None:
+        out.print("The statement gives no rows.")
+    else:
+        print_rows(_names(session), _fetched(session), output)
+
+
+def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], output: Format) -> None:
+    """Print rows by their column names."""
+    if output is Format.JSON:
+        _write_json(names, rows, sys.stdout)
+    elif output is Format.SPREADSHEET:
+        sys.stdout.write("\ufeff")  # by which spreadsheets know UTF-8
+        _write_csv(names, rows, sys.stdout, spreadsheet_text)
+    elif output is Format.CSV:
+        _write_csv(names, rows, sys.stdout, visible if sys.stdout.isatty() else storable)
+    else:
+        remaining = iter(rows)
+        shown = list(islice(remaining, _MOST_ROWS))
+        numbers = [name for index, name in enumerate(names) if any(isinstance(row[index], int | float) for row in shown)]
+        print_table(None, names, shown, right=numbers)
+        more = sum(1 for _ in islice(remaining, _MOST_COUNTED))
+        if more:
+            total = f"more than {len(shown) + more:,}" if next(remaining, None) is not None else str(len(shown) + more)
+            out.print(f"{len(shown)} of {total} rows; --format csv or json prints all of them whole")
+        else:
+            out.print(f"{len(shown)} rows")
+
+
+def check_output(file: Path, home: Path) -> None:
+    """Raise `UsageError` where rows cannot be written to a file: of an unknown kind, nowhere, or among the results themselves."""
+    if file.suffix not in _SUFFIXES:
+        raise UsageError(f"found --output {file}; expected a file whose name ends in {', '.join(_SUFFIXES)}")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UsageError(f"--output {file} cannot be written; expected a file in a folder that is there and may be written to")
+    if file.resolve().is_relative_to(home):
+        raise UsageError(f"--output {file} lies in {home}, which holds what is queried; name a file elsewhere")
+
+
+def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:
+    """Write the rows of a query that was executed: the whole file or none. Returns how many there are.
+
+    Raises:
+        UsageError: The statement gives no rows, or rows of a type that the kind of file cannot hold.
+    """
+    if session.description is None:
+        raise UsageError("the statement gives no rows, so that there is nothing to write")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        if file.suffix == ".parquet":
+            count = _write_parquet(session, temporary)
+        else:
+            write = _write_csv if file.suffix == ".csv" else _write_json
+            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as opened:
+                count = write(_names(session), _fetched(session), opened)
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
+
+
+def _write_parquet(session: duckdb.DuckDBPyConnection, path: Path) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a copy of the rows that are being read
+        batches: Any = interruptibly(session, lambda: session.to_arrow_reader(_AT_ONCE))
+    count = 0
+    try:
+        with pq.ParquetWriter(path, batches.schema, compression="zstd") as writer:
+            while (batch := interruptibly(session, lambda: next(batches, None))) is not None:
+                writer.write_batch(batch)
+                count += batch.num_rows
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise UsageError(f"the rows cannot be written as Parquet ({error}); cast the column to text, or write a .csv or .json") from error
+    return count
+
+
+def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], file: TextIO, written: Callable[[str], str] = storable) -> int:
+    """Write CSV: exact for programs, visible on a terminal, and for a spreadsheet without formulas."""
+    plain, quoted = (csv.writer(file, lineterminator="\n", quoting=quoting) for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL))
+    formulas = count = 0
+    for count, row in enumerate(chain([tuple(names)], rows)):
+        cells = [written(value) if isinstance(value, str) else value for value in row]
+        # Left to itself the writer quotes no carriage return, which readers take for the end of a row.
+        (quoted if any(isinstance(cell, str) and "\r" in cell for cell in cells) else plain).writerow(cells)
+        formulas += sum(isinstance(value, str) and starts_formula(value) for value in row) if count else 0
+    if formulas and written is not spreadsheet_text:
+        errors.print(
+            f"note: a spreadsheet would compute {formulas} of these cells as formulas; open the rows there only as --format spreadsheet "
+            "writes them",
+            soft_wrap=True,
+        )
+    return count
+
+
+def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], file: TextIO) -> int:
+    """Write a list of objects, indented as `json.dumps` does it for the whole."""
+    is_unicode = (file.encoding or "").lower().startswith("utf")
+    count = 0
+    for row in rows:
+        text = textwrap.indent(json_text(dict(zip(names, row, strict=True)), indent=2), "  ")
+        file.write(",\n" if count else "[\n")
+        file.write(text if is_unicode else "".join(each if each.isascii() else json.dumps(each)[1:-1] for each in text))
+        count += 1
+    file.write("\n]\n" if count else "[]\n")
+    return count
+
+
+def _names(session: duckdb.DuckDBPyConnection) -> list[str]:
+    return [column[0] for column in session.description or ()]
+
+
+def _fetched(session: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    return chain.from_iterable(iter(lambda: interruptibly(session, lambda: session.fetchmany(_AT_ONCE)), []))
