@@ -194,9 +194,13 @@ def gc(
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where Dagster listens; the next free one if it is taken.")] = 3000,
     mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Where MLflow listens; the next free one if it is taken.")] = 5000,
+    origins: Annotated[
+        list[str] | None,
+        typer.Option("--origin", metavar="URL", help="Where else the pages are served (proxy, tunnel); may be repeated."),
+    ] = None,
 ) -> None:
-    """Start the Dagster UI, its daemon and the MLflow UI on loopback, until Ctrl-C."""
-    serving.serve(port, mlflow_port)
+    """Start the Dagster UI, its daemon and the MLflow UI on loopback, until Ctrl-C; requests of foreign web pages are refused."""
+    serving.serve(port, mlflow_port, origins or [])
 
 
 def main() -> NoReturn:

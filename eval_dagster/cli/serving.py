@@ -10,9 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
+from eval_dagster.cli.mlflow_server import APP_NAME
 from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.tracking import UI_VARIABLE
@@ -26,8 +29,15 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Loopback is never reached through a proxy."""
 
 
-def serve(port: int, mlflow_port: int) -> None:
-    """Run both servers until Ctrl-C or the end of one of them."""
+def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
+    """Run both servers until Ctrl-C or the end of one of them.
+
+    Args:
+        port: Where Dagster listens; the next free one if it is taken.
+        mlflow_port: The same of MLflow.
+        origins: Where else the pages are served, by a reverse proxy or a tunnel.
+    """
+    os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
     project = Project.open(TASKS)
     workspace = Path("workspace.yaml").resolve()
     if not workspace.exists():
@@ -35,19 +45,23 @@ def serve(port: int, mlflow_port: int) -> None:
     from assets.instance import prepare_instance
 
     dagster_url = f"http://{_HOST}:{_free_port(port)}"
-    commands = {"Dagster": ["-m", "dagster", "dev", "-w", str(workspace), "-h", _HOST, "-p", dagster_url.rsplit(":", 1)[1]]}
+    served_at = ["--host", _HOST, "--port", dagster_url.rpartition(":")[2]]
+    commands = {"Dagster": ["-m", "eval_dagster.cli.dagster_server", "--workspace", str(workspace), *served_at]}
     if project.tracker.is_server:
         mlflow_url = project.tracker.shown_uri
     else:
         port = _free_port(mlflow_port)
         mlflow_url = os.environ[UI_VARIABLE] = f"http://{_HOST}:{port}"
         store = project.tracker.prepare()
-        commands["MLflow"] = ["-m", "mlflow", "ui", "--backend-store-uri", store, "--host", _HOST, "-p", str(port), "--workers", "1"]
+        served_at = ["--host", _HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
+        commands["MLflow"] = ["-m", "mlflow", "server", "--backend-store-uri", store, *served_at, "--allowed-hosts", _hosts(port)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
     with _processes(commands, logs) as processes:
         for name, process in processes.items():
-            _wait_for(name, {"Dagster": dagster_url, "MLflow": mlflow_url}[name], process, _log(logs, name))
+            url = {"Dagster": dagster_url, "MLflow": mlflow_url}[name]
+            _wait_for(name, url, process, _log(logs, name))
+            _require_guard(name, url)
         out.print(f"Dagster   {dagster_url}   assets, runs, schedules\nMLflow    {mlflow_url}   parameters and scores")
         out.print("Ctrl-C stops what was started here.")
         sys.stdout.flush()
@@ -117,6 +131,29 @@ def _wait_for(name: str, url: str, process: "subprocess.Popen[bytes]", log: Path
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
     raise EvalDagsterError(f"{name} did not start; its log is {log}")
+
+
+def _require_guard(name: str, url: str) -> None:
+    """See that a server refuses what is addressed to a host of another name."""
+    try:
+        with _DIRECT.open(urllib.request.Request(url, headers={"Host": "guard.invalid"}), timeout=60) as answer:  # noqa: S310 - loopback
+            status = answer.status
+    except urllib.error.HTTPError as refusal:
+        status = refusal.code
+    if status != HTTPStatus.FORBIDDEN:
+        raise EvalDagsterError(f"{name} answers web pages of other sites (status {status} instead of 403), so it was stopped")
+
+
+def _origin(url: str) -> str:
+    if (origin := origin_of(url)) is None or url not in (origin, f"{origin}/"):
+        raise UsageError(f"--origin: {url!r} is no origin; write scheme, host and port alone, as in https://evals.example.org")
+    return origin
+
+
+def _hosts(port: int) -> str:
+    """The hosts that MLflow itself lets requests name."""
+    proxied = [origin.partition("://")[2] for origin in os.environ[ORIGINS_VARIABLE].split()]
+    return ",".join([*(f"{name}:{port}" for name in LOOPBACK), *proxied])
 
 
 def _free_port(wanted: int) -> int:

@@ -22,14 +22,22 @@ PAGE_MS = 90_000
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def start_browser() -> Iterator[Callable[..., Browser]]:
+    """A function from more options of the command line to a browser."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no Chromium is installed (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_OPTIONS)
-        yield browser
-        browser.close()
+    with sync_playwright() as playwright, ExitStack() as stack:
+
+        def start(*options: str) -> Browser:
+            return stack.enter_context(playwright.chromium.launch(executable_path=chromium, args=[*CHROMIUM_OPTIONS, *options]))
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def browser(start_browser: Callable[..., Browser]) -> Browser:
+    return start_browser()
 
 
 @pytest.fixture

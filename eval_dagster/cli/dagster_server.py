@@ -1,0 +1,86 @@
+"""Dagster's web server with a guard before it, its daemon and its code servers: `python -m eval_dagster.cli.dagster_server`.
+
+What `dagster dev` starts, except that the web server runs in this process, where the guard can stand before it.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+import yaml
+from dagster import DagsterInstance
+from dagster._cli.proxy_server_manager import ProxyServerManager
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._utils.interrupts import setup_interrupt_handlers
+from dagster._utils.log import configure_loggers
+from dagster_webserver.app import create_app_from_workspace_process_context
+
+from eval_dagster.cli.loopback_guard import LoopbackGuard
+
+_STOP_S = 30.0
+_POLL_RATE_MS = 2000
+"""How often the pages ask for the state of assets."""
+_PAGES = r"/(?!(graphql|logs|notebook|dagit|download_debug|report_asset_\w+)(/|$)).*"
+
+
+def main() -> None:
+    """Serve until an interrupt, or until the daemon has ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workspace", required=True)
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", required=True, type=int)
+    arguments = parser.parse_args()
+    os.environ |= {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_verbose": ""}
+    setup_interrupt_handlers()
+    configure_loggers(formatter="colored", log_level="INFO")
+    with DagsterInstance.get() as instance, _code_servers(instance, arguments.workspace) as workspace, _daemon(workspace) as daemon:
+        instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
+        with WorkspaceProcessContext(instance, WorkspaceFileTarget(paths=[workspace])) as context:
+            app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_RATE_MS)
+            guarded = LoopbackGuard(app, pages=_PAGES, graphql=["/graphql"])
+            server = uvicorn.Server(uvicorn.Config(guarded, host=arguments.host, port=arguments.port, log_level="warning"))
+            threading.Thread(target=_end_with, args=(daemon, server), daemon=True).start()
+            server.run()
+        if daemon.poll() is not None:
+            sys.exit(f"the daemon ended by itself, with status {daemon.returncode}")
+
+
+@contextmanager
+def _code_servers(instance: DagsterInstance, workspace: str) -> Iterator[str]:
+    """Start the code servers of a workspace; gives the file of a workspace that names them, which web server and daemon share."""
+    target = WorkspaceFileTarget(paths=[workspace])
+    with ProxyServerManager(instance, target, code_server_log_level="warning") as servers, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "workspace.yaml")
+        path.write_text(yaml.safe_dump({"load_from": list(servers.get_code_server_specs())}))
+        yield str(path)
+
+
+@contextmanager
+def _daemon(workspace: str) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-m", "dagster._daemon", "run", "--workspace", workspace]) as daemon:
+        try:
+            yield daemon
+        finally:
+            daemon.send_signal(signal.SIGINT)
+            try:
+                daemon.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+
+def _end_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
+    daemon.wait()
+    server.should_exit = True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Refuses what a foreign web page could make a browser send to a server on loopback.
+
+A server that asks for no password obeys everybody who can reach it. On loopback that is every user of the machine, and every web page that
+one of them opens: a page may send requests to any address, and may bind a name of its own to 127.0.0.1. The browser states where a request
+comes from and which name it used (`Host`, `Origin`, `Sec-Fetch-*`), and a page cannot change that. This checks it.
+"""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+ORIGINS_VARIABLE = "EVAL_DAGSTER_UI_ORIGINS"
+"""Environment variable: more origins than loopback under which the pages are served, by a reverse proxy; separated by spaces."""
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""Names of this machine, which no other machine can have."""
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_OWN_SITES = ("same-origin", "none")
+"""Values of `Sec-Fetch-Site`: a page of this server, or the user's own doing. `same-site` is another port of the same host, too."""
+_HEADERS = (
+    (b"x-frame-options", b"SAMEORIGIN"),
+    (b"content-security-policy", b"frame-ancestors 'self'"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class LoopbackGuard:
+    """ASGI middleware that answers 403 to requests of foreign pages, and 405 to GraphQL that is not sent as the body of a POST."""
+
+    def __init__(self, app: App, *, pages: str, graphql: Iterable[str], origins: Iterable[str] | None = None) -> None:
+        """Put the guard before an application.
+
+        Args:
+            app: The application.
+            pages: Regular expression of the paths that links on other sites may lead to; the whole path matches.
+            graphql: Paths that execute GraphQL.
+            origins: Origins of a reverse proxy; those of the environment when absent.
+        """
+        self.app, self.pages, self.graphql = app, re.compile(pages), frozenset(graphql)
+        self.origins = frozenset(os.environ.get(ORIGINS_VARIABLE, "").split() if origins is None else origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif (refusal := self._refusal(scope)) is None:
+            await self.app(scope, receive, _with_headers(send) if scope["type"] == "http" else send)
+        elif scope["type"] == "http":
+            await _refuse(send, *refusal)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal[1]})
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason."""
+        if scope["type"] not in ("http", "websocket"):
+            return 400, f"no requests of the type {scope['type']!r}"
+        origins = self.origins | {str(_normal(f"http://{name}:{scope['server'][1]}")) for name in LOOPBACK}
+        for host in _values(scope, b"host") or [""]:
+            if not any(_normal(f"{origin.partition('://')[0]}://{host}") == origin for origin in origins):
+                served = ", ".join(sorted(origins))
+                return 403, f"the request names the host {host!r}; the pages are served as {served}, and others that `ui --origin` names"
+        for origin in _values(scope, b"origin"):
+            if origin not in origins:
+                return 403, f"the request comes from {origin!r}, which is no page of this server"
+        method = scope.get("method", "GET")
+        site = _values(scope, b"sec-fetch-site")
+        if not set(site) <= set(_OWN_SITES) and not (method == "GET" and self._is_link(scope)):
+            return 403, f"the request comes from a page of another site or port (Sec-Fetch-Site: {', '.join(site)})"
+        if scope["type"] == "http" and scope["path"] in self.graphql and not _is_body_of_post(scope, method):
+            return 405, "GraphQL is executed as the body of a POST alone, of the type application/json or application/graphql"
+        return None
+
+    def _is_link(self, scope: Scope) -> bool:
+        """Whether a browser shows the answer as a page of its own, which the page with the link cannot read."""
+        wanted = (_values(scope, b"sec-fetch-mode"), _values(scope, b"sec-fetch-dest"))
+        return scope["type"] == "http" and wanted == (["navigate"], ["document"]) and bool(self.pages.fullmatch(scope["path"]))
+
+
+def origin_of(url: str) -> str | None:
+    """The origin of an address as browsers write it; none where that is no address of a web page."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
+
+
+def _normal(url: str) -> str | None:
+    """The origin of an address that consists of nothing else."""
+    origin = origin_of(url)
+    return origin if re.fullmatch(r"[a-z]+://[^/?#@\\\s]+", url) else None
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
+
+
+def _is_body_of_post(scope: Scope, method: str) -> bool:
+    if method == "GET":  # the page on which GraphQL can be written
+        wanted, body = _values(scope, b"accept")[:1], _values(scope, b"content-length") + _values(scope, b"transfer-encoding")
+        return "text/html" in "".join(wanted) and not body
+    types = [value.partition(";")[0].strip().lower() for value in _values(scope, b"content-type")]
+    return method == "POST" and types in (["application/json"], ["application/graphql"])
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            replaced = {name for name, _ in _HEADERS} - {b"content-security-policy"}  # several policies hold together
+            kept = [(name, value) for name, value in message.get("headers", []) if bytes(name).lower() not in replaced]
+            message = {**message, "headers": [*kept, *_HEADERS]}
+        await send(message)
+
+    return send_with_headers
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *_HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"refused: {reason}\n".encode()})
