@@ -43,7 +43,7 @@ LAYERS = [
         "wait_policy",
         "yaml_document",
     ),
-    ("sandbox", "sandbox_launcher", "sandbox_watch"),
+    ("sandbox",),
     ("config", "config_words", "config_file", "metrics", "models.base", "models.usage"),
     ("tasks", "prompts"),
     ("models", "lake", "tracked_names", "tracked_result", "tracked_run", "tracking", "tracking_store"),

@@ -1,4 +1,4 @@
-"""Metrics of programs: the generated text is run in the sandbox against the tests of its task.
+"""Metrics of programs: the generated text is run in the sandbox, and the tests of its task beside it.
 
 Nothing runs unless the project allows it: `sandbox.allow_code_execution: true` in evals.yaml.
 """
@@ -14,9 +14,11 @@ from eval_dagster.sandbox import run_python
 class CodeExecutionPassAtOne(CompletionMetric):
     """Whether the program passes the task's tests: pass@1 of one text (Chen et al. 2021, arXiv:2107.03374).
 
-    The program is `code_prefix`, the text, `test`, and a call of `check` with `entry_point` where that is given: fields of the task's
-    context, or of the row. For HumanEval the prompt is the prefix. It passes if it comes to its last line: an exception, an early exit
-    of whatever status, too much time, memory or output, and whatever the sandbox forbids make it fail.
+    The program is `code_prefix` and the text. The tests are `test`, and a call of `check` with `entry_point` where that is given: fields of
+    the task's context, or of the row. For HumanEval the prompt is the prefix. A program passes if its tests come to their last line: an
+    exception, an early exit of whatever status, too much time, memory or output, and whatever the sandbox forbids make it fail.
+
+    The tests run in another process than the program, and call its functions there. So it can neither change nor read them.
 
     pass@k of several texts is `pass_at_k(CodeExecutionPassAtOne, k)`.
     """
@@ -24,7 +26,7 @@ class CodeExecutionPassAtOne(CompletionMetric):
     NAME = "pass@1"
     IS_PROPORTION = True
     EXECUTES_CODE = True
-    COMPANIONS = ("eval_dagster.sandbox_launcher",)
+    COMPANIONS = ("eval_dagster.sandbox.launcher", "eval_dagster.sandbox.program", "eval_dagster.sandbox.tester")
     TIMEOUT_S: ClassVar[float] = 10.0
     """Seconds that a program may compute or sleep, from the start of its interpreter on."""
     MEMORY_BYTES: ClassVar[int] = 2**30
@@ -38,17 +40,30 @@ class CodeExecutionPassAtOne(CompletionMetric):
             DataError: The task gives no tests.
             MachineError: The sandbox failed.
         """
-        result = run_python(program_of(response), timeout_s=self.TIMEOUT_S, memory_bytes=self.MEMORY_BYTES, name="program")
+        entry = find_field(response, "entry_point")
+        result = run_python(
+            program_of(response),
+            tests=checks_of(response),
+            given=str(find_field(response, "code_prefix") or ""),
+            entry=None if not entry else str(entry),
+            timeout_s=self.TIMEOUT_S,
+            memory_bytes=self.MEMORY_BYTES,
+            name="program",
+        )
         return float(result.completed)
 
 
 def program_of(response: Completion) -> str:
-    """What is run for a response.
+    """The program of a response."""
+    return f"{find_field(response, 'code_prefix') or ''}{response.completion_text}\n"
+
+
+def checks_of(response: Completion) -> str:
+    """What tests the program of a response.
 
     Raises:
         DataError: The task gives no tests.
     """
-    parts = [f"{find_field(response, 'code_prefix') or ''}{response.completion_text}", require_field(response, "test", "code that tests")]
-    if entry_point := find_field(response, "entry_point"):
-        parts.append(f"check({entry_point})")
-    return "\n\n".join(str(part) for part in parts) + "\n"
+    tests = str(require_field(response, "test", "code that tests"))
+    entry_point = find_field(response, "entry_point")
+    return f"{tests}\n\ncheck({entry_point})\n" if entry_point else f"{tests}\n"

@@ -22,9 +22,19 @@ import psutil
 import pytest
 from busy_processor import busy_processor
 
-from eval_dagster import sandbox, sandbox_watch
 from eval_dagster.errors import EvalDagsterError, MachineError, UsageError
-from eval_dagster.sandbox import Isolation, SandboxPolicy, SandboxResult, available_isolation, probe, run_python, sandbox_policy
+from eval_dagster.sandbox import (
+    Isolation,
+    SandboxPolicy,
+    SandboxResult,
+    available_isolation,
+    probe,
+    run_python,
+    running,
+    sandbox_policy,
+    walls,
+    watch,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -241,17 +251,17 @@ def test_a_busy_machine_fails_no_program_and_saves_none(isolation: Isolation) ->
 
 
 def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_watch, "_PATIENCE", 2)
+    monkeypatch.setattr(watch, "_PATIENCE", 2)
     with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
         run(isolation, "while True: pass", timeout_s=1)
 
 
-@pytest.mark.parametrize(("hidden", "shown"), [("_times", {}), ("processes_of_program", None)])
+@pytest.mark.parametrize(("hidden", "shown"), [("times_of_threads", {}), ("processes_of_program", None)])
 def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
     isolation: Isolation, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
 ) -> None:
     """No `schedstat`, as in gVisor, or no processes of other users, as under `hidepid`."""
-    monkeypatch.setattr(sandbox_watch, hidden, lambda process: shown)
+    monkeypatch.setattr(watch, hidden, lambda process: shown)
     assert run(isolation, "import time; time.sleep(0.3)", timeout_s=5).completed
     result = run(isolation, "import time; time.sleep(600)", timeout_s=1)
     assert (result.completed, result.ended_by) == (False, "timeout")
@@ -442,8 +452,8 @@ def test_output_is_limited(isolation: Isolation) -> None:
 
 def test_it_writes_to_its_own_folder_alone(isolation: Isolation, mark: str, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("as it was")
-    places = [f"/tmp/{mark}", f"/var/tmp/{mark}", f"/dev/shm/{mark}", f"{Path.home()}/{mark}", f"{Path.cwd()}/{mark}", f"/{mark}"]
-    places += [f"{sys.base_prefix}/{mark}", f"/usr/{mark}", f"{tmp_path}/kept", sandbox.__file__, f"{Path(sandbox.__file__).parent}/{mark}"]
+    places = [f"/tmp/{mark}", f"/var/tmp/{mark}", f"{Path.home()}/{mark}", f"{Path.cwd()}/{mark}", f"/{mark}"]
+    places += [f"{sys.base_prefix}/{mark}", f"/usr/{mark}", f"{tmp_path}/kept", running.__file__, f"{Path(running.__file__).parent}/{mark}"]
     code = f"""
     import os
     written = []
@@ -614,7 +624,7 @@ def test_without_any_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp
     assert false
     (tmp_path / "bwrap").symlink_to(false)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sandbox, "_PYTHON", false)
+    monkeypatch.setattr(walls, "PYTHON", false)
     available_isolation.cache_clear()
     with pytest.raises(UsageError, match=r"(?s)cannot be isolated.*bubblewrap: .*namespaces: .*apt-get install bubblewrap"):
         run_python("print('ran')")
@@ -640,10 +650,13 @@ def test_the_launcher_may_lie_where_installed_packages_do(isolation: Isolation, 
         Path(prefix).chmod(0o755)
         packages = Path(prefix, f"lib/python3.{sys.version_info.minor}/site-packages")
         packages.mkdir(parents=True)
-        monkeypatch.setattr(sandbox, "_LAUNCHER", Path(shutil.copy(sandbox._LAUNCHER, packages)))
-        monkeypatch.setattr(sandbox, "_SYSTEM", (*sandbox._SYSTEM, prefix))
-        for cached in (sandbox._visible_paths, sandbox._package_folders):
-            monkeypatch.setattr(sandbox, cached.__name__, cached.__wrapped__)
+        for file in running._FOLDER.glob("*.py"):
+            shutil.copy(file, packages)
+        monkeypatch.setattr(running, "_FOLDER", packages)
+        monkeypatch.setattr(running, "_script", running._script.__wrapped__)
+        monkeypatch.setattr(walls, "_SYSTEM", (*walls._SYSTEM, prefix))
+        for cached in (walls.visible_paths, walls.package_folders):
+            monkeypatch.setattr(walls, cached.__name__, cached.__wrapped__)
         probe(isolation)
         result = run(isolation, f"import os; print(os.listdir({prefix!r} + '/lib'), os.listdir({str(packages)!r}))")
     assert (result.completed, result.stdout) == (True, f"['python3.{sys.version_info.minor}'] []\n"), result.stderr
@@ -651,12 +664,12 @@ def test_the_launcher_may_lie_where_installed_packages_do(isolation: Isolation, 
 
 def test_a_wall_with_a_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A `bwrap` that builds no walls: the launcher runs in the open, and the trial says so instead of letting programs in."""
-    monkeypatch.setattr(sandbox, "_bubblewrap", lambda request: [])
+    monkeypatch.setattr(walls, "bubblewrap", lambda request: [])
     with pytest.raises(EvalDagsterError, match=r"the code|Permission denied"):
         probe("bubblewrap")
 
 
 def test_a_sandbox_that_fails_is_no_failed_program(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_DEVICES", ("/dev/no-such-device",))
+    monkeypatch.setattr(walls, "DEVICES", ("/dev/no-such-device",))
     with pytest.raises(EvalDagsterError, match="no-such-device"):
         run(isolation, "pass")

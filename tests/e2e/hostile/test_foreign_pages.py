@@ -10,7 +10,7 @@ import psutil
 import pytest
 from hostile_page import EXPERIMENT, PAUSE, hostile_page
 from playwright.sync_api import Browser, Page, expect
-from ui_servers import RunningUi, is_open, port_of
+from ui_servers import RunningUi, is_open, port_of, until
 
 pytestmark = pytest.mark.e2e
 
@@ -114,6 +114,20 @@ def test_a_name_that_is_bound_to_this_machine_reaches_nothing(ui: RunningUi, sta
         assert answer is not None
         assert answer.status == 403
         assert "names the host 'evil.example:" in page.content()
+
+
+def test_daemon_and_code_location_are_served_too(ui: RunningUi) -> None:
+    """As by `dagster dev`: the daemon beats, and the code is loaded anew without a restart."""
+    health = "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy required } } } }"
+
+    def unhealthy() -> list[str]:
+        statuses = ui.query(health)["instance"]["daemonHealth"]["allDaemonStatuses"]
+        return [status["daemonType"] for status in statuses if status["required"] and not status["healthy"]]
+
+    until(lambda: not unhealthy(), 90, lambda: f"unhealthy: {unhealthy()}")
+    fields = "__typename ... on WorkspaceLocationEntry { loadStatus }"
+    reload = f'mutation {{ reloadRepositoryLocation(repositoryLocationName: "eval_dagster") {{ {fields} }} }}'
+    assert ui.query(reload)["reloadRepositoryLocation"] == {"__typename": "WorkspaceLocationEntry", "loadStatus": "LOADED"}
 
 
 def test_serves_both_on_loopback_until_ctrl_c(ui: RunningUi) -> None:

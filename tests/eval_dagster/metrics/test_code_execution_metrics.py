@@ -10,7 +10,7 @@ import pytest
 
 from eval_dagster.errors import DataError, UsageError
 from eval_dagster.metrics.base import response_kind
-from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne, program_of
+from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne, checks_of, program_of
 from eval_dagster.metrics.repeated import maj_at_k, pass_at_k
 from eval_dagster.records import Completion, MetricContext
 from eval_dagster.sandbox import SandboxPolicy, available_isolation, sandbox_policy
@@ -113,10 +113,12 @@ def test_what_a_metric_of_programs_says_of_itself() -> None:
 
 
 def test_what_is_run() -> None:
-    assert program_of(answer("    return 2 * x")) == f"{PREFIX}    return 2 * x\n\n{TEST}\n\ncheck(double)\n"
-    assert program_of(answer("x = 1", code_prefix=None, entry_point=None, test="assert x")) == "x = 1\n\nassert x\n"
+    whole = answer("    return 2 * x")
+    assert (program_of(whole), checks_of(whole)) == (f"{PREFIX}    return 2 * x\n", f"{TEST}\n\ncheck(double)\n")
+    alone = answer("x = 1", code_prefix=None, entry_point=None, test="assert x")
+    assert (program_of(alone), checks_of(alone)) == ("x = 1\n", "assert x\n")
     of_row = Completion(completion_text="x = 1", row={"test": "assert x", "entry_point": "x"})
-    assert program_of(of_row) == "x = 1\n\nassert x\n\ncheck(x)\n"
+    assert (program_of(of_row), checks_of(of_row)) == ("x = 1\n", "assert x\n\ncheck(x)\n")
 
 
 def test_without_tests_there_is_no_value() -> None:

@@ -121,7 +121,7 @@ def test_with_leave_programs_are_scored(project: Callable[..., Project], name: s
 def test_a_sandbox_that_does_not_start_is_tried_again(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = project("Double", "true")
     with monkeypatch.context() as broken:
-        broken.setattr("eval_dagster.sandbox._PYTHON", "/no/such/python")
+        broken.setattr("eval_dagster.sandbox.walls.PYTHON", "/no/such/python")
         assert errors_of(allowed) == []
     scores = allowed.lake.require("scores", "sample_scores", "double", "scripted")
     assert scores.info.counts["errors"] == scores.info.counts["retryable_errors"] == 3

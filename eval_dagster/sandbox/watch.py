@@ -10,10 +10,10 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from eval_dagster.errors import MachineError
+from eval_dagster.sandbox.usage import memory_of_program, processes_of_program, times_of_threads
 
 _START_S = 60.0
 """Most seconds until the code starts; they do not count as its own."""
@@ -94,7 +94,7 @@ class SandboxWatch:
             processes = processes_of_program(self.process.pid)
             if self._own_time(processes, time.monotonic() - self.started) >= self.timeout_s:
                 self._stop("timeout")
-            elif sum(map(_memory, processes or ())) > self.memory_bytes:
+            elif memory_of_program(processes or ()) > self.memory_bytes:
                 self._stop("memory")
         self.next_look = time.monotonic() + _LOOK_S
 
@@ -104,7 +104,7 @@ class SandboxWatch:
         All that passed, where the kernel does not show the program or what it waited; nothing before the program has a process.
         """
         for process in processes or ():
-            self.times |= _times(process)
+            self.times |= times_of_threads(process)
         if not self.times:
             return wall_s if processes is None or processes else 0.0
         computed, waited = (math.fsum(column) for column in zip(*self.times.values(), strict=True))
@@ -145,38 +145,3 @@ class SandboxWatch:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-
-
-def processes_of_program(launcher: int) -> list[int] | None:
-    """What a launcher's init process has started, by process id; none where the kernel does not show that process."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            # The name before the last parenthesis may hold anything; state and parent follow.
-            children.setdefault(int(path.read_text(errors="replace").rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
-    if launcher not in children:
-        return None
-    found = [process for init in children[launcher] for process in children.get(init, [])]
-    for process in found:
-        found += children.get(process, [])
-    return found
-
-
-def _times(process: int) -> dict[int, tuple[float, float]]:
-    """Of each thread of a process: seconds on a processor, and seconds ready and without one."""
-    found = {}
-    for path in Path("/proc", str(process), "task").glob("*/schedstat"):
-        with suppress(OSError, ValueError):  # it has ended
-            computed, waited, _ = map(int, path.read_text().split())
-            found[int(path.parent.name)] = (computed / 1e9, waited / 1e9)
-    return found
-
-
-def _memory(process: int) -> int:
-    """Its memory, with a share of what it has in common with others; all of that where the kernel hides the share."""
-    folder = Path("/proc", str(process))
-    with suppress(OSError, ValueError, IndexError):
-        return int((folder / "smaps_rollup").read_text().partition("Pss:")[2].split()[0]) * 1024
-    with suppress(OSError, ValueError, IndexError):
-        return int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

@@ -1,0 +1,100 @@
+"""Inside the sandbox: the process that runs the tests of a program, which runs in another. Standard library alone.
+
+What the tests name and do not define themselves is taken from what the task gives (the beginning of the program that the model did not
+write), then from Python, then from the program. The program's functions are called there; what comes back are copies of plain values,
+compared here, and objects of the program's own classes, which are equal to no plain value.
+"""
+
+import ast
+import builtins
+import json
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NoReturn
+
+from eval_dagster.sandbox.peer import Peer
+from eval_dagster.sandbox.values import is_harmless
+
+_MODULE = "tests"
+
+
+def main() -> NoReturn:
+    """Run the tests, and report that they passed. Arguments are descriptors: of the tests, the channel to the program, and the report."""
+    source, channel, done = map(int, sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from the program it would be an exception anywhere in the tests
+    with open(source, "rb") as file:  # noqa: PTH123 - a descriptor
+        texts = json.load(file)
+    peer = Peer(channel, root=None, permits=_permits, takes=is_harmless)
+    try:
+        run_tests(peer, **texts)
+    except BaseException as problem:
+        traceback.print_exception(type(problem), problem, problem.__traceback__ and problem.__traceback__.tb_next)
+        passed = False
+    else:
+        passed = not peer.has_ended
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the program may have filled what they share
+            stream.flush()
+    if passed:
+        os.write(done, b"passed")
+    os._exit(0 if passed else 1)
+
+
+def run_tests(peer: Peer, *, tests: str, given: str, entry: str | None) -> None:
+    """Execute tests of the program that a peer runs.
+
+    Args:
+        peer: The program; its object 0 is the dictionary of its names.
+        tests: Python source.
+        given: The beginning of the program. Its last definition is the model's to finish, and so left to the program.
+        entry: What is taken from the program even where Python has something of that name.
+
+    Raises:
+        BaseException: They did not pass.
+    """
+    module = ModuleType(_MODULE)
+    sys.modules[_MODULE] = module
+    code = compile(tests, "<tests>", "exec")
+    beginning = _definitions(given)
+    wanted = {name for part in (code, beginning) for name in _names(part)} - set(vars(builtins))
+    vars(module).update(peer.ask("names", 0, sorted(wanted | ({entry} if entry else set()))))
+    exec(beginning, module.__dict__)  # noqa: S102 - the task's
+    exec(code, module.__dict__)  # noqa: S102
+
+
+def _definitions(given: str) -> CodeType:
+    """What the task gives, without the definition that it ends with; nothing where it does not stand by itself."""
+    try:
+        statements = ast.parse(given).body
+    except (SyntaxError, ValueError):
+        statements = []
+    if statements and isinstance(statements[-1], ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        del statements[-1]
+    return compile(ast.Module(statements, []), "<given>", "exec")
+
+
+def _names(code: CodeType) -> set[str]:
+    """All names that some code uses, in its functions and classes too."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _permits(operation: str, target: Any, operands: list[Any]) -> bool:
+    """What a program may do with what the tests hand to it: call it, go through it, and ask an object for its public attributes."""
+    if operation == "call":
+        return isinstance(target, FunctionType | MethodType | type) or callable(target)
+    if operation == "get":
+        own = type(target).__module__ == _MODULE and not isinstance(target, type)
+        return own and isinstance(operands[0], str) and not operands[0].startswith("_")
+    return operation in ("iter", "next", "len", "bool", "str", "repr", "item", "is")
+
+
+if __name__ == "__main__":
+    main()
