@@ -11,12 +11,13 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
 from eval_dagster.cli.mlflow_server import APP_NAME
-from eval_dagster.errors import EvalDagsterError, UsageError
+from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.tracking import UI_VARIABLE
 from task_defs import TASKS
@@ -50,6 +51,8 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
     if project.tracker.is_server:
         mlflow_url = project.tracker.shown_uri
     else:
+        if not entry_points(group="mlflow.app", name=APP_NAME):
+            raise RequirementError("eval_dagster was installed before this version of it: install it again (`make`, or `pip install -e .`)")
         port = _free_port(mlflow_port)
         mlflow_url = os.environ[UI_VARIABLE] = f"http://{_HOST}:{port}"
         store = project.tracker.prepare()

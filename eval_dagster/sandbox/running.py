@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import subprocess
 from contextlib import suppress
 from functools import cache
@@ -24,6 +25,8 @@ _FOLDER = Path(__file__).resolve().parent
 _IMPORTED = re.compile(rf"^from {re.escape(__package__)}\.(\w+) import", re.MULTILINE)
 _LIMITS = {"processes": 33, "open_files": 64}
 """Processes and threads of the program with those of its tests, and open files of each process."""
+_USERS = range(0x60000000, 0x70000000)
+"""User ids of which each program gets one where root runs it; above those that systems give to users and containers."""
 _FIRST_TO_GO = ("/bin/sh", "-c", '{ echo 1000 > /proc/self/oom_score_adj; } 2>/dev/null; exec "$@"', "sh")
 """Starts what follows as that which the kernel ends first when the machine has no memory left; its children inherit it."""
 _IMPORT = """
@@ -139,7 +142,8 @@ def _run(
     isolation: Isolation, request: dict[str, Any], memory_bytes: int, disk_bytes: int, timeout_s: float, output_bytes: int
 ) -> SandboxResult:
     paths, links = walls.visible_paths()
-    request |= {"paths": paths, "hidden": walls.package_folders(), "links": links, "devices": walls.DEVICES, **_LIMITS}
+    user = _USERS[0] + secrets.randbelow(len(_USERS))
+    request |= {"paths": paths, "hidden": walls.package_folders(), "links": links, "devices": walls.DEVICES, "user": user, **_LIMITS}
     request |= {"memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "cpu_s": ceil(timeout_s) + 1}
     request |= {"namespaces": isolation == "namespaces", "scripts": {name: _script(name) for name in ("program", "tester")}}
     behind = walls.bubblewrap(request) if isolation == "bubblewrap" else []

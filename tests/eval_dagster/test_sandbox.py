@@ -211,7 +211,7 @@ def test_standard_input_is_closed_and_the_environment_empty(isolation: Isolation
     code = """
     import os, sys
     assert sys.stdin.read() == ""
-    assert set(os.environ) == {"PATH", "HOME", "LANG", "PYTHONHASHSEED"}, os.environ
+    assert set(os.environ) == {"PATH", "HOME", "LANG", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"}, os.environ
     """
     assert not run(isolation, "input()").completed
     result = run(isolation, code)

@@ -1,8 +1,11 @@
 """Programs that try to get out of the sandbox, or to hold more memory than is counted; and ordinary ones, which notice none of it."""
 
+import contextvars
 import platform
 import textwrap
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 import pytest
@@ -280,6 +283,30 @@ def test_what_the_kernel_keeps_is_bounded(run: Run, code: str) -> None:
     assert result.ended_by == "memory" or "No space left on device" in result.stderr, result
 
 
+def test_a_program_takes_no_processes_from_another(run: Run) -> None:
+    greedy = """
+    import os, threading, time
+    while True:
+        try:
+            os.fork() or time.sleep(30)
+        except OSError:
+            time.sleep(0.01)
+    """
+    modest = """
+    import subprocess, sys, threading, time
+    threads = [threading.Thread(target=time.sleep, args=(1,)) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True).stdout == b"1\\n"
+    """
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(contextvars.copy_context().run, run, greedy, timeout_s=4)
+        time.sleep(1)
+        result = run(modest)
+        assert not other.done()
+    assert result.completed, result.stderr
+
+
 ORDINARY = {
     "asyncio": """
         import asyncio
@@ -329,6 +356,13 @@ ORDINARY = {
             assert list(pool.map(abs, [-1, 2])) == [1, 2]
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
             assert list(pool.map(abs, [-1, 2])) == [1, 2]
+    """,
+    "many threads": """
+        from concurrent.futures import ThreadPoolExecutor
+        from threading import Barrier
+        barrier = Barrier(24)
+        with ThreadPoolExecutor(24) as pool:
+            assert len({*pool.map(lambda _: barrier.wait(), range(24))}) == 24
     """,
     "files, databases and locks": """
         import fcntl, mmap, os, shutil, sqlite3, tempfile
