@@ -4,6 +4,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -51,13 +52,13 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture(scope="module")
 def start_ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningUi]]:
-    """A function from the text of an evals.yaml, and files beside it by name, to the running servers of a new home."""
+    """A function from the text of an evals.yaml, and files beside it by name, to the running servers of a home, a new one by default."""
     with ExitStack() as stack:
 
-        def start(config: str, files: dict[str, str] | None = None) -> RunningUi:
+        def start(config: str, files: dict[str, str] | None = None, home: Path | None = None) -> RunningUi:
             folder = tmp_path_factory.mktemp("checkout")
             for name, text in {"evals.yaml": config, **(files or {})}.items():
                 (folder / name).write_text(textwrap.dedent(text))
-            return stack.enter_context(running_ui(folder / "evals.yaml", folder / "home", folder / "ui.out"))
+            return stack.enter_context(running_ui(folder / "evals.yaml", home or folder / "home", folder / "ui.out"))
 
         yield start

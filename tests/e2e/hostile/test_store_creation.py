@@ -1,13 +1,17 @@
 """MLflow's store and Dagster's databases are made whole or not at all: through kills, and by several processes at once."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ui_servers import RunningUi
 
 from assets.instance import open_instance
 from eval_dagster.tracking import Tracker
@@ -42,7 +46,8 @@ def _kept_aside(folder: Path) -> list[str]:
     return sorted(path.name.partition(".damaged-")[0] for path in folder.rglob("*.damaged-*"))
 
 
-@pytest.mark.parametrize("statement", [60, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 15, 400, 1000, 1690))])
+@pytest.mark.long
+@pytest.mark.parametrize("statement", [1, 15, 60, 400, 1000, 1690])
 def test_a_kill_while_the_store_of_mlflow_is_made_leaves_none(tmp_path: Path, statement: int) -> None:
     _kill("mlflow", tmp_path, statement)
     assert not (tmp_path / "mlflow.db").exists()
@@ -65,7 +70,7 @@ def test_a_store_that_a_killed_process_left_half_made_is_healed(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("statement", [40, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 22, 60, 95, 110, 140, 170))])
-@pytest.mark.parametrize("what", ["dagster", "dagster_in_place"])
+@pytest.mark.parametrize("what", [pytest.param("dagster", marks=pytest.mark.long), "dagster_in_place"])
 def test_a_kill_while_the_databases_of_dagster_are_made_stops_no_later_run(
     tmp_path: Path, what: str, statement: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,3 +93,30 @@ def test_processes_that_make_a_new_home_at_once_all_succeed(tmp_path: Path, what
         assert process.returncode == 0, errors
     assert _kept_aside(tmp_path) == []
     _open_dagster(tmp_path, monkeypatch)
+
+
+CONFIG = """
+    models:
+      sevens: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, num_fewshot: 1, limit: 1}
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_first_runs_a_first_trial_and_the_first_user_interface_start_at_once(start_ui: Callable[..., RunningUi], tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_HOME": str(tmp_path / "home")}
+    environment["DAGSTER_HOME"] = str(tmp_path / "home" / "dagster")
+    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    runs = [subprocess.Popen([*command, *more], env=environment, **output) for more in ([], [], ["--limit", "1"])]
+    ui = start_ui(CONFIG, home=tmp_path / "home")
+    for run in runs:
+        printed, _ = run.communicate(timeout=300)
+        assert run.returncode == 0, printed
+    answer = ui.query("query Runs { runsOrError { ... on Runs { results { status } } } }")
+    assert [each["status"] for each in answer["runsOrError"]["results"]] == ["SUCCESS"] * 4
+    assert _kept_aside(tmp_path) == []

@@ -187,20 +187,62 @@ def test_settings_of_dagster_that_are_no_yaml_are_an_error_that_names_them(home:
         pytest.fail("it was opened")
 
 
-@pytest.mark.timeout(300)
-def test_a_run_on_a_home_of_damaged_databases_heals_them_and_says_so(whole: Path, tmp_path: Path) -> None:
-    home = Path(shutil.copytree(whole, tmp_path / "home"))
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Callable[[], "subprocess.CompletedProcess[str]"]:
+    """Run the command on a copy of the home, obeying permissions."""
+    shutil.copytree(whole, tmp_path / "home")
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_HOME": str(tmp_path / "home")}
+    environment["DAGSTER_HOME"] = str(tmp_path / "home" / "dagster")
+    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+    return lambda: subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300, preexec_fn=_obey_permissions
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_run_on_a_home_of_damaged_databases_heals_them_and_says_so(
+    run: Callable[[], "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
     for name in ("mlflow.db", *(f"dagster/{name}" for name in DATABASES)):
         _random_bytes(home / name)
         os.utime(home / name, (0, 0))
-    environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home)}
-    environment["DAGSTER_HOME"] = str(home / "dagster")
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run()
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(" was damaged (") == 4
     assert "Traceback" not in done.stderr
     assert "not in MLflow" not in done.stderr
     client = MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
     assert len(client.search_runs([each.experiment_id for each in client.search_experiments()])) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_run_whose_result_the_store_cannot_take_fails_and_the_next_one_makes_up_for_it(
+    run: Callable[[], "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    store = tmp_path / "home" / "mlflow.db"
+    store.chmod(0o444)
+    done = run()
+    assert done.returncode == 1
+    assert "failed: 1 result is not in MLflow, for the reason below; the next run tries again" in done.stderr
+    assert done.stderr.count(f"MLflow's store, {store}, cannot be written to") == 1
+    assert "Traceback" not in done.stderr
+    store.chmod(0o644)
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert "MLflow" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_run_beside_a_database_of_dagster_that_is_read_only_ends_before_it_asks_a_model(
+    run: Callable[[], "subprocess.CompletedProcess[str]"], tmp_path: Path
+) -> None:
+    database = tmp_path / "home" / "dagster" / "history" / "runs.db"
+    database.chmod(0o444)
+    done = run()
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: Dagster's database, {database}, cannot be written to"), done.stderr
+    assert not (tmp_path / "home" / "lake").exists()
