@@ -60,7 +60,7 @@ class Tracker:
         """
         self._home = home.resolve()
         self._uri = tracking_uri or f"sqlite:///{self._home / 'mlflow.db'}"
-        self._file = store_file(self._uri)
+        self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
 
     def log(self, result: TrackedResult) -> str:
@@ -165,6 +165,8 @@ class Tracker:
         """The answer of an action, which is repeated where it fails for damage in the store."""
         try:
             return action()
+        except StoreError:
+            raise
         except Exception:
             if self._file is None or not heal_store(self._file):
                 raise

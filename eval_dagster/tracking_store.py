@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+from eval_dagster.errors import StoreError
 from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import (
     beside,
@@ -24,6 +25,8 @@ from eval_dagster.sqlite_files import (
 _NOISY_LOGGERS = ("mlflow", "alembic")
 _HALF_MADE = re.compile(r"already exists|duplicate column|no such (table|column)")
 """What SQLite answers to a migration that was killed on its way once before."""
+_MISREAD = re.compile(r"\?|%[0-9A-Fa-f]{2}")
+"""What begins the options of an address, and what stands for another character in it."""
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +43,14 @@ def ensure_store(file: Path) -> None:
     A damaged one is kept aside, which a warning says, and a new one is made. Processes take turns.
 
     Raises:
-        StoreError: It cannot be written to.
+        StoreError: It cannot be written to, or MLflow could not be given its path.
         Exception: What MLflow raises for a store of a newer release.
     """
+    if found := _MISREAD.search(str(file)):
+        raise StoreError(
+            f"MLflow's store cannot be {file}: MLflow would read {found[0]!r} in an address as something else; choose another folder by "
+            "EVAL_DAGSTER_HOME, or set mlflow.tracking_uri in evals.yaml"
+        )
     with locked(file.with_suffix(".lock")):
         if damage := settled_damage_of(file, _examine):
             _keep_aside(file, damage)

@@ -234,6 +234,13 @@ def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:
     assert (found.lifecycle_stage, tracker(odd)._read_run("f" * 32)) == ("active", None)
 
 
+@pytest.mark.parametrize("name", ["a?b", "a%41b"])
+def test_a_home_whose_path_mlflow_would_misread_is_an_error_at_once(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TrackingError, match=r"MLflow's store cannot be .*choose another folder"):
+        tracker(tmp_path / name).log(result())
+    assert list(tmp_path.iterdir()) == [], "nothing is made elsewhere"
+
+
 def test_a_deleted_run_is_not_there_and_its_key_gets_a_new_one(home: Path) -> None:
     runs = tracker(home)
     run_id = runs.log(result("deleted"))
