@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NoReturn
 
 from eval_dagster.sandbox.remote import Remote
@@ -134,7 +135,9 @@ class Peer:
         if tag != "mine":
             raise ValueError(f"{tag!r} is no kind of value")
         if name and (tuple(name) in self.shared or self.takes(*name)):
-            return shared_object(*name)
+            found = shared_object(*name)
+            if not (name[1] and isinstance(found, ModuleType)):  # `typing.sys` is nothing that `typing` offers
+                return found
         return self.remotes.setdefault(number, Remote(self, number))
 
     def _send(self, message: list[Tree]) -> None:

@@ -60,8 +60,10 @@ def run_tests(peer: Peer, *, tests: str, given: str, entry: str | None) -> None:
     sys.modules[_MODULE] = module
     code = compile(tests, "<tests>", "exec")
     beginning = _definitions(given)
-    wanted = {name for part in (code, beginning) for name in _names(part)} - set(vars(builtins))
-    vars(module).update(peer.ask("names", 0, sorted(wanted | ({entry} if entry else set()))))
+    wanted = {name for part in (code, beginning) for name in _names(part)} - set(vars(builtins)) - set(vars(module))
+    wanted |= {entry} if entry else set()
+    found = dict(peer.ask("names", 0, sorted(wanted)))
+    vars(module).update({name: found[name] for name in wanted & set(found)})  # it may answer with more
     exec(beginning, module.__dict__)  # noqa: S102 - the task's
     exec(code, module.__dict__)  # noqa: S102
 

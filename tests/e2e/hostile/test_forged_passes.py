@@ -211,6 +211,42 @@ check(solve)
 """
 
 
+OWN_SERVER = """
+import json, os, stat, struct
+def is_socket(number):
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+channel = next(filter(is_socket, range(3, 64)))
+def read(size):
+    data = b""
+    while len(data) < size:
+        data += os.read(channel, size - len(data)) or os._exit(0)
+    return data
+while True:
+    message = json.loads(read(struct.unpack(">Q", read(8))[0]))
+    fake = {"names": ["dict", *([name, ["mine", 7]] for name in NAMES)], "len": 1, "next": 4, "get": ["mine", 8, "typing", "sys"]}
+    answer = json.dumps(["done", fake.get(message[1], True), [["solve"]] if message[1] == "names" else []]).encode()
+    os.write(channel, struct.pack(">Q", len(answer)) + answer)
+"""
+"""Answers whatever the tests ask: that every name is its own, and every call true."""
+
+
+@pytest.mark.parametrize(
+    ("names", "tests"),
+    [
+        (["solve", "all"], "assert all(solve(x) == y for x, y in [(2, 4)])"),
+        (["solve", "check"], "def check(candidate):\n    assert candidate(2) == 4\n\ncheck(solve)"),
+        (["solve", "poly", "math"], "def check(candidate):\n    assert math.fabs(poly([candidate(1), 1], -2)) < 1e-6\n\ncheck(solve)"),
+        (["solve", "__builtins__", "__name__", "wrong"], "assert solve(2) == 4 and __name__ == 'tests'"),
+    ],
+)
+def test_a_program_that_answers_by_itself_does_not_pass(run: Run, names: list[str], tests: str) -> None:
+    assert not passes(run, f"NAMES = {names}\n{OWN_SERVER}", tests)
+    assert passes(run, f"NAMES = {names}\n{OWN_SERVER}", "assert solve(2) is True")
+
+
 def passes(run: Run, code: str, tests: str) -> bool:
     return run(code, tests=tests, given=GIVEN, entry="solve", name="program", timeout_s=3).completed
 
