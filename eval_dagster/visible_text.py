@@ -23,7 +23,7 @@ _IDEOGRAPHS = range(0x20000, 0x3FFFE)
 """Blocks to which Unicode adds characters that a Python of today calls unassigned."""
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories: controls, formats such as bidirectional marks, lone surrogates, private and unassigned characters, separators."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = re.compile(r"\s*[=+\-@|%\t\r\n＝＋－＠]")
 """How a cell begins that spreadsheets compute; a tab or a line break before it does not stop them."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#$])")

@@ -132,3 +132,11 @@ def printed(text: str) -> str:
     output = io.StringIO()
     PlainConsole(file=output).print(text, soft_wrap=True)
     return output.getvalue().removesuffix("\n")
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["-" + "1" * 200_000 + "x", " " * 200_000 + "1", "<" + "a" * 200_000, "@<::#" * 40_000, "\x1b[" * 100_000])
+def test_a_long_text_takes_time_in_proportion(text: str) -> None:
+    """A model could choose an answer by which a pattern that goes back and forth takes hours."""
+    for write in (visible, one_line, storable, json_text, markdown_text, message_text, spreadsheet_text, printed):
+        assert write(text)
