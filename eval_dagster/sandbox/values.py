@@ -7,7 +7,7 @@ number by which it can ask for it. Reading a text calls nothing but the makers o
 import builtins
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -95,7 +95,7 @@ class Writer:
             return [value.decode("latin-1")]
         if isinstance(value, dict):
             return [[self.tree(key), self.tree(item)] for key, item in value.items()]
-        return [self.tree(item) for item in value]
+        return list(value) if _are_scalars(value) else [self.tree(item) for item in value]
 
 
 class Reader:
@@ -149,7 +149,7 @@ class Reader:
         if isinstance(container, bytearray):
             container[:] = parts[0].encode("latin-1")
         elif isinstance(container, list):
-            container[:] = map(self.value, parts)
+            container[:] = map(self.value, parts) if list in set(map(type, parts)) else parts
         elif isinstance(container, set):
             items = [self.value(part) for part in parts]
             container.clear()
@@ -173,6 +173,15 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
     frozenset: lambda value: frozenset(frozenset.__iter__(value)),
     dict: lambda value: dict(dict.items(value)),
 }
+
+
+def _are_scalars(values: Collection[Any]) -> bool:
+    """Whether all are their own trees: a million are not to take seconds."""
+    kinds = set(map(type, values))
+    if not kinds <= {int, float, str, bool, type(None)}:
+        return False
+    whole = [value for value in values if type(value) is int] if int in kinds else [0]
+    return min(whole) > -_EXACT and max(whole) < _EXACT
 
 
 def shared_name(value: Any) -> tuple[str, str] | None:

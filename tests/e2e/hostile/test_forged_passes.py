@@ -400,7 +400,8 @@ TESTS_OF_ORDINARY = {
             return await f(1)
         assert asyncio.run(main()) == [1]
     """,
-    "deep and large values": "deep = []\nfor _ in range(100):\n    deep = [deep]\nassert f(deep) == [deep] * 10**5",
+    "deep and large values": "deep = []\nfor _ in range(100):\n    deep = [deep]\nassert f(deep) == [deep] * 10**5\n"
+    "for one in (1, -(2**60), 0.5, 'a', None, True, [1]):\n    assert f(one) == [one] * 10**5 and type(f(one)[-1]) is type(one)",
     "names of the program": """
         assert LIMIT["a"] == (1, 2) and f("aab") == Counter(a=2, b=1) and math.isclose(math.pi, 3.14159265, abs_tol=1e-6)
         assert isinstance(f("a"), Counter)
