@@ -7,10 +7,8 @@ from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_LITTLE = 2**20
+_LITTLE = 16 * 2**20
 """Bytes: where more is free, another disk is the full one."""
-FULL_DISK_WORDS = ("No space left on device", "database or disk is full", "Disk quota exceeded")
-"""How libraries word that a disk is full, where they raise errors of their own."""
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
@@ -35,8 +33,16 @@ def full_disk_message(path: Path) -> str:
     """That the disk of a path is full, and what to do."""
     left = f"{_free_bytes(path) / 1e6:.1f} MB are free"
     return (
-        f"the disk at {_mount_of(path)} is full ({left}): {path} could not be written; make room there and run again: what was done is kept"
+        f"the disk at {_mount_of(path)} is full, or nearly so ({left}): {path} could not be written; make room there and run again: "
+        "what was done is kept"
     )
+
+
+def full_disk_of(path: Path) -> str | None:
+    """The message that the disk of a path is full; None where it is not. Libraries word what comes of it in many ways."""
+    if _free_bytes(path) > _LITTLE:
+        return None
+    return full_disk_message(path)
 
 
 def _free_bytes(path: Path) -> int:

@@ -18,7 +18,7 @@ from eval_dagster.cli.rows import Format
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.errors import EvalDagsterError, UsageError
-from eval_dagster.os_errors import os_error_message
+from eval_dagster.os_errors import full_disk_of, os_error_message
 from eval_dagster.paired import ALPHA
 
 _INTERRUPTED = 130
@@ -222,7 +222,9 @@ def main() -> NoReturn:
         _fail(os_error_message(error, _home()), 1)
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's own errors have it
-            raise
+            if full_disk_of(_home()) is None:
+                raise
+            _fail(f"{type(error).__name__}: {error}".splitlines()[0], 1)
         message = error.format_message()
         is_help = message.startswith("Usage:")
         errors.print(message if is_help else f"error: {message}; see eval-dagster --help", style="" if is_help else "red", markup=False)
@@ -230,13 +232,24 @@ def main() -> NoReturn:
     if status == _INTERRUPTED:  # how typer, too, answers an interrupt
         is_run = sys.argv[1:2] == ["run"]
         errors.print("interrupted" + (": answers so far are kept, the next run goes on from there" if is_run else ""))
+    if status == 1:
+        _say_full_disk()
     _leave(status if isinstance(status, int) else 0)
 
 
 def _fail(message: str, status: int) -> NoReturn:
     """Print one message and end."""
     say(errors, "error", message, style="red")
+    if "the disk at" not in message:
+        _say_full_disk()
     sys.exit(status)
+
+
+def _say_full_disk() -> None:
+    """Name the disk of the home where it is full: what a library says of that may be something else."""
+    message = full_disk_of(_home())
+    if message is not None:
+        say(errors, "error", message, style="red")
 
 
 def _home() -> Path:

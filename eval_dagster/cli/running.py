@@ -11,11 +11,12 @@ from pathlib import Path
 
 import typer
 
-from eval_dagster.cli.console import WarningHandler, out
+from eval_dagster.cli.console import WarningHandler, errors, out, say
 from eval_dagster.cli.querying import print_leaderboard
 from eval_dagster.cli.run_summary import print_end, read_end
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.sensible import require_sensible_gate
+from eval_dagster.lake.catalog import catalog_path
 from eval_dagster.progress import use_reporter
 from eval_dagster.progress_bars import RichReporter
 from eval_dagster.project import Project
@@ -38,6 +39,10 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     started = time.monotonic()
     with reporting():
         summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
+    if not catalog_path(project.lake).exists():  # where nothing can be read, why is what there is to say
+        for message in summary.failures:
+            say(errors, "failed", message, style="red")
+        raise typer.Exit(1)
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=project.select()):
         out.print("There is no result yet: nothing that was asked for could be evaluated.")

@@ -62,21 +62,14 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
     if not damages and _is_made_of(path, sources):
         return []
     building = path.with_name(".evals.duckdb.building")
-    building.unlink(missing_ok=True)
-    with free_session(lake.home) as session:
-        session.execute(f"attach '{quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
-        session.execute("use evals")
-        while True:
-            try:
-                build(session, lake, damages)
-                break
-            except duckdb.Error as error:
-                found = _damages(lake, thorough=True)
-                if found.keys() <= damages.keys():
-                    raise LakeError(f"no catalog can be made of the files in {lake.root}: {plain(error)}") from error
-                damages |= found
-        session.execute("use memory")
-        session.execute("detach evals")
+    _remove(building)
+    try:
+        _build(lake, building, damages)
+    except BaseException as error:
+        _remove(building)  # which may be what fills a disk
+        if isinstance(error, duckdb.Error):
+            raise LakeError(f"the catalog {path} cannot be written: {' '.join(str(error).split())}") from error
+        raise
     if archiving:
         archive(path)
     # Nobody is to write to what the next publication replaces; and a log of changes that somebody wrote all the same
@@ -119,6 +112,30 @@ def _note(path: Path) -> Path:
 
 def _log_of_changes(path: Path) -> Path:
     return path.with_name(f"{path.name}.wal")
+
+
+def _build(lake: Lake, building: Path, damages: dict[str, str]) -> None:
+    """Make a catalog in a file of its own; what turns out to be damaged is added to `damages`."""
+    with free_session(lake.home) as session:
+        session.execute(f"attach '{quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
+        session.execute("use evals")
+        while True:
+            try:
+                build(session, lake, damages)
+                break
+            except duckdb.Error as error:
+                found = _damages(lake, thorough=True)
+                if found.keys() <= damages.keys():
+                    raise LakeError(f"no catalog can be made of the files in {lake.root}: {plain(error)}") from error
+                damages |= found
+        session.execute("use memory")
+        session.execute("detach evals")
+
+
+def _remove(building: Path) -> None:
+    """Remove a half-made catalog with its log of changes, which DuckDB would apply to the next one."""
+    for path in (building, _log_of_changes(building)):
+        path.unlink(missing_ok=True)
 
 
 def forget_sources(lake: Lake) -> None:
