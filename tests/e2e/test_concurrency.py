@@ -22,7 +22,7 @@ CONFIG = """
       names: {{task: capitals_completion, limit: {limit}}}
 """
 PARTITIONS = [(name, model) for name in ("sums", "capitals", "names") for model in ("a", "b")]
-ROUNDS = (6, 9)
+LIMIT = 9
 CONSISTENT = """
     select s.eval, s.model, s.metric, s.rows, s.samples, m.n + m.n_errors as measured
     from (
@@ -64,22 +64,21 @@ def test_six_writers_and_open_readers_do_not_disturb_each_other(tmp_path: Path) 
     # A session in a process of its own that stays open throughout, as an analyst's does.
     with duckdb.connect(catalog, read_only=True) as session:
         opened = _answers(session)
-        for limit in ROUNDS:
-            _configure(tmp_path, limit=limit)
-            writers = [_start(tmp_path, "--eval", name, "--model", model) for name, model in PARTITIONS]
-            while any(writer.poll() is None for writer in writers):
-                assert _answers(session) == opened, "an open session must keep seeing what it opened"
-                queries += _read_in_another_process(catalog)
-                time.sleep(0.05)
-            for writer in writers:
-                output = writer.communicate()[0]
-                assert writer.returncode == 0, output
+        _configure(tmp_path, limit=LIMIT)
+        writers = [_start(tmp_path, "--eval", name, "--model", model) for name, model in PARTITIONS]
+        while any(writer.poll() is None for writer in writers):
+            assert _answers(session) == opened, "an open session must keep seeing what it opened"
+            queries += _read_in_another_process(catalog)
+            time.sleep(0.3)
+        for writer in writers:
+            output = writer.communicate()[0]
+            assert writer.returncode == 0, output
         assert _answers(session) == opened
-    assert queries > 20
+    assert queries > 5
     with duckdb.connect(catalog, read_only=True) as connection:
         final = {(row[0], row[1]): row[4] for row in _answers(connection)}
         subjects = {"sums": 3, "capitals": 6, "names": 6}
-        assert final == {(name, model): subjects[name] * ROUNDS[-1] for name, model in PARTITIONS}
+        assert final == {(name, model): subjects[name] * LIMIT for name, model in PARTITIONS}
         assert connection.execute("select count(*) from damaged_files").fetchall() == [(0,)]
         [(runs, distinct)] = connection.execute("select count(*), count(distinct mlflow_run_id) from metrics where is_headline").fetchall()
         assert runs == distinct == len(PARTITIONS)
