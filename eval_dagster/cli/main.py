@@ -203,6 +203,14 @@ def ui(
     serving.serve(port, mlflow_port, origins or [])
 
 
+def program() -> NoReturn:
+    """Run the command line as the whole of a process, which then ends without cleaning up, whatever its status."""
+    try:
+        main()
+    except SystemExit as stop:
+        _leave(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+
+
 def main() -> NoReturn:
     """Run the command line."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -271,4 +279,4 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    program()
