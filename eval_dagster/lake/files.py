@@ -243,7 +243,7 @@ def parquet_files(folder: Path) -> list[Path]:
     """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no folder can have
         return []
     return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
 

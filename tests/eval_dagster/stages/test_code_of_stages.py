@@ -23,7 +23,7 @@ CONFIG = """
     evals:
 """ + "".join(f"      {name}: {{task: {name}, num_fewshot: 2, limit: 3}}\n" for name in EVALS)
 
-INPUTS = {"eval_dagster.project", "eval_dagster.lake.files"}
+INPUTS = {"eval_dagster.project", "eval_dagster.lake.files", "eval_dagster.lake.checksums", "eval_dagster.lake.damage"}
 """Modules that find what a stage computes with: of that the versions are part of its fingerprint."""
 
 MAKERS = {"rendered_prompts": (prompts, "render_eval"), "sample_scores": (scores, "_score_rows"), "task_metrics": (metrics, "metric_rows")}
