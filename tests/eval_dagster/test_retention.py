@@ -375,6 +375,7 @@ def test_it_runs_beside_evaluations(home: Home) -> None:
     check(home, leaderboard_of(home))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("catalogs", "least"), [(0, 40), (1, 20)])
 def test_one_that_is_killed_leaves_a_lake_that_is_whole(home: Home, monkeypatch: pytest.MonkeyPatch, catalogs: int, least: int) -> None:
     leaderboard = leaderboard_of(home)

@@ -117,6 +117,7 @@ def test_an_eval_all_of_whose_samples_are_errors_has_failed(cli: Run) -> None:
     assert commands(done) == ["sql errors", "ui"]
 
 
+@pytest.mark.long
 def test_a_run_without_a_result_does_not_advise_to_run(cli: Run) -> None:
     """A model whose weights cannot be read and an eval whose task is wrong."""
     done = cli("run", "--eval", "sums", "--model", "broken")
@@ -135,6 +136,7 @@ def test_a_run_without_a_result_does_not_advise_to_run(cli: Run) -> None:
     assert commands(both) == ["tasks wrong", "sql attempts", "show sums --model sevens", "ui"], "no question without a row"
 
 
+@pytest.mark.long
 def test_the_surest_mistakes_are_those_of_the_evals_and_models_of_the_run(cli: Run) -> None:
     """One of two opposite answers is wrong; another run, of which none is, does not point to it."""
     assert "sql confident_errors" in commands(cli("run", "--eval", "both", "--model", "tiny"))

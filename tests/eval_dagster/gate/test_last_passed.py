@@ -144,6 +144,7 @@ def test_a_trial_becomes_no_baseline(nights: Nights) -> None:
     assert row(nights.night(wrong=range(12))).n_common == 40
 
 
+@pytest.mark.long
 def test_ten_nights_of_a_slow_fall_are_found(nights: Nights) -> None:
     nights.night()
     verdicts = []

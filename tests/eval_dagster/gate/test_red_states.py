@@ -47,6 +47,7 @@ def test_pruning_ends_nothing_that_is_red(nights: Nights, between: dict[str, obj
     assert (worse.verdict, worse.baseline_value, worse.is_passed) == (REGRESSED, 1.0, False)
 
 
+@pytest.mark.long
 def test_pruning_keeps_the_anchor_of_a_drift(nights: Nights) -> None:
     lost = _drift(nights)
     nights.night(wrong=range(1, lost + 1))
@@ -63,12 +64,14 @@ def test_small_steps_back_are_green_as_one_large_step_is(nights: Nights) -> None
     assert (recovered.verdict, recovered.is_passed) == (SAME, True)
 
 
+@pytest.mark.long
 def test_the_scores_of_the_baseline_end_a_drift(nights: Nights) -> None:
     lost = _drift(nights)
     again = row(nights.night(wrong=range(lost - 2)))
     assert (again.verdict, again.is_passed) == (SAME, True)
 
 
+@pytest.mark.long
 def test_the_reason_is_the_first_one_and_true_of_the_scores(nights: Nights) -> None:
     lost = _drift(nights)
     reasons = [row(nights.night(wrong=wrong)).reason or "" for wrong in (range(lost), *[range(1, lost - 2)] * 2, range(2, lost - 1))]
