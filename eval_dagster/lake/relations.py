@@ -120,9 +120,10 @@ def _score_files(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dic
     )
     found = connection.execute(statement).fetchall()
     files = [(lake.root / name, current) for name, current in found]
-    for path, _ in files:
+    for path, current in files:
         if not path.exists():
-            damages[str(path)] = f"the lake file {path} is missing; materialize sample_scores and task_metrics of its partition again"
+            cure = "materialize sample_scores and task_metrics of its partition again" if current else "scores_history lacks its rows"
+            damages[str(path)] = f"the lake file {path} is missing; {cure}"
     kept = [(path, current) for path, current in files if str(path) not in damages]
     return [path for path, current in kept if current], list(dict.fromkeys(path for path, _ in kept))
 

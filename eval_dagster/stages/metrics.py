@@ -42,7 +42,8 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
     current = project.lake.current("metrics", eval_name, model)
     warnings: list[str] = []
-    if current is not None and current.info.fingerprint == fingerprint and _is_tracked(project, current, warnings):
+    is_current = current is not None and current.info.fingerprint == fingerprint and _names(project, current, scores)
+    if current is not None and is_current and _is_tracked(project, current, warnings):
         return _result(project, eval_name, model, current, cached=True, warnings=warnings)
     rows = metric_rows(project.task(eval_name), read_rows(scores.path))
     key = stable_hash([eval_name, model, scores.info.inputs, scores.info.version, _content_version(rows)])
@@ -62,6 +63,12 @@ def _require_scores(project: Project, eval_name: str, model: str) -> LakeFile:
     if scores.info.inputs["model_outputs"] != outputs.info.version:
         raise LakeError(f"the scores of {eval_name}|{model} belong to older outputs; materialize sample_scores for this partition")
     return scores
+
+
+def _names(project: Project, metrics: LakeFile, scores: LakeFile) -> bool:
+    """Whether metrics name this file of scores: equal scores can have been written once more, where their file was deleted."""
+    named = [row["scores_file"] for row in read_head(metrics.path, 1, ["scores_file"])]
+    return named == [str(scores.path.relative_to(project.lake.root))]
 
 
 def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> bool:

@@ -288,6 +288,20 @@ def test_damaged_and_removed_files_spoil_their_own_comparison_alone(nights: Nigh
     assert row(nights.judge(), "right").verdict is Verdict.NO_CHANGE_SEEN
 
 
+def test_deleted_scores_are_made_again_and_compared(nights: Nights) -> None:
+    """As the message on a damaged file advises: delete it, and run again."""
+    nights.night()
+    lake = nights.project().lake
+    (only,) = history(lake, "left", "one")
+    named = lake.root / only.metric_rows[0]["scores_file"]
+    named.unlink()
+    assert row(nights.night()).verdict is Verdict.NO_CHANGE_SEEN
+    assert history(lake, "left", "one")[-1].metric_rows[0]["scores_file"] != only.metric_rows[0]["scores_file"]
+    (message,) = publish(lake)
+    assert message == f"the lake file {named} is missing; scores_history lacks its rows"
+    assert read_rows(lake, "select count(*) as n from scores where eval = 'left' and metric = 'exact_match'") == [{"n": 40}]
+
+
 def test_judgements_are_kept_and_queried(nights: Nights) -> None:
     lake = nights.project().lake
     assert publish(lake) == []
