@@ -17,13 +17,13 @@ from eval_dagster.sqlite_files import damage_of, has_rows, move_into_place, requ
 _DATABASES = {"history/runs.db": "runs", "history/runs/index.db": "event_logs", "schedules/schedules.db": "job_ticks"}
 """Path in the instance's folder -> the table that fills; the events of each run have a database of their own."""
 _ELSEWHERE = ("storage", "run_storage", "event_log_storage", "schedule_storage")
-"""Keys of dagster.yaml by which the user keeps these elsewhere."""
+"""Keys of dagster.yaml that store these databases elsewhere."""
 
 log = logging.getLogger("eval_dagster.instance")
 
 
 def ensure_databases(folder: Path) -> None:
-    """Make sure that the databases of an instance are there, whole and open to writing, unless dagster.yaml keeps them elsewhere.
+    """Make sure that the databases of an instance exist, are whole and writable, unless dagster.yaml stores them elsewhere.
 
     Processes that make the same ones at once would stop each other, and one that is killed would leave them half-made: they are made
     in a folder of their own, and moved into place. Damaged ones are kept aside, which a warning says.
@@ -81,7 +81,7 @@ def _keeps_here(folder: Path) -> bool:
 
 
 def _examine(table: str, database: sqlite3.Connection) -> str | None:
-    """Of what was killed while it made a database the rest can be missing; where the table has rows, Dagster itself completes it."""
+    """What is missing in a database whose creation was interrupted; None where it is whole, or where Dagster itself completes it."""
     if has_rows(database, table):
         return None
     is_whole = table in table_names(database) and has_rows(database, "alembic_version") and has_rows(database, "secondary_indexes")

@@ -1,4 +1,4 @@
-"""Words for what the machine refuses: a full disk, a file that may not be written."""
+"""Messages for errors of the operating system, such as a full disk or a file without write permission."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ _LITTLE = 16 * 2**20
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
-    """What happened, where, and what to do.
+    """The message for an error of the operating system: what happened, where, and what to do.
 
     Args:
         error: Raised by a call to the operating system.
@@ -30,7 +30,7 @@ def os_error_message(error: OSError, fallback: Path) -> str:
 
 
 def full_disk_message(path: Path) -> str:
-    """That the disk of a path is full, and what to do."""
+    """The message for a full disk: which one, and what to do."""
     left = f"{_free_bytes(path) / 1e6:.1f} MB are free"
     return (
         f"the disk at {_mount_of(path)} is full, or nearly so ({left}): {path} could not be written; make room there and run again: "

@@ -21,7 +21,7 @@ from eval_dagster.stages.snapshot import materialize_snapshot
 Outcome = StageResult | StageFailure
 
 _MOST_CHARACTERS = 10_000
-"""Of the message of a failure, which stands in several databases and logs: an exception may quote a whole text."""
+"""Most characters of the message of a failure. Several databases and logs hold it, and an exception may quote a whole text."""
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:

@@ -119,7 +119,7 @@ def print_damages(damages: Sequence[str]) -> None:
 
 
 def _check_text(query: str) -> None:
-    """Raise QueryError for what is no text of a query."""
+    """Raise QueryError where the text of a query is empty or no valid Unicode."""
     try:
         query.encode("utf-8")
     except UnicodeEncodeError as error:

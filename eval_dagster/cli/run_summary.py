@@ -30,7 +30,7 @@ class RunEnd:
     unscored: Sequence[str]
     """A message for each eval and model of which every sample is an error."""
     untracked: int
-    """Results that the home's own MLflow store has not got; of a server, whose absence is a warning, this is 0."""
+    """Number of results that are missing in the home's own MLflow store; 0 where MLflow is a server, since its absence is a warning."""
     has_errors: bool
     """Whether some sample of these has an error."""
     has_confident_errors: bool

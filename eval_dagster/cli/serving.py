@@ -137,7 +137,7 @@ def _wait_for(name: str, url: str, process: "subprocess.Popen[bytes]", log: Path
 
 
 def _require_guard(name: str, url: str) -> None:
-    """See that a server refuses what is addressed to a host of another name."""
+    """Check that a server refuses requests with a foreign host name."""
     try:
         with _DIRECT.open(urllib.request.Request(url, headers={"Host": "guard.invalid"}), timeout=60) as answer:  # noqa: S310 - loopback
             status = answer.status

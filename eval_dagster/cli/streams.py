@@ -1,4 +1,4 @@
-"""The standard streams of the command line, whatever state the shell left them in."""
+"""The standard streams of the command line, some of which the shell may have closed."""
 
 import os
 import sys

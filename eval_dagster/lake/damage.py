@@ -22,7 +22,7 @@ from eval_dagster.lake.schemas import RESPONSE_CACHE, SUITE_TABLES, TABLES
 from eval_dagster.versions import file_stamp
 
 INFO_KEY = b"eval_dagster"
-"""Under which the footer holds what a file says of itself."""
+"""The key of the footer under which a file holds its `FileInfo`."""
 _CACHE = "response_cache"
 _RECORDS = ("attempts", "notices", "acceptances", *SUITE_TABLES)
 _VALID_S = 3600.0
@@ -33,7 +33,7 @@ _verified: dict[Path, tuple[list[Any], float]] = {}
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn whatever the reading of a file raises into a `LakeError` that names it, and says what is wrong and what to do."""
+    """Convert each error of reading a file to a `LakeError` that names the file, the fault and the cure."""
     try:
         yield
     except FileNotFoundError as error:

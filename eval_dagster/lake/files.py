@@ -202,7 +202,7 @@ def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
 
 
 def read_info(path: Path) -> FileInfo:
-    """Read what a file says of itself. Raises LakeError if that part of it is damaged."""
+    """Read the `FileInfo` in the footer of a file. Raises LakeError if the footer is damaged."""
     require_sound_footer(path)
     with damage_named(path):
         metadata = pq.read_schema(path).metadata or {}

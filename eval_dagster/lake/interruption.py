@@ -1,4 +1,4 @@
-"""Queries that an interrupt ends: DuckDB itself looks for one between pieces of its work alone, and a piece can take for ever."""
+"""Queries that Ctrl-C ends at once. DuckDB alone notices an interrupt only between two steps of a query, and one step can take hours."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import duckdb
 T = TypeVar("T")
 _LOOK_S = 0.1
 _END_S = 2.0
-"""How long a query that was told to end is waited for."""
+"""Seconds to wait for the end of an interrupted query."""
 
 
 class StuckQueryError(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""`evals.duckdb`: the face of the lake that users open.
+"""`evals.duckdb`, the database file that users open to query the lake.
 
 Built beside under a lock, then moved into place. Files of the lake never change, so a session sees one consistent state, the one it
 opened, and blocks nobody. Scores and metrics are published together: both belong to the same materializations.
@@ -72,8 +72,7 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
         raise
     if archiving:
         archive(path)
-    # Nobody is to write to what the next publication replaces; and a log of changes that somebody wrote all the same
-    # would be replayed onto the new file, with which it has nothing to do.
+    # The file is read-only, because the next publication replaces it. DuckDB would apply a write-ahead log of the old file to the new one.
     building.chmod(0o444)
     _log_of_changes(path).unlink(missing_ok=True)
     building.replace(path)
@@ -86,7 +85,7 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
 
 
 def _sources(lake: Lake) -> str:
-    """Hash of all that a catalog is made of."""
+    """Hash of all sources of a catalog."""
     stamps: list[Any] = []
     for path in (path for table in TABLES for partition in lake.partitions(table) for path in partition):
         with suppress(FileNotFoundError):  # gone since it was listed
@@ -96,7 +95,7 @@ def _sources(lake: Lake) -> str:
 
 
 def _is_made_of(path: Path, sources: str) -> bool:
-    """Whether the catalog was made of these sources today, and nobody wrote to it since."""
+    """Whether the catalog was made of these sources today and is unchanged since."""
     if _log_of_changes(path).exists():
         return False
     with suppress(OSError, ValueError):
@@ -106,7 +105,7 @@ def _is_made_of(path: Path, sources: str) -> bool:
 
 
 def _note(path: Path) -> Path:
-    """Where it stands what the catalog was made of."""
+    """The file that holds the hash of the sources of the catalog."""
     return path.with_name(f".{path.name}.sources")
 
 
@@ -139,7 +138,7 @@ def _remove(building: Path) -> None:
 
 
 def forget_sources(lake: Lake) -> None:
-    """Have the next publication make the catalog anew, whatever it was made of."""
+    """Force the next publication to make the catalog anew."""
     _note(catalog_path(lake)).unlink(missing_ok=True)
 
 

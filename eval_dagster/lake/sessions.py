@@ -1,4 +1,4 @@
-"""Sessions of DuckDB: those that read results for anybody are held to that, and none leaves files outside the home."""
+"""Sessions of DuckDB. A held session reads results and does nothing else. A free session may do everything."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.file_system import LakeFileSystem
 
 _MEMORY_SHARE = 0.8
-"""Of what is free: a query that needs more ends, instead of the machine."""
+"""The share of free memory that a query may use. A query that needs more fails with an error."""
 _DAMAGE = f"{LakeError.__module__}.{LakeError.__qualname__}: "
 _HELD: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
@@ -71,7 +71,7 @@ def is_locked(error: duckdb.Error) -> bool:
 
 
 def damage_in(error: duckdb.Error) -> str | None:
-    """What an error of a session says of a damaged file of the lake or of the catalog; None where that is not what it met."""
+    """The message about a damaged file, where such a file caused an error of a session; else None."""
     message = plain(error)
     if message.startswith(_DAMAGE):
         return message.removeprefix(_DAMAGE)

@@ -38,7 +38,7 @@ class Verified:
     what: str
     path: Path
     size: int
-    """Bytes; 0 where that cannot be told."""
+    """Size in bytes; 0 where the file cannot be read."""
     has_checksums: bool
     """False as well where the file is damaged."""
     damage: str | None

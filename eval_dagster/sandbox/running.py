@@ -1,4 +1,4 @@
-"""Runs programs in the sandbox, and tries out what it is made of."""
+"""Runs programs in the sandbox, and checks that its walls hold."""
 
 import json
 import os
@@ -129,7 +129,7 @@ def probe(isolation: Isolation) -> None:
     Raises:
         EvalDagsterError: It does not work here, or has gaps; the message says which.
     """
-    # Where Python lies in a folder of that name, the way there is all that is seen of it.
+    # Where Python is installed below /tmp, the folders that lead to it are visible in the sandbox.
     expected = {Path(path).parts[2] for path in walls.visible_paths()[0] if Path(path).is_relative_to(walls.WORKDIR)}
     code = _PROBE.format(expected=sorted(expected))
     request = {"code": code, "name": "__main__", "tests": None, "given": "", "entry": None}

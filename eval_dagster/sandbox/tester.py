@@ -89,7 +89,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _permits(operation: str, target: Any, operands: list[Any]) -> bool:
-    """What a program may do with what the tests hand to it: call it, go through it, and ask an object for its public attributes."""
+    """Whether a program may apply an operation to an object of the tests: it may call, iterate, and read public attributes."""
     if operation == "call":
         return isinstance(target, FunctionType | MethodType | type) or callable(target)
     if operation == "get":

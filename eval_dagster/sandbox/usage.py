@@ -72,7 +72,7 @@ def _files(process: int) -> int:
 
 
 def _sockets(process: int) -> int:
-    """Open sockets, also those on the way to another process or not yet accepted."""
+    """Open sockets, including those that are sent to another process or not yet accepted."""
     line = Path(f"/proc/{process}/net/sockstat").read_text().partition("\n")[0]
     return int(line.rpartition(" ")[2])
 

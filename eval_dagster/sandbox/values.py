@@ -76,7 +76,7 @@ class Writer:
             return ["made", name, *map(self.tree, COPIED[name](value))]
         if name in ("builtins.dict_keys", "builtins.dict_items"):
             return [kind.__name__, *map(self.tree, value)]
-        # What is derived from a plain class is equal to the plain value unless it says otherwise, which does not count.
+        # An instance of a subclass of a plain class is copied as the plain value. Its own `__eq__` is ignored.
         for base, plain in _PLAIN.items():
             if isinstance(value, base) and not isinstance(value, type):
                 return self.tree(plain(value))
@@ -176,7 +176,7 @@ _PLAIN: dict[type, Callable[[Any], Any]] = {
 
 
 def _are_scalars(values: Collection[Any]) -> bool:
-    """Whether all are their own trees: a million are not to take seconds."""
+    """Whether all values are plain scalars, which need no conversion. It is a shortcut for lists of millions."""
     kinds = set(map(type, values))
     if not kinds <= {int, float, str, bool, type(None)}:
         return False

@@ -26,7 +26,7 @@ _TRACKED = ("metric", "subject", *_PREVIEW[2:])
 _SCORE_PARTS = ("stderr", "ci_low", "ci_high", "n", "n_errors")
 _MOST_TRACKED_SAMPLES = 1000
 _MOST_TRACKED_CHARACTERS = 20_000
-"""Of a text in the table of samples that MLflow shows. The lake has all of it."""
+"""Most characters of a text in the table of samples in MLflow. The lake has the whole text."""
 
 
 def materialize_metrics(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:

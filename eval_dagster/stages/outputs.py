@@ -79,7 +79,7 @@ def materialize_outputs(
 
 
 def _unasked(row: Mapping[str, Any], model_version: str) -> dict[str, Any]:
-    """What stands for the answer to a prompt that cannot be sent."""
+    """The answer that is stored for a prompt that cannot be sent."""
     return to_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
 
 

@@ -27,7 +27,7 @@ _UNREADABLE = "unreadable;reason"
 _DEEPEST = 100
 """Lists and mappings within each other."""
 _MOST_BITS = 13_000
-"""Of a whole number: Python writes none of more than 4,300 digits."""
+"""Most digits of a whole number: Python writes none with more than 4,300."""
 
 
 def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> list[Sample]:

@@ -166,7 +166,7 @@ def test_a_damaged_answer_is_never_taken_for_another(lake: Lake, each: Damage) -
 @settings(max_examples=LONG)
 @given(place=st.integers(0, 10**6), each=DAMAGES)
 def test_a_file_of_an_earlier_version_is_named_or_decoded(lake: Lake, place: int, each: Damage) -> None:
-    """Without checksums a changed number cannot be told; but nothing else than a message or rows comes of it."""
+    """Without checksums a changed number cannot be detected. The result is still rows or a message, never a traceback."""
     files = _files(lake)
     path = files[place % len(files)]
     content = path.read_bytes()
