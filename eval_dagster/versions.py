@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from eval_dagster.code_closure import closure_texts, included_modules
@@ -50,17 +51,19 @@ def code_version(*objects: Any) -> str:
     Raises:
         ModuleNotFoundError: There is no source of a module.
     """
-    references = _current_references()
-    if len(references.versions) > _MOST_VERSIONS:
-        references.versions.clear()
-    if objects not in references.versions:
-        references.versions[objects] = stable_hash(closure_texts(references, objects))
-    return references.versions[objects]
+    with _lock:
+        references = _current_references()
+        if len(references.versions) > _MOST_VERSIONS:
+            references.versions.clear()
+        if objects not in references.versions:
+            references.versions[objects] = stable_hash(closure_texts(references, objects))
+        return references.versions[objects]
 
 
 def covered_modules(*objects: Any) -> set[str]:
     """The names of the modules in which the code lies that `code_version` covers."""
-    return included_modules(_current_references(), objects)
+    with _lock:
+        return included_modules(_current_references(), objects)
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str | None]:
@@ -75,6 +78,8 @@ def package_versions(names: Iterable[str]) -> dict[str, str | None]:
 
 
 _references = References()
+_lock = RLock()
+"""Held while modules are read: several threads may ask for versions at once."""
 
 _MOST_VERSIONS = 4096
 """Versions that are kept: those of classes that are loaded again and again must not pile up."""

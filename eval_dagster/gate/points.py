@@ -1,7 +1,6 @@
 """Materializations of an eval's results: what there was at which time, and what it was made of."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from functools import cached_property
@@ -104,15 +103,8 @@ class Point:
 
     @cached_property
     def _scores_path(self) -> Path:
-        """The file that the metrics name or, where that was deleted, one of the same scores."""
-        named = self.lake.root / str(self.metric_rows[0]["scores_file"])
-        if named.exists():
-            return named
-        for path in reversed(parquet_files(named.parent)):
-            with suppress(LakeError):
-                if read_info(path).version == self.metrics.info.inputs.get("sample_scores"):
-                    return path
-        return named
+        name = str(self.metric_rows[0]["scores_file"])
+        return self.lake.scores_of(name, self.metrics.info.inputs.get("sample_scores"))
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):

@@ -122,6 +122,16 @@ class Lake:
         write_parquet(path, rows, info)
         return LakeFile(path=path, info=info)
 
+    def scores_of(self, name: str, version: str | None) -> Path:
+        """The file of scores that metrics name, with its version; where it was deleted, one of the same scores that was written since."""
+        named = self.root / name
+        if not named.exists():
+            for path in reversed(parquet_files(named.parent)):
+                with contextlib.suppress(LakeError):
+                    if read_info(path).version == version:
+                        return path
+        return named
+
     def partitions(self, table: str) -> Iterator[list[Path]]:
         """For each partition of a table its files, oldest first."""
         folders = {folder for folder, _, names in os.walk(self.root / table) if any(map(_NAME.fullmatch, names))}

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.file_system import url_of
-from eval_dagster.lake.files import Lake
+from eval_dagster.lake.files import Lake, read_head, read_info
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 
 SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
@@ -58,6 +58,7 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
     metrics = list(lake.partitions("metrics"))
     _create(connection, "_metrics_files", "table", [file for files in metrics for file in files if str(file) not in damages])
     connection.execute("update _metrics_files set aggregation = 'micro' where aggregation is null")  # before there were others
+    _follow_rewritten_scores(connection, lake, metrics, damages)
     lost = [_partition_of(files[-1]) for files in metrics if str(files[-1]) in damages]
     connection.register("lost_rows", pa.table({"eval": [name for name, _ in lost], "model": [model for _, model in lost]}, schema=_LOST))
     connection.execute("create or replace table metrics_history as select * exclude (scores_file) from _metrics_files")
@@ -110,6 +111,22 @@ def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: 
     source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = {str(filename).lower()})"
     columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in connection.execute("describe no_rows").fetchall())
     connection.execute(f"create or replace {kind} {name} as select {columns} where false union all by name select * from {source}")
+
+
+def _follow_rewritten_scores(
+    connection: duckdb.DuckDBPyConnection, lake: Lake, metrics: Sequence[Sequence[Path]], damages: dict[str, str]
+) -> None:
+    """Metrics whose scores were deleted and written once more name the new file."""
+    named = connection.execute("select distinct scores_file from _metrics_files").fetchall()
+    missing = {name for (name,) in named if not (lake.root / name).exists()}
+    if not missing:
+        return
+    for path in (file for files in metrics for file in files if str(file) not in damages):
+        for row in read_head(path, 1, ["scores_file"]):
+            if row["scores_file"] in missing:
+                found = lake.scores_of(row["scores_file"], read_info(path).inputs.get("sample_scores"))
+                values = [str(found.relative_to(lake.root)), row["scores_file"]]
+                connection.execute("update _metrics_files set scores_file = $1 where scores_file = $2", values)
 
 
 def _score_files(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> tuple[list[Path], list[Path]]:

@@ -1,11 +1,12 @@
 """Versions change with whatever can change a result, and with nothing else."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from eval_dagster import module_sources
+from eval_dagster import metrics, module_sources, versions
 from eval_dagster.versions import code_version, file_hash, stable_hash
 
 
@@ -22,6 +23,20 @@ def test_a_file_is_named_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"x")
     (tmp_path / "c").write_bytes(b"y")
     assert file_hash(tmp_path / "a") == file_hash(tmp_path / "b") != file_hash(tmp_path / "c")
+
+
+def test_threads_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"eval_dagster.metrics.{path.stem}" for path in Path(metrics.__file__).parent.glob("[a-z]*.py")]
+    alone = [code_version(name) for name in names]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for _ in range(5):
+                monkeypatch.setattr(versions, "_references", versions.References())
+                assert list(pool.map(code_version, names)) == alone
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @pytest.fixture
