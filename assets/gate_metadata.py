@@ -7,14 +7,14 @@ from typing import Any
 
 import dagster as dg
 
-from assets.tables import table_metadata
-from eval_dagster.config import identifier
+from assets.previews import table_metadata
+from eval_dagster.config.schema import identifier
 from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import Report
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 _COLUMNS = (

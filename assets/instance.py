@@ -9,7 +9,7 @@ import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
 from assets.instance_store import ensure_databases, heal_databases
-from assets.liveness import end_dead_runs
+from assets.killed_runs import end_dead_runs
 from eval_dagster.errors import StoreError
 
 _SETTINGS = """\

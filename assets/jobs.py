@@ -14,7 +14,7 @@ from pydantic import Field
 from assets.evaluation import evaluate_all_stages
 from assets.resources import ProjectResource
 from assets.tags import home_tags, suite_tags
-from eval_dagster.config import SuiteConfig, identifier
+from eval_dagster.config.schema import SuiteConfig, identifier
 from eval_dagster.project import Project
 
 if TYPE_CHECKING:  # what `define_asset_job` returns has no public name

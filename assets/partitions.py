@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import dagster as dg
 
-from eval_dagster.config import Config
+from eval_dagster.config.schema import Config
 
 
 def eval_partitions(config: Config) -> dg.StaticPartitionsDefinition:

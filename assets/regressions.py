@@ -8,14 +8,14 @@ import dagster as dg
 
 from assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
 from assets.jobs import REGRESSIONS, gate_check_name
-from assets.liveness import at_work
+from assets.killed_runs import at_work
+from assets.notifications import tell
 from assets.resources import ProjectResource
 from assets.suite_evaluations import find_evaluation
 from assets.tags import SINCE_TAG, SUITE_TAG
-from assets.telling import tell
-from eval_dagster.config import SuiteConfig
+from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.judging import judge
+from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from assets.jobs import gate_job_name
-from assets.liveness import end_dead_runs
+from assets.killed_runs import end_dead_runs
 from assets.resources import ProjectResource
 from assets.suite_evaluations import unjudged
 from assets.tags import SINCE_TAG, home_tags, suite_tags

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.events import report
-from assets.library_log import library_log
-from assets.liveness import at_work
+from assets.killed_runs import at_work
+from assets.materializations import report
 from assets.partitions import eval_partitions
 from assets.resources import ProjectResource, reporter_for
+from assets.run_logging import library_log
 from assets.stage_code import stage_code_version
 from eval_dagster import pipeline
-from eval_dagster.config import Config
+from eval_dagster.config.schema import Config
 
 
 def snapshot_assets(config: Config) -> dg.AssetsDefinition:

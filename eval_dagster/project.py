@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from eval_dagster.config import Config, EvalConfig, ModelConfig, SuiteConfig
-from eval_dagster.config_file import MIRROR_VARIABLE, load_config
+from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
+from eval_dagster.config.schema import Config, EvalConfig, ModelConfig, SuiteConfig
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.content import content_version
 from eval_dagster.models.registry import open_model
+from eval_dagster.models.transformers.weights.content import content_version
 from eval_dagster.suggestions import did_you_mean
+from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.datasets import DatasetReader
-from eval_dagster.tasks.loading import load_task, select_subjects
-from eval_dagster.tracking import Tracker
+from eval_dagster.tracking.tracker import Tracker
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]

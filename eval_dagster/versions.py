@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from eval_dagster.code_closure import closure_texts, included_modules
-from eval_dagster.references import References
+from eval_dagster.code_versions.closure import closure_texts, included_modules
+from eval_dagster.code_versions.references import References
 
 
 def stable_hash(value: Any) -> str:

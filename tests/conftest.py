@@ -12,8 +12,8 @@ from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eval_dagster.config import TransformersModel
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.models.transformers.handle import TransformersHandle
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)

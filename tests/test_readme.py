@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eval_dagster.config_file import load_config
+from eval_dagster.config.loading import load_config
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
-from eval_dagster.tasks.loading import load_task
+from eval_dagster.task_files.loading import load_task
 from task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]

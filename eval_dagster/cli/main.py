@@ -12,14 +12,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from eval_dagster.cli import inspecting, querying, running, serving, task_list, task_page, trials
+from eval_dagster.cli import run as running
+from eval_dagster.cli import show as inspecting
+from eval_dagster.cli import sql as querying
+from eval_dagster.cli import task_list, task_page
+from eval_dagster.cli import trial as trials
+from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import errors, out, say
-from eval_dagster.cli.rows import Format
+from eval_dagster.cli.os_errors import full_disk_of, os_error_message
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
+from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.errors import EvalDagsterError, UsageError
-from eval_dagster.os_errors import full_disk_of, os_error_message
-from eval_dagster.paired import ALPHA
+from eval_dagster.statistics.comparison import ALPHA
 
 _INTERRUPTED = 130
 _TRIAL = typer.Option("--trial", help="Of trials (`run --limit`) instead of what is published.")
@@ -128,7 +133,7 @@ def compare(
     output: Annotated[Format, _FORMAT] = Format.TABLE,
 ) -> None:
     """Say by how much A differs from B on the samples that both answered, how sure that is, and what could be the cause."""
-    from eval_dagster.cli.comparing import compare as print_comparison  # its libraries take a second, which no other command shall wait
+    from eval_dagster.cli.compare import compare as print_comparison  # its libraries take a second, which no other command shall wait
 
     print_comparison(a, b, evals=evals or [], all_metrics=all_metrics, alpha=alpha, samples=samples, output=output)
 
@@ -142,7 +147,7 @@ def accept(
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who accepts; user@host when absent.")] = None,
 ) -> None:
     """Accept the last judged states of a suite as the baseline of later ones: all that are red, or those named."""
-    from eval_dagster.cli.accepting import accept_states  # as with `compare`: what the gate asks for takes a second to import
+    from eval_dagster.cli.accept import accept_states  # as with `compare`: what the gate asks for takes a second to import
 
     accept_states(suite, evals=evals or [], models=models or [], why=why, by=by)
 
@@ -150,7 +155,7 @@ def accept(
 @app.command()
 def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of its `notify` in evals.yaml.")]) -> None:
     """Send a test notice, and say whether it arrived."""
-    from eval_dagster.cli.notifying import send_trial  # as with `compare`: what a notice is made of takes a second to import
+    from eval_dagster.cli.notify import send_trial  # as with `compare`: what a notice is made of takes a second to import
 
     send_trial(suite)
 
@@ -170,7 +175,7 @@ def sql(
 @app.command()
 def verify() -> None:
     """Compare every file of the home with its checksums, and name what is damaged."""
-    from eval_dagster.cli.verifying import verify_home  # as with `compare`: no other command needs it
+    from eval_dagster.cli.verify import verify_home  # as with `compare`: no other command needs it
 
     verify_home()
 
@@ -185,7 +190,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Delete, instead of saying what would be deleted.")] = False,
 ) -> None:
     """Say what of the past can be deleted: old results with what they were made of, judgements, reports, catalogs, unused answers."""
-    from eval_dagster.cli.collecting import collect  # as with `compare`: what it asks for takes a second to import
+    from eval_dagster.cli.gc import collect  # as with `compare`: what it asks for takes a second to import
 
     collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
 

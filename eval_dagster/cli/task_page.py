@@ -14,20 +14,20 @@ from eval_dagster.cli.console import errors, out, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
-from eval_dagster.config import EvalConfig, GenerationConfig
+from eval_dagster.config.schema import EvalConfig, GenerationConfig
 from eval_dagster.errors import DataError, UsageError
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
+from eval_dagster.prompts.checks import formatting_problems
+from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import Formatter, formatter_for
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Sample
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
-from eval_dagster.stages.execution import allowed_execution
+from eval_dagster.stages.code_execution import allowed_execution
 from eval_dagster.suggestions import did_you_mean
+from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.fewshot import FewshotPool
-from eval_dagster.tasks.formatting import formatting_problems
-from eval_dagster.tasks.loading import select_subjects
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
 _CHECKED_ROWS = 5

@@ -5,11 +5,11 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.gate.points import history, n_values, point_at
+from eval_dagster.gate.materializations import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.points import LAST_PASSED, PREVIOUS, Point, PointName, history, parse_time, point_at, previous_point
+from eval_dagster.gate.materializations import LAST_PASSED, PREVIOUS, Point, PointName, history, parse_time, point_at, previous_point
 from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.gate.standings import Standing
 from eval_dagster.lake.files import Lake

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.comparing import causes, compare_metric, overall
-from eval_dagster.gate.points import Point, history
+from eval_dagster.gate.comparison import causes, compare_metric, overall
+from eval_dagster.gate.materializations import Point, history
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake, read_rows
 from eval_dagster.metrics.base import BaseMetric

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eval_dagster.gate.points import Point
+from eval_dagster.gate.materializations import Point
 
 
 @dataclass(frozen=True, kw_only=True)

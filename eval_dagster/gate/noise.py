@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from eval_dagster.gate.comparing import overall
-from eval_dagster.gate.points import Point, metric_versions
-from eval_dagster.paired_suites import NoiseFloor, noise_floor
+from eval_dagster.gate.comparison import overall
+from eval_dagster.gate.materializations import Point, metric_versions
+from eval_dagster.statistics.verdicts import NoiseFloor, noise_floor
 
 
 def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from eval_dagster.config import GateConfig
+from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.comparing import MetricComparison, changed_samples, compare_metric, compare_points, overall
-from eval_dagster.gate.deciding import Finding
+from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_metric, compare_points, overall
+from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import ErrorRate, error_rate
+from eval_dagster.gate.materializations import Point, PointName, history, point_at
 from eval_dagster.gate.noise import measured_noise
-from eval_dagster.gate.points import Point, PointName, history, point_at
 from eval_dagster.gate.records import NO_EARLIER_RESULT, ChangedSample, Regression
 from eval_dagster.gate.standings import Standing
 from eval_dagster.metrics.base import BaseMetric
-from eval_dagster.paired import Comparison
-from eval_dagster.paired_suites import Case, Verdict
 from eval_dagster.project import Project
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.verdicts import Case, Verdict
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 Severity = Literal["error", "warn"]
 """Whether a regression fails the gate, or is only said."""

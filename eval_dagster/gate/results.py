@@ -10,7 +10,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import stable_hash
 
 

@@ -15,7 +15,7 @@ from eval_dagster.gate.levels import LONGEST
 from eval_dagster.gate.records import Acceptance, Regression
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.lake.files import FileInfo, Lake, parquet_files, time_of
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 _GREEN = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
 

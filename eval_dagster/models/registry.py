@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from eval_dagster.config import ModelConfig, ScriptedModel
+from eval_dagster.config.schema import ModelConfig, ScriptedModel
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.scripted import ScriptedHandle
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers.handle import TransformersHandle
 
 
 def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> ModelHandle:

@@ -8,17 +8,17 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
-from eval_dagster.gate.points import Point, PointName, history, metric_versions
+from eval_dagster.gate.materializations import Point, PointName, history, metric_versions
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.costs import Cost, costs_of
 from eval_dagster.report.flips import Flips, flips_of
 from eval_dagster.report.histories import History, headline_of, history_of
 from eval_dagster.report.plots import MOST_POINTS
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import package_versions
 
 _MOST_ACCEPTED = 20

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eval_dagster.gate.records import ChangedSample, GateResult, Regression
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 MOST_SHOWN = 10

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.gate.change_points import score_series
-from eval_dagster.gate.comparing import overall
-from eval_dagster.gate.points import Point, PointName
+from eval_dagster.gate.comparison import overall
+from eval_dagster.gate.materializations import Point, PointName
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png

@@ -12,12 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from eval_dagster.gate.records import RED, Look, Regression
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
 from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 _TEMPLATES = Path(__file__).with_name("templates")

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.report.wording import (
     FIGURE_COLUMNS,
     Tone,
@@ -19,6 +18,7 @@ from eval_dagster.report.wording import (
     tone,
     verdict_line,
 )
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import markdown_text, visible
 
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 _MOST_NAMED = 3
 

@@ -10,7 +10,7 @@ import numpy as np
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.stages.scores import metric_versions, statistic_names
-from eval_dagster.statistics import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
+from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 from eval_dagster.tasks.base import BaseTask
 
 Aggregation = Literal["micro", "macro", "corpus"]

@@ -19,7 +19,7 @@ from eval_dagster.progress import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
 from eval_dagster.records import ModelResponse
-from eval_dagster.stages.asking import ModelRun, ask
+from eval_dagster.stages.inference import ModelRun, ask
 from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import code_version, stable_hash

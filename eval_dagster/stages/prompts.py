@@ -10,13 +10,13 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, table_of
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import Formatter, formatter_for
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.unusable import checked, unreadable_prompt
 from eval_dagster.records import GenerationSettings, Grammar, Request, ResponseType, Sample
-from eval_dagster.stages.execution import require_execution
+from eval_dagster.stages.code_execution import require_execution
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import is_whole
-from eval_dagster.tasks.unusable import checked, unreadable_prompt
 from eval_dagster.versions import code_version, stable_hash
 
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")

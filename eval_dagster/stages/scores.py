@@ -22,7 +22,7 @@ from eval_dagster.metrics.base import (
 )
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, Loglikelihood, Message, MetricContext, ResponseType, Role, Sample, Score, TaskSample
-from eval_dagster.stages.execution import allowed_execution, require_execution
+from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.sample_errors import error_warning

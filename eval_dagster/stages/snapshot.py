@@ -2,13 +2,13 @@
 
 import json
 
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.project import Project
 from eval_dagster.records import DatasetSource, Sample
 from eval_dagster.stages.results import StageResult
 from eval_dagster.tasks.base import subject_name
-from eval_dagster.tasks.datasets import DatasetReader
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions import code_version, stable_hash
 

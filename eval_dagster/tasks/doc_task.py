@@ -8,11 +8,11 @@ from typing import Any, ClassVar, TypeAlias
 
 from PIL import Image, UnidentifiedImageError
 
-from eval_dagster.doc import Doc, SamplingMethod, grammar_of
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Completion, Loglikelihood, Message, MetricContext, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, join_cue
+from eval_dagster.tasks.doc import Doc, SamplingMethod, grammar_of
 from eval_dagster.tasks.samples import png_of, row_name
 
 Docs: TypeAlias = Doc | list[Doc] | None
@@ -59,7 +59,9 @@ class DocTask(BaseTask[str]):
         made = self.doc(row)
         docs = [] if made is None else [made] if isinstance(made, Doc) else made
         if not isinstance(docs, list) or not all(isinstance(each, Doc) for each in docs):
-            raise DataError(f"task {self.NAME} made {made!r} of a row; expected a Doc, a list of Docs or None (from eval_dagster.doc)")
+            raise DataError(
+                f"task {self.NAME} made {made!r} of a row; expected a Doc, a list of Docs or None (from eval_dagster.tasks.doc)"
+            )
         name = row_name(row)
         return [replace(doc, id=f"{name}.{index}" if index else name, task_name=self.NAME) for index, doc in enumerate(docs)]
 

@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_definitions
+from assets.in_process_runs import run_evaluation
 from assets.jobs import chosen
 from assets.resources import LIMIT_TAG
-from assets.running import run_evaluation
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 from task_defs import TASKS

@@ -7,8 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import liveness
-from assets.liveness import alive, at_work, end_dead_runs
+from assets import killed_runs as liveness
+from assets.killed_runs import alive, at_work, end_dead_runs
 from assets.tags import home_tags
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.library_log import library_log
-from assets.running import RunSummary, run_evaluation
+from assets.in_process_runs import RunSummary, run_evaluation
+from assets.run_logging import library_log
 from eval_dagster import progress
-from eval_dagster.models import generation, scoring
 from eval_dagster.models.scripted import ScriptedResponder
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers.generation import engine as generation
+from eval_dagster.models.transformers.model import LoadedModel
+from eval_dagster.models.transformers.scoring import engine as scoring
 from eval_dagster.progress import LogReporter
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
@@ -173,8 +174,8 @@ def test_what_others_log_stays_out_and_the_level_is_put_back(caplog: pytest.LogC
     target.setLevel(logging.DEBUG)
     level = library.level
     with library_log(target):
-        logging.getLogger("eval_dagster.models.scoring").info("scores by path %r", "tree")
-        logging.getLogger("eval_dagster.models.scoring").debug("a detail")
+        logging.getLogger("eval_dagster.models.transformers.scoring.engine").info("scores by path %r", "tree")
+        logging.getLogger("eval_dagster.models.transformers.scoring.engine").debug("a detail")
         logging.getLogger("other").warning("not ours")
     logging.getLogger("eval_dagster").error("after the step")
     assert [record.getMessage() for record in caplog.records if record.name == "somewhere"] == ["scores by path 'tree'"]

@@ -335,7 +335,7 @@ def test_a_tick_waits_for_no_notice_and_the_sensor_sends_it(nights: Nights, proj
 
     nights.start(dg.RunRequest(tags=suite_tags(project.home, "nightly")))
     with monkeypatch.context() as patch:
-        patch.setattr("assets.telling.notify", refuse)
+        patch.setattr("assets.notifications.notify", refuse)
         reason = nights.tick(FIRST)
         assert nights.tick(FIRST) == reason
     assert isinstance(reason, str)

@@ -11,14 +11,14 @@ import pytest
 from scripted_calculator import write_calculator
 
 from assets.definitions import build_definitions
+from assets.in_process_runs import RunSummary, run_evaluation
 from assets.instance import open_instance
-from assets.running import RunSummary, run_evaluation
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
+from eval_dagster.statistics.verdicts import Verdict
 from task_defs import TASKS
 
 CONFIG = """

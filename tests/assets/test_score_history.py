@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from PIL import Image
 
-from assets.running import run_evaluation
+from assets.in_process_runs import run_evaluation
 from eval_dagster.project import Project
 from eval_dagster.report import histories
 from task_defs import TASKS

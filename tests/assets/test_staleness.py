@@ -11,9 +11,9 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from assets.definitions import build_definitions
+from assets.in_process_runs import run_evaluation
 from assets.instance import open_instance
 from assets.jobs import chosen
-from assets.running import run_evaluation
 from eval_dagster.project import Project
 from eval_dagster.versions import code_version
 from task_defs import TASKS

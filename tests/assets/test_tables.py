@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_definitions
-from assets.tables import markdown_table, preview_metadata, table_metadata
+from assets.previews import markdown_table, preview_metadata, table_metadata
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project

@@ -16,7 +16,7 @@ from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
 from works import ROOT, WORKS, MissingRowsError, requests_of
 
-from eval_dagster.models.sources import open_checkpoint
+from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.project import Project
 from task_defs import TASKS
 

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from eval_dagster.cli.main import main
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers.model import LoadedModel
 
 _LOG, _LONG = Path(os.environ["PASSES_LOG"]), int(os.environ["LONG_PASS"])
 _SIZE = 5000

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from eval_dagster.paired import Comparison
-from eval_dagster.paired_corpora import compare_corpora
-from eval_dagster.paired_means import compare_means
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired_corpora import compare_corpora
+from eval_dagster.statistics.paired_means import compare_means
 
 SAMPLES = 300
 Floats = NDArray[np.float64]

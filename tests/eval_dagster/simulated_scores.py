@@ -1,4 +1,4 @@
-"""Scores drawn from known truths, and what `eval_dagster.statistics` says of them."""
+"""Scores drawn from known truths, and what `eval_dagster.statistics.estimates` says of them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eval_dagster.statistics import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
+from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 
 DRAWS = 2000
 BLEU = 22.34

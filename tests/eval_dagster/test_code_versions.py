@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from eval_dagster import module_sources, references
-from eval_dagster.code_closure import CodeClosure, changed_by, closure_texts
-from eval_dagster.definitions import Definition
-from eval_dagster.module_sources import FIRST_PARTY
-from eval_dagster.references import References
+from eval_dagster.code_versions import module_sources, references
+from eval_dagster.code_versions.closure import CodeClosure, changed_by, closure_texts
+from eval_dagster.code_versions.definitions import Definition
+from eval_dagster.code_versions.module_sources import FIRST_PARTY
+from eval_dagster.code_versions.references import References
 from eval_dagster.versions import code_version
 from task_defs import TASKS
 

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from eval_dagster.doc import Doc, SamplingMethod, grammar_of
 from eval_dagster.errors import DataError
 from eval_dagster.records import Grammar, ModelResponse
+from eval_dagster.tasks.doc import Doc, SamplingMethod, grammar_of
 
 CITIES = ["Lima", "Quito", "Bogotá"]
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.notice_texts import failure_notice, regression_notice, skipped_notice
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice
+from eval_dagster.statistics.verdicts import Verdict
 
 NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
 

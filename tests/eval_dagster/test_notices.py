@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from eval_dagster import notices
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog import read_rows
-from eval_dagster.notices import NoticeOutcome, notify
+from eval_dagster.notifications import delivery as notices
+from eval_dagster.notifications.delivery import NoticeOutcome, notify
 from eval_dagster.project import Project
 
 SECRET = "s3cr3tT0k3n"

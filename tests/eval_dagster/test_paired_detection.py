@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy import special
 from statsmodels.stats.proportion import proportions_ztest
 
-from eval_dagster.paired import ALPHA
-from eval_dagster.paired_means import compare_means
-from eval_dagster.paired_suites import holm
-from eval_dagster.paired_tests import POWER, detectable_share, exact_mcnemar
+from eval_dagster.statistics.comparison import ALPHA
+from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.significance import POWER, detectable_share, exact_mcnemar
+from eval_dagster.statistics.verdicts import holm
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_DETECTION"

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from eval_dagster.paired import Comparison
-from eval_dagster.paired_means import compare_means
-from eval_dagster.paired_suites import Case, Verdict, holm, judge_suite, noise_floor
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.verdicts import Case, Verdict, holm, judge_suite, noise_floor
 
 
 @pytest.fixture(autouse=True)

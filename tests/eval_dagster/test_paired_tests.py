@@ -10,7 +10,7 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.power import TTestPower
 
-from eval_dagster.paired_tests import (
+from eval_dagster.statistics.significance import (
     POWER,
     are_few,
     detectable,

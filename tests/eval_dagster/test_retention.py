@@ -14,11 +14,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from eval_dagster import retention
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.gate.comparing import changed_samples, compare_points
-from eval_dagster.gate.judging import judge
-from eval_dagster.gate.points import history
+from eval_dagster.gate.comparison import changed_samples, compare_points
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.materializations import history
 from eval_dagster.gate.results import past_results, write_result
 from eval_dagster.lake import files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
@@ -27,8 +26,9 @@ from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.retained import Keep, Reason
-from eval_dagster.retention import Policy, Prunable, Pruning, plan, prune
+from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
+from eval_dagster.retention.pruning import pruning as retention
+from eval_dagster.retention.retained import Keep, Reason
 from eval_dagster.stages.results import STAGES, StageResult
 
 TASK = """

@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 from simulated_scores import DRAWS, SCENARIOS, Scenario
 
-from eval_dagster.statistics import estimate_mean
+from eval_dagster.statistics.estimates import estimate_mean
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_COVERAGE"

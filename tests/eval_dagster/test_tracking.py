@@ -22,10 +22,10 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from eval_dagster.errors import TrackingError
-from eval_dagster.tracked_names import tracked_name
-from eval_dagster.tracked_result import LONG_NAMES_TAG
-from eval_dagster.tracked_run import LEFT_OUT_TAG, table_file
-from eval_dagster.tracking import RESULT_KEY_TAG, TrackedResult, Tracker
+from eval_dagster.tracking.names import tracked_name
+from eval_dagster.tracking.tracked_result import LONG_NAMES_TAG
+from eval_dagster.tracking.tracked_run import LEFT_OUT_TAG, table_file
+from eval_dagster.tracking.tracker import RESULT_KEY_TAG, TrackedResult, Tracker
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
 METRICS = pd.DataFrame({"metric": ["accuracy", "accuracy"], "subject": [None, "anatomy"], "value": [0.25, 0.5]})
@@ -215,7 +215,7 @@ def test_a_run_is_looked_for_in_the_store_of_a_home_without_mlflow(home: Path) -
     gone = tracker(home).log(result("no import, gone"))
     client_of(home).delete_run(gone)
     code = (
-        "import sys; from pathlib import Path; from eval_dagster.tracking import Tracker; home, *runs = sys.argv[1:]; "
+        "import sys; from pathlib import Path; from eval_dagster.tracking.tracker import Tracker; home, *runs = sys.argv[1:]; "
         "tracker = Tracker(home=Path(home), tracking_uri=None, experiment='x'); "
         "print([tracker.exists(run) for run in runs], tracker.run_link(runs[0])); "
         "assert 'mlflow' not in sys.modules"
@@ -320,7 +320,7 @@ def test_processes_that_open_a_new_store_at_once_all_succeed(tmp_path: Path) -> 
 
 def test_a_new_store_is_opened_without_a_word_and_nothing_is_left_in_the_current_folder(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from eval_dagster.tracking import Tracker; "
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from eval_dagster.tracking.tracker import Tracker; "
         "assert 'mlflow' not in sys.modules and 'pandas' not in sys.modules; "
         "Tracker(home=Path('home'), tracking_uri=None, experiment='x').exists('0' * 32)"
     )

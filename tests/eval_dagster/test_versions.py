@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster import metrics, module_sources, versions
+from eval_dagster import metrics, versions
+from eval_dagster.code_versions import module_sources
 from eval_dagster.versions import code_version, file_hash, stable_hash
 
 

@@ -23,7 +23,7 @@ PROCESSES = {
         *("-W", "ignore", "-m", "dagster", "job", "execute", "-f", "assets/code_location.py", "-j", "evaluate_all"),
         *("--tags", json.dumps(PARTITION)),
     ],
-    "notebook": ["-c", "import eval_dagster.models.transformers_model"],
+    "notebook": ["-c", "import eval_dagster.models.transformers.model"],
     "tests": ["-m", "pytest", "--collect-only", "-q", "-s", "tests/eval_dagster/test_wait_policy.py"],
     "benchmark": ["tests/benchmarks/engine_side.py"],
 }
@@ -70,8 +70,8 @@ import logging, sys
 logging.basicConfig()
 {first}
 from pathlib import Path
-from eval_dagster.config import TransformersModel
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.models.transformers.handle import TransformersHandle
 settings = {{"backend": "transformers", "source": {{"folder": sys.argv[1]}}, "device": "cpu"}}
 TransformersHandle("tiny", TransformersModel.model_validate(settings), folder=Path(), home=Path(sys.argv[2])).load()
 """

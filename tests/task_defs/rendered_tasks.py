@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import Formatter, formatter_for
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Row, Sample
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 
 FIXTURES = Path(__file__).parent / "fixtures"

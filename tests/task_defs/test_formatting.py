@@ -11,10 +11,10 @@ from rendered_tasks import FIXTURES, FORMATS, as_text, file_stem, fixture_of, ne
 from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.errors import RequirementError
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.project import Project
+from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.sandbox import SandboxPolicy, available_isolation, sandbox_policy
-from eval_dagster.tasks.formatting import formatting_problems
 from task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]

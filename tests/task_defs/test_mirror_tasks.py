@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.metrics.base import LoglikelihoodMetric, named_values
 from eval_dagster.metrics.completion import ExactNumber
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
 from eval_dagster.tasks.base import FewshotStrategy
-from eval_dagster.tasks.datasets import DatasetReader
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 from task_defs import TASKS
 

@@ -16,8 +16,8 @@ from sqlalchemy.engine import Engine
 
 import eval_dagster.cli.main as cli
 from eval_dagster.project import Project
-from eval_dagster.retained import Keep
-from eval_dagster.retention import Policy, prune
+from eval_dagster.retention.pruning import Policy, prune
+from eval_dagster.retention.retained import Keep
 from task_defs import TASKS
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock")

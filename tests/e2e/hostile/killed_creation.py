@@ -16,7 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from assets.instance import open_instance
-from eval_dagster.tracking import Tracker
+from eval_dagster.tracking.tracker import Tracker
 
 
 def kill_at(number: int) -> None:

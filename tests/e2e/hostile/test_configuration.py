@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval_dagster.config_file import SMALLEST, load_config
+from eval_dagster.config.loading import SMALLEST, load_config
 from eval_dagster.errors import ConfigError
 from eval_dagster.visible_text import is_storable
 

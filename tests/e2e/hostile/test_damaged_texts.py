@@ -15,8 +15,9 @@ from hostile_texts import HALVES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval_dagster.cli.inspecting import show_prompt
+from eval_dagster.cli.show import show_prompt
 from eval_dagster.cli.task_page import show_task
+from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog import read_rows as query
 from eval_dagster.lake.files import read_rows
@@ -24,7 +25,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
-from eval_dagster.tasks.row_files import rows_of
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.visible_text import is_storable
 from task_defs import TASKS

@@ -14,8 +14,8 @@ import typer
 from small_lakes import SAMPLES, make_home, strip_checksum, tree, write_plain
 
 from eval_dagster.cli.main import main
-from eval_dagster.cli.querying import run_query, show_leaderboard
-from eval_dagster.cli.verifying import verify_home
+from eval_dagster.cli.sql import run_query, show_leaderboard
+from eval_dagster.cli.verify import verify_home
 from eval_dagster.errors import LakeError
 from eval_dagster.lake import damage, responses
 from eval_dagster.lake.attempts import read_attempts

@@ -16,8 +16,8 @@ import pytest
 from small_lakes import SAMPLES, make_home, tree
 
 import eval_dagster
-from eval_dagster.cli.querying import run_query
-from eval_dagster.cli.rows import Format
+from eval_dagster.cli.sql import run_query
+from eval_dagster.cli.tables import Format
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake import sessions
 from eval_dagster.lake.catalog import connect, read_rows

@@ -14,7 +14,7 @@ import pytest
 from ui_servers import RunningUi
 
 from assets.instance import open_instance
-from eval_dagster.tracking import Tracker
+from eval_dagster.tracking.tracker import Tracker
 
 SCRIPT = str(Path(__file__).with_name("killed_creation.py"))
 TOGETHER = """

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from eval_dagster.gate.records import ChangedSample, GateResult, Regression
 from eval_dagster.lake.files import read_rows
-from eval_dagster.notice_texts import failure_notice, regression_notice
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.notifications.messages import failure_notice, regression_notice
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
@@ -31,6 +30,7 @@ from eval_dagster.report.page import render
 from eval_dagster.report.plots import ScorePoint, history_png, history_svg
 from eval_dagster.report.summaries import junit_xml, markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import is_storable, json_text, message_text, storable
 from task_defs import TASKS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.cli import inspecting
+from eval_dagster.cli import show as inspecting
 from eval_dagster.cli.main import main
 
 CONFIG = """

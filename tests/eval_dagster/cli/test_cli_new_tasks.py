@@ -13,7 +13,7 @@ from eval_dagster.errors import EvalDagsterError
 
 ROWS = [{"question": "Is it red?", "a": "yes", "b": "no", "right": 0}, {"question": "Is it blue?", "a": "yes", "b": "no", "right": 1}]
 QUIZ = '''
-from eval_dagster.doc import Doc
+from eval_dagster.tasks.doc import Doc
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType
 from eval_dagster.tasks.base import BaseTask

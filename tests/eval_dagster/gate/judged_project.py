@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.gate.judging import judge
+from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.gate.results import write_result
 from eval_dagster.pipeline import evaluate

@@ -12,7 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from eval_dagster.gate.levels import LONGEST
-from eval_dagster.paired_tests import exact_mcnemar
+from eval_dagster.statistics.significance import exact_mcnemar
 
 SAMPLES = 300
 CLUSTER = 5

@@ -10,7 +10,7 @@ import pytest
 from judged_project import Nights
 
 from eval_dagster.gate.change_points import LookKey, find_looks, key_of, score_series
-from eval_dagster.gate.points import history
+from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import Look
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish, read_rows

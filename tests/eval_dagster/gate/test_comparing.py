@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.comparing import MetricComparison, changed_samples, compare_points
-from eval_dagster.gate.points import Point, PointName, history, previous_point
+from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points
+from eval_dagster.gate.materializations import Point, PointName, history, previous_point
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project

@@ -6,14 +6,14 @@ from xml.etree import ElementTree
 import pytest
 from judged_project import Nights, row
 
-from eval_dagster.cli.gating import next_command
+from eval_dagster.cli.gate import next_command
 from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.notice_texts import regression_notice
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.notifications.messages import regression_notice
 from eval_dagster.report.contents import collect
 from eval_dagster.report.page import render
 from eval_dagster.report.summaries import junit_xml, markdown
 from eval_dagster.report.wording import verdict_line
+from eval_dagster.statistics.verdicts import Verdict
 
 SOME_FAIL = """if {condition}:
             raise ValueError("no answer")

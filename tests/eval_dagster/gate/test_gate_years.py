@@ -15,12 +15,12 @@ import pytest
 from simulated_years import ALPHA, CLUSTER, EVALS, SAMPLES, Floats, Gate, Kind, Year, draw_ease, draw_night, found_within, months, p_values
 from simulated_years import simulate as simulate_year
 
-from eval_dagster.gate.deciding import Finding, decide
+from eval_dagster.gate.decision import Finding, decide
 from eval_dagster.gate.levels import level_of
 from eval_dagster.gate.records import Regression
-from eval_dagster.paired import Comparison
-from eval_dagster.paired_means import compare_means
-from eval_dagster.paired_suites import Case, Verdict
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.verdicts import Case, Verdict
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_YEARS"

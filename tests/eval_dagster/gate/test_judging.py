@@ -8,13 +8,13 @@ import pytest
 from judged_project import Nights, now, row
 from scipy.stats import t as student
 
-from eval_dagster.gate.comparing import causes
-from eval_dagster.gate.points import history
+from eval_dagster.gate.comparison import causes
+from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.gate.results import current_result, past_results, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 
 @pytest.fixture

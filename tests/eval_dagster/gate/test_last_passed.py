@@ -9,12 +9,12 @@ from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
-from eval_dagster.gate.points import history
+from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import past_results, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 REGRESSED, SAME = Verdict.REGRESSED, Verdict.NO_CHANGE_SEEN
 

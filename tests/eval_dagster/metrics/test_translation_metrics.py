@@ -13,7 +13,7 @@ from eval_dagster.metrics.base import named_values
 from eval_dagster.metrics.translation import BLEU, TER, ChrF, SacreBLEUMetric
 from eval_dagster.records import Completion
 from eval_dagster.stages.scores import statistic_names
-from eval_dagster.statistics import estimate_corpus
+from eval_dagster.statistics.estimates import estimate_corpus
 
 EVERY = [BLEU, ChrF, TER]
 Pair = tuple[str, Sequence[str]]

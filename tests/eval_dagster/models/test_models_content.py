@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config import ScriptedModel, TransformersModel
+from eval_dagster.config.schema import ScriptedModel, TransformersModel
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.content import content_version
 from eval_dagster.models.registry import open_model
+from eval_dagster.models.transformers.weights.content import content_version
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_weights_tokenizer_and_configuration_are_the_content(folder: Path, name:
 
 def test_another_version_of_what_dequantises_is_no_other_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content, version = versions(folder, {"gguf": "model.gguf"})
-    monkeypatch.setattr("eval_dagster.models.gguf.package_version", lambda _: "99")
+    monkeypatch.setattr("eval_dagster.models.transformers.weights.gguf.package_version", lambda _: "99")
     assert versions(folder, {"gguf": "model.gguf"})[0] == content
     assert versions(folder, {"gguf": "model.gguf"})[1] != version
     (folder / "model.gguf").write_text("GGUF other weights")

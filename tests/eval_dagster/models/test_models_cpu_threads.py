@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval_dagster import control_groups
-from eval_dagster.models import cpu_threads
-from eval_dagster.models.cpu_threads import available_cores, best_count, busy_neighbours, cpu_quota, set_threads
+from eval_dagster.models.transformers.network import control_groups, cpu_threads
+from eval_dagster.models.transformers.network.cpu_threads import available_cores, best_count, busy_neighbours, cpu_quota, set_threads
 
 
 @pytest.fixture

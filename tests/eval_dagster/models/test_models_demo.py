@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED") or Path(__file__).resolve().parents[4] / "shared")

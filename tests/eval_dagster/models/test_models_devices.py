@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval_dagster.models import devices
+from eval_dagster.models.transformers.network import devices
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,13 @@ from tiny_architectures import network
 from tiny_vision import png
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.config import TransformersModel
-from eval_dagster.models import scripted, transformers_handle
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.models import scripted
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.scripted import ScriptedHandle
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers import handle as transformers_handle
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.records import GenerationSettings, Grammar, Request
 from eval_dagster.versions import package_versions
 
@@ -63,7 +64,7 @@ def check(name: str, model: LoadedModel, requests: list[Request], config: pytest
     problem = problem_of(
         name,
         answers_of(model, requests),
-        engine="ENGINE_VERSION in eval_dagster/models/transformers_handle.py",
+        engine="ENGINE_VERSION in eval_dagster/models/transformers/handle.py",
         version=transformers_handle.ENGINE_VERSION,
         packages=package_versions(transformers_handle.PACKAGES),
         tolerance=ROUNDING[dtype],

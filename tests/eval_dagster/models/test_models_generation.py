@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.records import GenerationSettings, Grammar, ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]

@@ -9,10 +9,11 @@ import torch
 from tiny_vision import SAVERS
 from torch import nn
 
-from eval_dagster.models import packed_linear, transformers_model
-from eval_dagster.models.loading import load_network
-from eval_dagster.models.packed_linear import PackedLinear, pack, pack_linears
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers import model as transformers_model
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.network import packed_linear
+from eval_dagster.models.transformers.network.packed_linear import PackedLinear, pack, pack_linears
+from eval_dagster.models.transformers.weights.loading import load_network
 from eval_dagster.records import GenerationSettings, Request
 
 TOKENS = list(range(5, 37))

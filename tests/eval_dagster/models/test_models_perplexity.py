@@ -10,11 +10,11 @@ import torch
 from conftest import CORPUS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eval_dagster.models import scoring
-from eval_dagster.models.perplexity import rolling_windows
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
-from eval_dagster.models.tree_scoring import PieceLimits
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
+from eval_dagster.models.transformers.scoring import engine as scoring
+from eval_dagster.models.transformers.scoring.perplexity import rolling_windows
+from eval_dagster.models.transformers.scoring.tree import PieceLimits
 from eval_dagster.records import ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_dagster.models.prefix_tree import Piece, PrefixTree, common_prefix
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree, common_prefix
 
 Tokens = tuple[int, ...]
 

@@ -17,8 +17,8 @@ from conftest import OpenTiny, tiny_tokenizer
 from tiny_vision import png
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eval_dagster.models import transformers_model
-from eval_dagster.models.transformers_model import LoadedModel
+from eval_dagster.models.transformers import model as transformers_model
+from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project

@@ -6,15 +6,15 @@ import pytest
 from conftest import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.metrics.completion import ExactMatch
-from eval_dagster.models.batching import BatchRunner
-from eval_dagster.models.generation import GenerationEngine
-from eval_dagster.models.tokenization import Codec
+from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.generation.engine import GenerationEngine
+from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import fewshot_pool, render_sample
 from eval_dagster.records import Request, ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.rendering import fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 
 TOKENIZER = tiny_tokenizer()

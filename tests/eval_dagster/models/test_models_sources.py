@@ -18,15 +18,16 @@ from gguf import GGUFWriter
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
-from eval_dagster.config import GGUFSource, TransformersModel
+from eval_dagster.config.schema import GGUFSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
-from eval_dagster.models import digests as digests_module
-from eval_dagster.models import gguf, transformers_handle
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.digests import Digests
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.sources import open_checkpoint
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers import handle as transformers_handle
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.weights import digests as digests_module
+from eval_dagster.models.transformers.weights import gguf
+from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.records import Message, Role
 
 OpenTiny = Callable[..., TransformersHandle]
@@ -177,7 +178,7 @@ def test_weights_that_are_damaged_or_incomplete_are_not_loaded(tmp_path: Path, t
 
 
 def test_more_context_than_the_model_has_is_refused_before_anything_is_loaded(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eval_dagster.models.transformers_model.load_network", lambda *_: pytest.fail("weights are loaded"))
+    monkeypatch.setattr("eval_dagster.models.transformers.model.load_network", lambda *_: pytest.fail("weights are loaded"))
     refused = open_tiny(max_length=65)
     for use in (refused.check, refused.load):
         with pytest.raises(
@@ -232,7 +233,7 @@ def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: d
     """What the authors say may change an answer changes it."""
     script = (
         "import sys; from pathlib import Path\n"
-        "from eval_dagster.config import FolderSource, TransformersModel\n"
+        "from eval_dagster.config.schema import FolderSource, TransformersModel\n"
         "from eval_dagster.models.registry import open_model\n"
         "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
         "print(open_model('m', config, folder=Path(), home=Path(sys.argv[2])).version())\n"
@@ -282,7 +283,7 @@ def test_a_version_needs_no_torch_and_is_the_same_with_it(tiny_folders: dict[str
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from eval_dagster.config import FolderSource, TransformersModel\n"
+        "from eval_dagster.config.schema import FolderSource, TransformersModel\n"
         "from eval_dagster.models.registry import open_model\n"
         "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
         "handle = open_model('m', config, folder=Path(), home=Path(sys.argv[2]))\n"

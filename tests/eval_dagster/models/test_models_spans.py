@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eval_dagster.models.spans import NOT_FINITE, SpanScore, score_tokens, span_score
+from eval_dagster.models.transformers.scoring.spans import NOT_FINITE, SpanScore, score_tokens, span_score
 
 GOLD, OTHER = 2, 4
 

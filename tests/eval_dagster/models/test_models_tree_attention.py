@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from eval_dagster.models.prefix_tree import PrefixTree
-from eval_dagster.models.tree_attention import TreeAttention, constant_length, layer_windows
+from eval_dagster.models.transformers.scoring.prefix_tree import PrefixTree
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention, constant_length, layer_windows
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

@@ -11,13 +11,13 @@ import tiny_architectures
 import torch
 from tiny_architectures import CONTEXT, VOCABULARY
 
-from eval_dagster.models import scoring
-from eval_dagster.models.batching import BatchRunner
-from eval_dagster.models.scoring import ScoringEngine, ScoringJob
-from eval_dagster.models.self_check import check_tree
-from eval_dagster.models.spans import Span, SpanScore
-from eval_dagster.models.tree_attention import TreeAttention, layer_windows
-from eval_dagster.models.tree_scoring import PieceLimits
+from eval_dagster.models.transformers.network.batching import BatchRunner
+from eval_dagster.models.transformers.scoring import engine as scoring
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
+from eval_dagster.models.transformers.scoring.self_check import check_tree
+from eval_dagster.models.transformers.scoring.spans import Span, SpanScore
+from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention, layer_windows
 from eval_dagster.records import ModelResponse, Request
 
 Tokens = tuple[int, ...]

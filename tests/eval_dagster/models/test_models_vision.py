@@ -13,10 +13,10 @@ from tiny_vision import SAVERS, png
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.loading import quiet
-from eval_dagster.models.transformers_handle import TransformersHandle
-from eval_dagster.models.transformers_model import LoadedModel
-from eval_dagster.models.vision import ProcessorCodec, read_image
+from eval_dagster.models.transformers.encoding.vision import ProcessorCodec, read_image
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.models.transformers.model import LoadedModel
+from eval_dagster.models.transformers.weights.loading import quiet
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request, Role
 
 OpenTiny = Callable[..., TransformersHandle]

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
-from eval_dagster.models.loading import quiet
+from eval_dagster.models.transformers.weights.loading import quiet
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{% for part in message['content'] %}"

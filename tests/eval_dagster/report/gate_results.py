@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eval_dagster.gate.records import ChangedSample, GateResult, Regression
-from eval_dagster.paired_suites import Verdict
+from eval_dagster.statistics.verdicts import Verdict
 
 HOSTILE = 'a|b\n<script>alert("1")</script>&\x00\x0b]]> `code` _under_'
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)

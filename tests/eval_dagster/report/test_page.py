@@ -11,14 +11,14 @@ from html_reading import Page
 from scripted_nights import Nights
 
 import eval_dagster.report.page as page_module
-from eval_dagster.gate.judging import judge
+from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
-from eval_dagster.paired_suites import Verdict
 from eval_dagster.project import Project
 from eval_dagster.report.contents import collect
 from eval_dagster.report.flips import MOST_SHOWN
 from eval_dagster.report.page import render
 from eval_dagster.report.wording import number
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 

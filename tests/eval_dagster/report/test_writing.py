@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 from PIL import Image
 from scripted_nights import Nights
 
-from eval_dagster.gate.judging import judge
+from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
 from eval_dagster.report import writing

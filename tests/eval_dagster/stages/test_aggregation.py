@@ -17,7 +17,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import Completion, Score
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.scores import RepeatedScore, score_response
-from eval_dagster.statistics import estimate_mean
+from eval_dagster.statistics.estimates import estimate_mean
 from eval_dagster.tasks.base import BaseTask
 
 

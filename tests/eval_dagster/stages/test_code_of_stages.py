@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.code_closure import CodeClosure
-from eval_dagster.definitions import Definition
+from eval_dagster.code_versions.closure import CodeClosure
+from eval_dagster.code_versions.definitions import Definition
+from eval_dagster.code_versions.references import References
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
-from eval_dagster.references import References
 from eval_dagster.stages import metrics, prompts, scores
 from task_defs import TASKS
 

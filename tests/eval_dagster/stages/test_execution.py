@@ -11,7 +11,7 @@ from eval_dagster.errors import DataError, MachineError, RequirementError
 from eval_dagster.lake.files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.sandbox import available_isolation, execution_allowed, run_python
-from eval_dagster.stages.execution import allowed_execution
+from eval_dagster.stages.code_execution import allowed_execution
 
 TASK = """
     from pathlib import Path
@@ -165,7 +165,7 @@ def test_a_machine_without_walls_is_said_before_the_model_runs(project: Callable
     def none() -> str:
         raise RequirementError("no walls here; install bubblewrap")
 
-    monkeypatch.setattr("eval_dagster.stages.execution.available_isolation", none)
+    monkeypatch.setattr("eval_dagster.stages.code_execution.available_isolation", none)
     allowed = project("Double", "true")
     assert errors_of(allowed)[0] == "eval double: no walls here; install bubblewrap"
     assert allowed.lake.current("responses", "double", "scripted") is None

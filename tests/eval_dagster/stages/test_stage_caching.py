@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from running_stages import CONFIG, run_all
 
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.tasks.datasets import DatasetReader
 
 BOTH = [("capitals", "scripted"), ("arithmetic", "scripted")]
 

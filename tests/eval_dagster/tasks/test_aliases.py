@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.config import GenerationConfig
-from eval_dagster.doc import Doc
+from eval_dagster.code_versions.source_files import _NeighbourFinder
+from eval_dagster.compat.aliases import ALIASES, aliases
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import render_sample
 from eval_dagster.records import GenerationSettings, ResponseType, TaskSample
-from eval_dagster.source_files import _NeighbourFinder
-from eval_dagster.tasks.aliases import ALIASES, aliases
+from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.loading import load_task
-from eval_dagster.tasks.rendering import render_sample
+from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.samples import build_samples
 
 TOP_LEVEL = {"eval_framework", "lighteval", "template_formatting"}

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
+from eval_dagster.datasets.lock_file import DatasetLock
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.records import DatasetSource, ResponseType, Row
+from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.dataset_lock import DatasetLock
-from eval_dagster.tasks.datasets import DatasetReader
-from eval_dagster.tasks.loading import load_task
 from eval_dagster.versions import stable_hash
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

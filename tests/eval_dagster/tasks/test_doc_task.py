@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config import GenerationConfig
-from eval_dagster.doc import Doc, SamplingMethod
+from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Grammar, Message, MetricContext, ResponseType, Role, Row, TaskSample
-from eval_dagster.tasks.datasets import DatasetReader
-from eval_dagster.tasks.definition import check_task
+from eval_dagster.task_files.definition import check_task
+from eval_dagster.tasks.doc import Doc, SamplingMethod
 from eval_dagster.tasks.doc_task import DocTask, doc_task, wanted_methods
 from eval_dagster.tasks.idk import IDKMixin
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import TaskRow, build_samples
 
 ROWS = [

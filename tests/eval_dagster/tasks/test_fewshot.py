@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_dagster.config import FewshotSets
+from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError
+from eval_dagster.prompts.fewshot import FewshotPool, fewshot_set
 from eval_dagster.records import Sample
 from eval_dagster.tasks.base import FewshotStrategy
-from eval_dagster.tasks.fewshot import FewshotPool, fewshot_set
 from eval_dagster.tasks.samples import build_samples
 
 
@@ -137,7 +137,7 @@ def test_no_example_is_the_sample_or_a_duplicate_whatever_the_order_of_draws(
 
 def test_a_draw_is_the_same_in_every_process() -> None:
     code = (
-        "from eval_dagster.tasks.fewshot import FewshotPool\n"
+        "from eval_dagster.prompts.fewshot import FewshotPool\n"
         "from eval_dagster.tasks.samples import build_samples\n"
         "rows = {split: [{'question': f'{split} {index}'} for index in range(9)] for split in ('test', 'train')}\n"
         "samples = build_samples(rows, 'sub')\n"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.config import GenerationConfig
-from eval_dagster.doc import Doc
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, LoglikelihoodMetric, MetricResult, RepeatedMetric
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1, ExactMatch, ExactNumber
@@ -22,14 +21,15 @@ from eval_dagster.metrics.loglikelihood import (
     AccuracyTokensLoglikelihood,
 )
 from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
-from eval_dagster.models.transformers_handle import TransformersHandle
+from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter, formatter_for
+from eval_dagster.prompts.rendering import fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.doc_task import DocTask
-from eval_dagster.tasks.formatting import formatting_problems
 from eval_dagster.tasks.idk import IDKMixin
-from eval_dagster.tasks.rendering import fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 

@@ -98,7 +98,7 @@ def endpoint() -> Iterator[str]:
 SCRIPT = """
 import json, sys
 from eval_dagster.errors import DatasetNotFoundError
-from eval_dagster.tasks.hub import HubRepo
+from eval_dagster.datasets.hub import HubRepo
 
 repo, answers = HubRepo("org/quiz", sys.argv[1], 2), []
 for subject, splits in json.loads(sys.argv[2]):

@@ -4,16 +4,16 @@ from typing import Any
 import pytest
 import yaml
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Loglikelihood, ResponseType, Row
+from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.definition import check_task
 from eval_dagster.tasks.idk import IDKMixin
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle
 from task_defs import TASKS

@@ -8,7 +8,7 @@ import pytest
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.stages.scores import metric_versions
-from eval_dagster.tasks.loading import load_task
+from eval_dagster.task_files.loading import load_task
 from eval_dagster.versions import code_version
 
 METRIC = """

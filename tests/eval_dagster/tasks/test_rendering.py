@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import GenerationSettings, Message, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 
 ROWS = [{"country": country, "capital": capital} for country, capital in [("Germany", "Berlin"), ("France", "Paris"), ("Italy", "Rome")]]

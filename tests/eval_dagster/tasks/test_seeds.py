@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config import GenerationConfig
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.metrics.base import named_values
 from eval_dagster.metrics.loglikelihood import AccuracyPMILoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, Llama3Formatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row
+from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.loading import load_task, select_subjects
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import TaskRow, build_samples
 
 FILES = Path(__file__).parent / "foreign"

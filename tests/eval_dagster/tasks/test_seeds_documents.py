@@ -13,18 +13,18 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from eval_dagster.config import GenerationConfig
-from eval_dagster.doc import Doc
+from eval_dagster.compat.aliases import aliases
+from eval_dagster.config.schema import GenerationConfig
 from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
+from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Message, ModelResponse, ResponseType, Role, Row
-from eval_dagster.tasks.aliases import aliases
+from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.definition import check_task
+from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.doc_task import doc_task
-from eval_dagster.tasks.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.tasks.samples import build_samples
 
 SEEDS = Path(os.environ.get("EVAL_DAGSTER_SHARED") or Path(__file__).resolve().parents[4] / "shared") / "seeds"

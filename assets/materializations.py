@@ -1,0 +1,160 @@
+"""Outcomes of the library's stages as Dagster events, with the metadata that people look at."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster import MetadataValue
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+
+from assets.previews import preview_metadata, table_metadata
+from assets.provenance import provenance_tags
+from eval_dagster.lake.files import Lake
+from eval_dagster.pipeline import Outcome
+from eval_dagster.report.histories import headline_markdown
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
+from eval_dagster.visible_text import visible
+
+_ROWS = ("rows", "prompts", "requests", "scores", "metrics")
+"""What each stage calls the number of its rows."""
+
+
+def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[str]]) -> None:
+    """Log which partitions a step is about to make, by asset, as Dagster does by itself for a run of assets."""
+    for asset, keys in partitions.items():
+        for key in keys:
+            planned = AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key)
+            event = DagsterEvent.build_asset_materialization_planned_event(
+                context.job_name, context.get_step_execution_context().step.key, planned
+            )
+            context.instance.report_dagster_event(event, context.run_id, logging.DEBUG)
+
+
+def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None) -> Iterator[dg.AssetMaterialization]:
+    """Log a materialization for each partition as soon as it is current, and fail at the end if any could not be made.
+
+    Partitions are logged one by one, rather than as the outcome of the step, so that what succeeded is current in Dagster too when
+    something else in the run fails or the run is killed, and so that each bears its own data version.
+
+    Args:
+        context: Of the step.
+        outcomes: Of the stages.
+        lake: Whose history of a score is shown with its metrics; none is shown where not given.
+
+    Raises:
+        Failure: At least one partition failed.
+    """
+    failures: list[StageFailure] = []
+    done = 0
+    for outcome in outcomes:
+        if isinstance(outcome, StageFailure):
+            failures.append(outcome)
+            context.log.error(visible(_failure_line(outcome)))
+            continue
+        done += 1
+        for warning in outcome.warnings:
+            context.log.warning(visible(warning))
+        yield _materialization(outcome, provenance_tags(context.instance, outcome), _history(lake, outcome))
+    if failures:
+        raise dg.Failure(
+            description=f"{len(failures)} partitions failed, {done} stage results are current: "
+            + visible("; ".join(map(_failure_line, failures))),
+            metadata={"failures": table_metadata([_failure_row(item) for item in failures])},
+            allow_retries=False,
+        )
+
+
+def _failure_line(failure: StageFailure) -> str:
+    return f"{failure.stage} {partition_key(failure.eval_name, failure.model)}: {failure.message}"
+
+
+def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
+    """The picture of a score's history, where there is one."""
+    if lake is None or result.stage != "task_metrics" or result.model is None:
+        return {}
+    picture = headline_markdown(lake, result.eval_name, result.model)
+    return {"score_history": MetadataValue.md(picture)} if picture else {}
+
+
+def _failure_row(failure: StageFailure) -> dict[str, str]:
+    return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), "message": failure.message}
+
+
+def _materialization(result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
+    info = result.file.info
+    counts, when_made = _split_counts(result)
+    upstream = [name for name in STAGES if name in info.inputs]
+    metadata: dict[str, Any] = {
+        **(_score_metadata(result.preview) if result.stage == "task_metrics" else {}),
+        "cached": result.cached,
+        "summary": _summary(result),
+        **pictures,
+        **{name: MetadataValue.url(link) for name, link in result.links.items()},
+        **preview_metadata(result),
+        **{name: _number(value) for name, value in counts.items()},
+        **({} if result.cached else {name: visible(note) for name, note in info.notes.items()}),
+        **({"when_made": MetadataValue.json(when_made)} if when_made else {}),
+        **{f"warning_{number}": warning for number, warning in enumerate(map(visible, result.warnings), 1)},
+        "version": info.version,
+        "upstream_versions": MetadataValue.json(dict(info.inputs)),
+        **{f"upstream_{name}": MetadataValue.asset(dg.AssetKey(name)) for name in upstream},
+        "file": MetadataValue.path(str(result.file.path)),
+        "made_by_run": info.run_id,
+    }
+    metadata["dagster/row_count"] = int(next(counts[name] for name in _ROWS if name in counts))
+    return dg.AssetMaterialization(
+        asset_key=result.stage,
+        partition=partition_key(result.eval_name, result.model),
+        description=_summary(result),
+        metadata=metadata,
+        tags={DATA_VERSION_TAG: info.version, **provenance},
+    )
+
+
+def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]]:
+    """A file's counts, and apart from them what the model took where that was in an earlier run, the one in `made_by_run`."""
+    info = result.file.info
+    counts = dict(info.counts)
+    if not result.cached or "requests" not in counts:
+        return counts, {}
+    earlier = {name: counts.pop(name) for name in info.counts if name.startswith("run_")}
+    nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "tokens_asked": 0, "model_seconds": 0}
+    return counts | nothing, {name: _number(value) for name, value in earlier.items()} | dict(info.notes)
+
+
+def _summary(result: StageResult) -> str:
+    counts = result.file.info.counts
+    if result.cached:
+        return "cached: nothing changed since it was made"
+    if result.stage == "model_outputs":
+        rate = f", {counts['run_tokens_per_s']:,.0f} tokens/s" if "run_tokens_per_s" in counts else ""
+        return (
+            f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, "
+            f"{counts['errors']:.0f} errors{rate}"
+        )
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items() if value or name == "errors")
+
+
+def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each overall score as a number, which Dagster plots over time, and as text with its error bar: of the samples, or the headline."""
+    rows = [row for row in preview if row["subject"] is None]
+    macro = {row["metric"] for row in rows if row["aggregation"] == "macro" and row["is_headline"]}
+    overall = [row for row in rows if (row["aggregation"] == "macro") == (row["metric"] in macro)]
+    texts = [f"{row['metric']} {format_score(row)}" for row in overall]
+    numbers = {f"score_{row['metric']}".replace("/", "_"): row["value"] for row in overall if row["value"] is not None}
+    return {"score": visible("; ".join(texts)), **{visible(name): value for name, value in numbers.items()}}
+
+
+def format_score(row: Mapping[str, Any]) -> str:
+    """A score with its error bar, and the samples that it leaves out."""
+    if row["value"] is None:
+        return f"no value ({row['n_errors']} errors)"
+    stderr = "" if row["stderr"] is None else f" ± {row['stderr']:.3f}"
+    errors = f", {row['n_errors']} errors" if row["n_errors"] else ""
+    return f"{row['value']:.3f}{stderr} (n={row['n']}{errors})"
+
+
+def _number(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else float(value)

@@ -1,0 +1,45 @@
+"""What a suite's people are told: evaluations that failed, results that got worse, a night that was left out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import dagster as dg
+
+from assets.failures import run_messages
+from eval_dagster.gate.materializations import LAST_PASSED
+from eval_dagster.gate.records import GateResult
+from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
+from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice
+from eval_dagster.project import Project
+
+
+def tell(
+    instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Path | None
+) -> list[str]:
+    """Send a notice of what got worse, and one of the evaluations that failed.
+
+    Args:
+        instance: That keeps the logs of the runs.
+        project: Whose lake records the notices.
+        result: The suite, judged.
+        runs: That evaluated it.
+        report: The page that shows more.
+
+    Returns:
+        What became of each notice; nothing where there is nothing to tell.
+    """
+    notices: list[tuple[Kind, tuple[str, str]]] = []
+    if result.red:
+        notices.append(
+            ("regression", regression_notice(result, report, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
+        )
+    if failures := [message for run in runs for message in run_messages(instance, run)]:
+        notices.append(("failure", failure_notice(result.suite, failures, report)))
+    outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
+    return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
+
+
+def tell_skipped(project: Project, suite: str, reason: str) -> NoticeOutcome:
+    """Send a notice of a night that was left out."""
+    title, body = skipped_notice(suite, reason)
+    return notify(project, suite, title=title, body=body, kind="skipped")

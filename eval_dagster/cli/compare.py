@@ -1,0 +1,182 @@
+"""The command `compare`: two models, or two states of one, on the samples that both answered."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from eval_dagster.cli.console import cell, errors, out, print_table, program_name
+from eval_dagster.cli.tables import Format, print_rows
+from eval_dagster.errors import UsageError
+from eval_dagster.gate.comparison import MetricComparison, SampleChange, changed_samples, compare_points, overall
+from eval_dagster.gate.materializations import Point, PointName
+from eval_dagster.project import Project
+from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
+from task_defs import TASKS
+
+_COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
+_NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
+_STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green"}
+_PROMPT_END = 160
+"""Characters of a prompt's end that are shown: the question stands there."""
+
+
+def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: float, samples: int, output: Format) -> None:
+    """Print by how much each eval differs between two points, the verdict, and samples that flipped.
+
+    Args:
+        a: What is asked about: `model`, `model@2026-01-31`, `model@2026-01-31T02:00` or `model@previous`.
+        b: What it is compared with.
+        evals: Which; all that both have where empty.
+        all_metrics: Whether every metric is compared rather than the headlines.
+        alpha: Two-sided level of significance of all comparisons together.
+        samples: How many flipped samples of each eval are shown.
+        output: How rows are printed; other than as a table they are all that is printed.
+
+    Raises:
+        UsageError: A name is wrong, or the two have no eval or no metric in common.
+    """
+    project = Project.open(TASKS)
+    pairs, left_out = _pairs(project, a, b, evals)
+    found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha)]
+    shown = [each for each in found if all_metrics or each.is_headline]
+    left_out += [_without_metric(pair, a, b) for pair in pairs if not any(each.a is pair[0] for each in shown)]
+    if not shown:
+        offer = " (--all-metrics compares the others)" if found else ""
+        raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
+    for reason in left_out:
+        errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
+    judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
+    results = list(zip(shown, judged, strict=True))
+    if output is not Format.TABLE:
+        rows = [_record(each, judgement) for each, judgement in results]
+        print_rows(list(rows[0]), [tuple(row.values()) for row in rows], output)
+        return
+    print_table(f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS)
+    for each in found:
+        if each.is_headline:
+            _print_changes(each, samples)
+    regressed = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.REGRESSED]
+    out.print()
+    _print_verdict(results, regressed, alpha)
+    name = regressed[0] if regressed else found[0].a.eval_name
+    out.print("\nNext", style="bold")
+    out.print(f"  {program_name()} compare {a} {b} --eval {name} --samples 50  more of the samples that flipped", soft_wrap=True)
+
+
+def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
+    """The two points of each eval that both have, and why the other evals are left out."""
+    names = [PointName.parse(text, list(project.config.models)) for text in (a, b)]
+    for name in names:
+        project.model(name.model)
+    chosen = list(evals) or list(project.config.evals)
+    for eval_name in chosen:
+        project.eval(eval_name)
+    if not any(project.lake.partitions("metrics")):
+        raise UsageError(f"there is nothing to compare yet: nothing has been evaluated here; run `{program_name()} run` first")
+    points = {text: [name.find(project.lake, each) for each in chosen] for text, name in zip((a, b), names, strict=True)}
+    both = [(of_a, of_b) for of_a, of_b in zip(points[a], points[b], strict=True) if of_a is not None and of_b is not None]
+    if not both:
+        lacks = " and ".join(text for text, found in points.items() if not any(found)) or "one of the two"
+        raise UsageError(
+            f"there is nothing to compare: {lacks} has no results of {', '.join(chosen)}; "
+            f"expected evals that both have, made by `{program_name()} run` (`{program_name()} sql score_history` lists what there is)"
+        )
+    left_out = [
+        f"{eval_name}: {b if of_b is None else a} has no result"
+        for eval_name, of_a, of_b in zip(chosen, points[a], points[b], strict=True)
+        if (of_a is None) != (of_b is None)
+    ]
+    return both, left_out
+
+
+def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
+    """Why an eval that both have is not compared."""
+    of_a, of_b = overall(pair[0]), overall(pair[1])
+    name = pair[0].eval_name
+    common = sorted(set(of_a) & set(of_b))
+    if not common:
+        return f"{name}: no metric is common: {a} has {_listed(of_a)}, {b} has {_listed(of_b)}"
+    headline = next((metric for metric, row in of_a.items() if row["is_headline"]), None)
+    return f"{name}: {b} has no {headline or 'headline metric'}, the headline of {a}; both have {', '.join(common)}"
+
+
+def _listed(metrics: Iterable[str]) -> str:
+    return ", ".join(metrics) or "none"
+
+
+def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
+    known = each.comparison
+    interval = "" if known.ci_low is None else f"{known.ci_low:+.3f} – {known.ci_high:+.3f}"
+    return [
+        each.a.eval_name,
+        each.metric,
+        _number(known.value_a),
+        _number(known.value_b),
+        _number(known.difference, "+"),
+        interval,
+        "" if judgement.p_adjusted is None else f"{judgement.p_adjusted:.2g}",
+        known.n_common,
+        _number(known.min_detectable),
+        judgement.verdict.value,
+        ", ".join(each.causes) or "nothing",
+    ]
+
+
+def _record(each: MetricComparison, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "eval": each.a.eval_name,
+        "metric": each.metric,
+        **{f"{side}_{what}": value for side, point in (("a", each.a), ("b", each.b)) for what, value in _facts(point).items()},
+        **asdict(each.comparison),
+        "p_adjusted": judgement.p_adjusted,
+        "verdict": judgement.verdict.value,
+        "causes": ", ".join(each.causes),
+    }
+
+
+def _facts(point: Point) -> dict[str, Any]:
+    return {"model": point.model, "materialized_at": point.materialized_at.isoformat()}
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.3f}"
+
+
+def _print_changes(each: MetricComparison, most: int) -> None:
+    changes = list(changed_samples(each.a, each.b, each.metric))
+    if not changes or not most:
+        return
+    better, worse = _directions(changes, higher_is_better=each.higher_is_better)
+    alone = len(changes) - better - worse
+    counts = f"{worse} worse in a, {better} better" + (f", {alone} that one of them alone has a score for" if alone else "")
+    out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
+    for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
+        prompt = "" if change.prompt is None else change.prompt.strip()
+        values = f"  {_number(change.value_b)} → {_number(change.value_a)}"
+        out.print(Text.assemble((f"  {change.sample_id} · {cell(change.subject)}", "dim"), values))
+        out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
+        for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer_a), ("b", change.answer_b)):
+            out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
+
+
+def _directions(changes: Sequence[SampleChange], *, higher_is_better: bool) -> tuple[int, int]:
+    advantages = [_advantage(change, higher_is_better) for change in changes]
+    return sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
+
+
+def _advantage(change: SampleChange, higher_is_better: bool) -> float:
+    """How much better a is; nothing where one of the points has no value."""
+    if change.value_a is None or change.value_b is None:
+        return 0.0
+    return (change.value_a - change.value_b) * (1 if higher_is_better else -1)
+
+
+def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regressed: Sequence[str], alpha: float) -> None:
+    improved = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.IMPROVED]
+    for verdict, names in ((Verdict.REGRESSED, regressed), (Verdict.IMPROVED, improved)):
+        if names:
+            out.print(f"a {verdict}: {', '.join(dict.fromkeys(names))}", style=_STYLES[verdict])
+    if not regressed and not improved:
+        out.print(f"No change seen at alpha = {alpha:g}; differences below 'would be seen' could have gone unnoticed.")

@@ -1,0 +1,55 @@
+"""How a suite's gate is told on the command line, and to CI systems."""
+
+import os
+from pathlib import Path
+
+from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.report.summaries import junit_xml
+from eval_dagster.report.summaries import markdown as markdown_summary
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, incomparable, title, tone, verdict_line
+from eval_dagster.statistics.verdicts import Verdict
+
+_COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
+_NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
+_STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
+
+
+def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | None) -> None:
+    """Write what a gate found into the files in which a CI system looks for it, each whole or not at all."""
+    for path, words in ((junit, junit_xml), (markdown, markdown_summary)):
+        if path is not None:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            temporary.write_text(words(result), "utf-8")
+            temporary.replace(path)
+
+
+def print_gate(result: GateResult) -> None:
+    """Print what changed against the baseline, what could not be compared and why, and the outcome in a line."""
+    changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
+    if changed:
+        print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
+    out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
+    if result.is_first:
+        return
+    for row in result.regressions:
+        if row.reason and row.verdict is not Verdict.NOT_COMPARABLE:
+            out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", soft_wrap=True)
+    for each in incomparable(result):
+        out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
+
+
+def next_command(result: GateResult) -> tuple[str, str] | None:
+    """The command that shows what got worse in full, and what it shows; nothing where nothing did."""
+    shown = [row for row in result.red if row.baseline is not None]
+    if any(row.verdict is Verdict.ERRORS for row in result.red):
+        return f"{program_name()} sql errors", "the samples that are errors"
+    if not shown:
+        return None
+    against = shown[0].anchor if shown[0].against == "anchor" else shown[0].baseline
+    command = f"{program_name()} compare {shown[0].model} {against} --eval {shown[0].eval} --samples 50"
+    return command, "the samples that flipped, with both answers"
+
+
+def _row(row: Regression) -> list[str]:
+    return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause(row)]

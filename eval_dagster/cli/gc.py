@@ -1,0 +1,94 @@
+"""The command that prunes the past."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from eval_dagster.cli.console import errors, out, print_table, program_name, say
+from eval_dagster.project import Project
+from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
+from eval_dagster.retention.retained import Keep, Reason
+from task_defs import TASKS
+
+_COLUMNS = ("what", "files", "size", "oldest", "newest", "")
+_NUMBERS = ("files", "size")
+_REMARKS = {
+    CACHE: "of model versions that nothing uses; would have to be computed again",
+    TRIALS: "results of `run --limit`; their answers stay in the response cache",
+    "metrics": "past results, with what they were computed from",
+    "regressions": "past judgements",
+    "catalogs": "states of past days",
+}
+_KEPT_COLUMNS = ("files", "size", "why they stay")
+_WHY = {
+    Reason.CURRENT: "current results and judgements, what they were computed from, answers of the models of evals.yaml",
+    Reason.KEEP: "kept by --keep {keep}, with what they were computed from",
+    Reason.LAST_DAY: "always spared: written or current in the last 24 hours, since a run may be using them",
+    Reason.COMPARED: "always spared: what these are compared with: previous states, baselines of suites",
+    Reason.CATALOG: "always spared: named by kept catalogs of past days; --catalogs 7d keeps fewer of those",
+}
+
+
+def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> None:
+    """Print what can be deleted and why the rest stays; delete it where `yes` says so.
+
+    Args:
+        keep: `90d` or `10`.
+        catalogs: The same for the catalogs of past days; as `keep` where not given.
+        removed: Whether what evals.yaml no longer has goes as a whole.
+        yes: Whether it is deleted.
+
+    Raises:
+        UsageError: `keep` or `catalogs` is neither an age nor a number.
+    """
+    of_lake = Keep.parse(keep, what="--keep")
+    policy = Policy(keep=of_lake, catalogs=Keep.parse(catalogs, what="--catalogs", least=0) if catalogs else of_lake, removed=removed)
+    project = Project.open(TASKS)
+    found = prune(project, policy) if yes else plan(project, policy)
+    _print(found, yes=yes)
+    _print_kept(found.kept, keep)
+    for note in found.notes:
+        say(errors, "warning", note, style="yellow")
+    options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
+    if not found.files and not found.kept:
+        out.print("There is nothing to delete: nothing has been evaluated here yet.")
+        following = f"{program_name()} run  evaluate what evals.yaml has"
+    elif not found.files:
+        out.print("There is nothing to delete.")
+        following = f"{program_name()} sql score_history  what the lake keeps"
+    elif yes:
+        out.print(f"Deleted: {_files(found.files)}.")
+        following = f"{program_name()} sql score_history  what the lake still keeps"
+    else:
+        out.print(f"Nothing was deleted. It would be: {_files(found.files)}.")
+        following = f"{program_name()} gc{options} --yes  delete them"
+    out.print(f"\nNext\n  {following}", soft_wrap=True)
+
+
+def _print(found: Pruning, *, yes: bool) -> None:
+    groups = {what: list(files) for what, files in groupby(found.files, key=lambda each: each.what)}
+    if groups:
+        title = "Deleted" if yes else "Could be deleted"
+        print_table(title, _COLUMNS, ([*_figures(what, files), _REMARKS.get(what, "")] for what, files in groups.items()), right=_NUMBERS)
+
+
+def _print_kept(kept: Mapping[Reason, Sequence[Prunable]], keep: str) -> None:
+    rows = [(len(files), _size(sum(each.size for each in files)), _WHY[reason].format(keep=keep)) for reason, files in kept.items()]
+    if rows:
+        print_table("Kept", _KEPT_COLUMNS, rows, right=_NUMBERS)
+
+
+def _figures(what: str, files: Sequence[Prunable]) -> list[str]:
+    times = [each.time for each in files]
+    return [what, str(len(files)), _size(sum(each.size for each in files)), f"{min(times):%Y-%m-%d}", f"{max(times):%Y-%m-%d}"]
+
+
+def _files(files: Sequence[Prunable]) -> str:
+    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {_size(sum(each.size for each in files))}"
+
+
+def _size(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"

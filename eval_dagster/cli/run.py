@@ -1,0 +1,81 @@
+"""The command that evaluates."""
+
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from eval_dagster.cli.console import WarningHandler, errors, out, say
+from eval_dagster.cli.progress_bars import RichReporter
+from eval_dagster.cli.run_summary import print_end, read_end
+from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.cli.terminal import PlainConsole
+from eval_dagster.errors import UsageError
+from eval_dagster.gate.sensible import require_sensible_gate
+from eval_dagster.lake.catalog import catalog_path
+from eval_dagster.progress import use_reporter
+from eval_dagster.project import Project
+from task_defs import TASKS
+
+
+def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
+    """Evaluate and print the leaderboard, and of a suite what got worse; exit status 1 if something failed or the gate did."""
+    project = Project.open(TASKS)
+    _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
+    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    project.check(chosen_evals, chosen_models)
+    if suite is not None:
+        require_sensible_gate(project, suite)
+    # Dagster takes a second to import, as do the statistics; a wrong configuration and the other commands need not wait for them.
+    from assets.in_process_runs import run_evaluation
+    from eval_dagster.cli import gate as gating
+
+    started = time.monotonic()
+    with reporting():
+        summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
+    if not catalog_path(project.lake).exists():  # where nothing can be read, why is what there is to say
+        for message in summary.failures:
+            say(errors, "failed", message, style="red")
+        raise typer.Exit(1)
+    end = read_end(project, summary, chosen_evals, chosen_models)
+    if not print_leaderboard(project.lake, chosen=project.select()):
+        out.print("There is no result yet: nothing that was asked for could be evaluated.")
+    if summary.gate is not None:
+        gating.print_gate(summary.gate)
+        gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
+    print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
+    if end.is_failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def reporting() -> Iterator[None]:
+    """Draw progress on the terminal, and print above it what the library warns of."""
+    # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        console = PlainConsole(file=terminal)
+        handler, library = WarningHandler(console), logging.getLogger("eval_dagster")
+        library.addHandler(handler)
+        try:
+            with use_reporter(RichReporter(console)):
+                yield
+        finally:
+            library.removeHandler(handler)
+
+
+def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> None:
+    """Raise `UsageError` where there will be nothing to write, or nowhere to write it."""
+    for option, path in files.items():
+        if path is None:
+            continue
+        if suite is None:
+            raise UsageError(f"{option} tells what the gate of a suite found; name the suite: --suite NAME")
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise UsageError(f"{option} {path} cannot be written; expected a file in a folder that is there and may be written to")

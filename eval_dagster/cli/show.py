@@ -1,0 +1,43 @@
+"""Commands that show what is configured."""
+
+from eval_dagster.cli.console import print_table
+from eval_dagster.cli.prompt_view import print_prompt
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.errors import ModelNotFoundError, UsageError
+from eval_dagster.project import Project
+from eval_dagster.prompts.formatters import formatter_for
+from eval_dagster.stages.prompts import render_eval
+from eval_dagster.stages.snapshot import materialize_snapshot
+from task_defs import TASKS
+
+
+def list_models() -> None:
+    """Print the models of evals.yaml with their state."""
+    project = Project.open(TASKS)
+    rows = []
+    for name, model in project.config.models.items():
+        try:
+            project.handle(name).check()
+            state = f"ready, version {project.handle(name).version()}"
+        except ModelNotFoundError as error:
+            state = f"not there: {error}"
+        except UsageError as error:
+            state = f"refused: {error}"
+        source = model.source.model_dump() if isinstance(model, TransformersModel) else {"answers": "scripted"}
+        dtype = model.dtype if isinstance(model, TransformersModel) else ""
+        rows.append((name, model.backend, " ".join(str(part) for part in source.values()), dtype, model.prompt_format, state))
+    print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
+
+
+def show_prompt(eval_name: str, model: str | None, number: int) -> None:
+    """Print what a model sees for one sample of an eval."""
+    project = Project.open(TASKS)
+    model = model or next(iter(project.config.models))
+    project.model(model)
+    project.check([eval_name], [])
+    materialize_snapshot(project, eval_name, "show")
+    formatter = formatter_for(project.model(model).prompt_format, project.handle(model))
+    prompts = render_eval(project, eval_name, model, formatter, most=number + 1)
+    if number >= len(prompts):
+        raise UsageError(f"eval {eval_name} has {len(prompts)} samples; --sample takes 0 to {len(prompts) - 1}, found {number}")
+    print_prompt(prompts[number], f"{eval_name} · {model} · sample {number} ({prompts[number].sample_id})")

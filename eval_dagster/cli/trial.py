@@ -1,0 +1,96 @@
+"""The command `run --limit`: few samples, whose results stand apart from everything that is published."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from eval_dagster.cli.console import errors, out, program_name, say
+from eval_dagster.cli.run import reporting
+from eval_dagster.cli.run_summary import all_errors
+from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.errors import UsageError
+from eval_dagster.lake.catalog import catalog_path, read_rows
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress import current_reporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
+from task_defs import TASKS
+
+
+def run_trial(
+    *, suite: str | None, evals: Sequence[str], models: Sequence[str], limit: int, junit: Path | None, markdown: Path | None
+) -> None:
+    """Evaluate at most `limit` samples a subject and print the trial's leaderboard; exit status 1 if something failed.
+
+    It changes no published result: not the lake's tables, Dagster, MLflow, a suite's judgement or a report. Answers are the project's own.
+
+    Raises:
+        UsageError: A name is unknown, something can be known to be wrong, or the outcome of a gate is asked for.
+    """
+    project = Project.open(TASKS)
+    if junit or markdown:
+        raise UsageError(
+            "a trial (--limit) is judged by no gate, so there is nothing to write for --junit and --markdown; run without --limit"
+        )
+    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    project.check(chosen_evals, chosen_models)
+    trial = project.trial(limit)
+    out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
+    started = time.monotonic()
+    partitions = [(eval_name, model) for model in chosen_models for eval_name in chosen_evals]
+    with reporting():
+        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=uuid.uuid4().hex, reporter=current_reporter()))
+    print_leaderboard(trial.lake, title="Trial", chosen=(chosen_evals, chosen_models))
+    results = [each for each in outcomes if isinstance(each, StageResult)]
+    _print_summary(trial, results, _whole(suite, evals, models), time.monotonic() - started)
+    failures = [
+        f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in outcomes if isinstance(each, StageFailure)
+    ]
+    empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
+    failures += [all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions]
+    for message in failures:
+        say(errors, "failed", message, style="red")
+    for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
+        say(errors, "warning", message, style="yellow")
+    if failures:
+        raise typer.Exit(1)
+
+
+def _print_summary(trial: Project, results: Sequence[StageResult], whole: str, seconds: float) -> None:
+    computed, cached = _requests(results)
+    made = sum(not each.cached for each in results)
+    out.print(
+        f"{computed} requests sent to models, {cached} answered from the cache; {made} tables made, {len(results) - made} were current; "
+        f"{seconds:.0f} s"
+    )
+    program = program_name()
+    following = {
+        f"{program} sql sample_results --trial": "prompt, answer, gold and score of each sample",
+        f"{program} leaderboard --trial": "all trials",
+        whole: "all samples, published; answers of the trial come from the cache",
+    }
+    width = max(map(len, following))
+    lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in following.items())
+    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)\n\nNext\n{lines}", soft_wrap=True)
+
+
+def _requests(results: Sequence[StageResult]) -> tuple[int, int]:
+    """How many requests were sent to models, and how many answered from the cache."""
+    counts: Counter[str] = Counter()
+    for each in results:
+        if each.stage == "model_outputs":
+            requests = int(each.file.info.counts["requests"])
+            computed = 0 if each.cached else int(each.file.info.counts["requests_computed"])
+            counts.update(computed=computed, cached=requests - computed)
+    return counts["computed"], counts["cached"]
+
+
+def _whole(suite: str | None, evals: Sequence[str], models: Sequence[str]) -> str:
+    """The command that evaluates the same without a limit."""
+    options = [("--suite", suite)] if suite else []
+    options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
+    return " ".join([f"{program_name()} run", *(f"{option} {name}" for option, name in options)])

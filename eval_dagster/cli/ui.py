@@ -1,0 +1,171 @@
+"""The command that starts the user interfaces."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
+from eval_dagster.cli.mlflow_server import APP_NAME
+from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
+from eval_dagster.project import Project
+from eval_dagster.tracking.tracker import UI_VARIABLE
+from task_defs import TASKS
+
+_HOST = "127.0.0.1"
+_START_S = 240.0
+"""A cold start takes over a minute on two busy cores."""
+_STOP_S = 5.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Loopback is never reached through a proxy."""
+
+
+def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
+    """Run both servers until Ctrl-C or the end of one of them.
+
+    Args:
+        port: Where Dagster listens; the next free one if it is taken.
+        mlflow_port: The same of MLflow.
+        origins: Where else the pages are served, by a reverse proxy or a tunnel.
+    """
+    os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
+    project = Project.open(TASKS)
+    workspace = Path("workspace.yaml").resolve()
+    if not workspace.exists():
+        raise UsageError(f"there is no {workspace}; run this in the folder of the project's workspace.yaml")
+    from assets.instance import prepare_instance
+
+    dagster_url = f"http://{_HOST}:{_free_port(port)}"
+    served_at = ["--host", _HOST, "--port", dagster_url.rpartition(":")[2]]
+    commands = {"Dagster": ["-m", "eval_dagster.cli.dagster_server", "--workspace", str(workspace), *served_at]}
+    if project.tracker.is_server:
+        mlflow_url = project.tracker.shown_uri
+    else:
+        if not entry_points(group="mlflow.app", name=APP_NAME):
+            raise RequirementError("eval_dagster was installed before this version of it: install it again (`make`, or `pip install -e .`)")
+        port = _free_port(mlflow_port)
+        mlflow_url = os.environ[UI_VARIABLE] = f"http://{_HOST}:{port}"
+        store = project.tracker.prepare()
+        served_at = ["--host", _HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
+        commands["MLflow"] = ["-m", "mlflow", "server", "--backend-store-uri", store, *served_at, "--allowed-hosts", _hosts(port)]
+    os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
+    logs = prepare_instance(project.home)
+    with _processes(commands, logs) as processes:
+        for name, process in processes.items():
+            url = {"Dagster": dagster_url, "MLflow": mlflow_url}[name]
+            _wait_for(name, url, process, _log(logs, name))
+            _require_guard(name, url)
+        out.print(f"Dagster   {dagster_url}   assets, runs, schedules\nMLflow    {mlflow_url}   parameters and scores")
+        out.print("Ctrl-C stops what was started here.")
+        sys.stdout.flush()
+        try:
+            while all(process.poll() is None for process in processes.values()):
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            errors.print("stopping ...")
+            return
+        ended = next(name for name, process in processes.items() if process.poll() is not None)
+        raise EvalDagsterError(f"{ended} ended by itself; its log is {_log(logs, ended)}")
+
+
+@contextmanager
+def _processes(commands: Mapping[str, list[str]], logs: Path) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """Python processes by name, each in a group of its own, which ends as a whole: Dagster starts several."""
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, arguments in commands.items():
+            with _log(logs, name).open("wb") as file:
+                processes[name] = subprocess.Popen(
+                    [sys.executable, *arguments], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                )
+        yield processes
+    finally:
+        # A second Ctrl-C out of impatience would leave servers behind.
+        impatient = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _stop(list(processes.values()))
+        signal.signal(signal.SIGINT, impatient)
+
+
+def _log(logs: Path, name: str) -> Path:
+    return logs / f"ui-{name.lower()}.log"
+
+
+def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """End all groups at once, asking ever less politely those that stay."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        alive = [process.pid for process in processes if _signal_group(process.pid, number)]
+        deadline = time.monotonic() + _STOP_S
+        while alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+            for process in processes:
+                process.poll()
+            alive = [group for group in alive if _signal_group(group, None)]
+        if not alive:
+            break
+    for process in processes:
+        process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals | None) -> bool:
+    """Signal a process group; without a number only see whether it still has members."""
+    try:
+        os.killpg(group, number or 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait_for(name: str, url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with _DIRECT.open(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise EvalDagsterError(f"{name} did not start; its log is {log}")
+
+
+def _require_guard(name: str, url: str) -> None:
+    """Check that a server refuses requests with a foreign host name."""
+    try:
+        with _DIRECT.open(urllib.request.Request(url, headers={"Host": "guard.invalid"}), timeout=60) as answer:  # noqa: S310 - loopback
+            status = answer.status
+    except urllib.error.HTTPError as refusal:
+        status = refusal.code
+    if status != HTTPStatus.FORBIDDEN:
+        raise EvalDagsterError(f"{name} answers web pages of other sites (status {status} instead of 403), so it was stopped")
+
+
+def _origin(url: str) -> str:
+    if (origin := origin_of(url)) is None or url not in (origin, f"{origin}/"):
+        raise UsageError(f"--origin: {url!r} is no origin; write scheme, host and port alone, as in https://evals.example.org")
+    return origin
+
+
+def _hosts(port: int) -> str:
+    """The hosts that MLflow itself lets requests name."""
+    proxied = [origin.partition("://")[2] for origin in os.environ[ORIGINS_VARIABLE].split()]
+    return ",".join([*(f"{name}:{port}" for name in LOOPBACK), *proxied])
+
+
+def _free_port(wanted: int) -> int:
+    for port in range(wanted, min(wanted + 50, 65536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                continue
+            return port
+    raise UsageError(f"no free port from {wanted} to {wanted + 49} on {_HOST}; choose another")

@@ -1,0 +1,1 @@
+"""Versions of Python code: a hash of the definitions that a result depends on."""

@@ -1,0 +1,212 @@
+"""The names under which task files written for eval-framework and lighteval import what this project has.
+
+They hold while a task file is being loaded, and for packages that are not installed: an installed one is itself.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.suggestions import did_you_mean
+
+RANDOM_SEED = 42
+"""eval-framework's seed, for task files that draw with it."""
+HF_REVISIONS_LOCKFILE = None
+"""eval-framework's list of pinned datasets; here `DATASET_REVISION`, or `dataset_revision` in evals.yaml, pins one."""
+
+_HERE = "eval_dagster.compat.aliases"
+_RECORDS = "eval_dagster.records"
+_TASKS = "eval_dagster.tasks"
+_METRICS = "eval_dagster.metrics"
+_LIKELIHOODS = "eval_framework.metrics.loglikelihood"
+_COMPLETIONS = "eval_framework.metrics.completion"
+
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "eval_framework.models.sample": {
+        "ResponseType": f"{_RECORDS}:ResponseType",
+        "Sample": f"{_RECORDS}:TaskSample",
+    },
+    "eval_framework.shared.types": {
+        "BaseMetricContext": f"{_RECORDS}:MetricContext",
+        "Completion": f"{_RECORDS}:Completion",
+        "Error": f"{_METRICS}.base:Error",
+        "LanguageMetricContext": f"{_RECORDS}:MetricContext",
+        "Loglikelihood": f"{_RECORDS}:Loglikelihood",
+        "RawCompletion": f"{_RECORDS}:RawCompletion",
+        "RawLoglikelihood": f"{_RECORDS}:RawLoglikelihood",
+        "UntemplatedPrompt": f"{_RECORDS}:MetricContext",
+    },
+    "eval_framework.tasks.base": {
+        "BaseTask": f"{_TASKS}.base:BaseTask",
+        "Language": f"{_TASKS}.language:Language",
+        "NO_SUBJECT": f"{_TASKS}.base:NO_SUBJECT",
+        "RANDOM_SEED": f"{_HERE}:RANDOM_SEED",
+        "ResponseType": f"{_RECORDS}:ResponseType",
+        "Sample": f"{_RECORDS}:TaskSample",
+        "SubjectType": f"{_TASKS}.base:SubjectType",
+        "TaskStyle": f"{_TASKS}.style:TaskStyle",
+    },
+    "eval_framework.tasks.dataset_revisions": {
+        "FROZEN_HF_REVISIONS_LOCKFILE": f"{_HERE}:HF_REVISIONS_LOCKFILE",
+        "HF_REVISIONS_LOCKFILE": f"{_HERE}:HF_REVISIONS_LOCKFILE",
+    },
+    "eval_framework.tasks.task_style": {
+        "BPBStyle": f"{_TASKS}.style:BPBStyle",
+        "ClozeStyle": f"{_TASKS}.style:ClozeStyle",
+        "MCCompletionStyle": f"{_TASKS}.style:MCCompletionStyle",
+        "MCStyle": f"{_TASKS}.style:MCStyle",
+        "TaskStyler": f"{_TASKS}.style:TaskStyler",
+        "answer_key_to_index": f"{_TASKS}.style:answer_key_to_index",
+    },
+    "eval_framework.tasks.utils": {
+        "RANDOM_SEED": f"{_HERE}:RANDOM_SEED",
+        "get_n_letters": f"{_TASKS}.style:get_n_letters",
+    },
+    "eval_framework.metrics.base": {
+        "BaseMetric": f"{_METRICS}.base:BaseMetric",
+        "MetricResult": f"{_METRICS}.base:MetricResult",
+    },
+    f"{_LIKELIHOODS}.accuracy_loglikelihood": {
+        "AccuracyLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyLoglikelihood",
+        "AccuracyNormLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyNormLoglikelihood",
+    },
+    f"{_LIKELIHOODS}.accuracy_norm_loglikelihood": {
+        "AccuracyNormLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyNormLoglikelihood",
+    },
+    f"{_LIKELIHOODS}.base": {"BaseLoglikelihoodMetric": f"{_METRICS}.base:LoglikelihoodMetric"},
+    f"{_LIKELIHOODS}.bits_per_byte": {"BitsPerByteLoglikelihood": f"{_METRICS}.bits_per_byte:BitsPerByteLoglikelihood"},
+    f"{_LIKELIHOODS}.confidence_weighted_accuracy": {
+        "ConfidenceWeightedAccuracy": f"{_METRICS}.probability:ConfidenceWeightedAccuracy",
+    },
+    f"{_LIKELIHOODS}.dcs": {"DistributionalCorrectnessScore": f"{_METRICS}.abstention:DistributionalCorrectnessScore"},
+    f"{_LIKELIHOODS}.probability_mass": {
+        "ProbabilityMass": f"{_METRICS}.probability:ProbabilityMass",
+        "ProbabilityMassNorm": f"{_METRICS}.probability:ProbabilityMassNorm",
+    },
+    f"{_LIKELIHOODS}.probability_mass_norm": {"ProbabilityMassNorm": f"{_METRICS}.probability:ProbabilityMassNorm"},
+    f"{_LIKELIHOODS}.ternary": {"TernaryScore": f"{_METRICS}.abstention:TernaryScore"},
+    f"{_COMPLETIONS}.accuracy_completion": {"AccuracyCompletion": f"{_METRICS}.completion:AccuracyCompletion"},
+    # Its F1 is another one: that of the lower-case words, punctuation and articles included.
+    f"{_COMPLETIONS}.f1": {"F1SquadNormalized": f"{_METRICS}.completion:F1"},
+    "template_formatting.formatter": {
+        "ConcatFormatter": "eval_dagster.prompts.formatters:ConcatFormatter",
+        "IdentityFormatter": "eval_dagster.prompts.formatters:IdentityFormatter",
+        "Llama3Formatter": "eval_dagster.prompts.formatters:Llama3Formatter",
+        "Message": f"{_RECORDS}:Message",
+        "Role": f"{_RECORDS}:Role",
+    },
+    "lighteval.models.model_output": {"ModelResponse": f"{_RECORDS}:ModelResponse"},
+    "lighteval.tasks.lighteval_task": {"LightevalTaskConfig": f"{_TASKS}.lighteval_config:LightevalTaskConfig"},
+    "lighteval.tasks.requests": {
+        "Doc": "eval_dagster.tasks.doc:Doc",
+        "SamplingMethod": "eval_dagster.tasks.doc:SamplingMethod",
+    },
+}
+"""Module -> its names -> where they are here."""
+
+_PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in ALIASES) for end in range(1, len(parts))}
+_TOP_LEVEL = sorted({name.partition(".")[0] for name in ALIASES})
+_lock = threading.RLock()
+
+
+@contextmanager
+def aliases() -> Iterator[None]:
+    """Let this thread import by the names of eval-framework and lighteval; what was importable before is so again afterwards.
+
+    One thread at a time: others wait. Inside itself it changes nothing.
+    """
+    with _lock:
+        if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
+            yield
+            return
+        stood_in_for = [name for name in _TOP_LEVEL if not _is_installed(name)]
+        hidden = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] in stood_in_for}
+        finder = _AliasFinder(stood_in_for)
+        _forget(stood_in_for)
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
+            _forget(stood_in_for)
+            sys.modules.update(hidden)
+
+
+def installed_origin(task: type) -> str:
+    """The installed package, of those that are stood in for otherwise, that a class descends from; empty where it is none."""
+    return next((top for base in task.__mro__ if (top := base.__module__.partition(".")[0]) in _TOP_LEVEL), "")
+
+
+class _UnknownAliasError(TaskDefinitionError, ImportError):
+    """A name that is not stood in for; an `ImportError`, so that a file which does without it may."""
+
+
+class _AliasFinder(MetaPathFinder, Loader):
+    """Finds the modules of some packages for the thread that made it."""
+
+    def __init__(self, top_level: Sequence[str]) -> None:
+        self._top_level = top_level
+        self._thread = threading.get_ident()
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
+        """Return the spec of a module.
+
+        Raises:
+            TaskDefinitionError: The package has no module of this name here.
+        """
+        if fullname.partition(".")[0] not in self._top_level or threading.get_ident() != self._thread:
+            return None
+        if fullname not in ALIASES and fullname not in _PACKAGES:
+            raise _unknown(*fullname.rpartition(".")[::2])
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module."""
+        return _AliasModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Name what it has, for `import *`."""
+        module.__dict__["__all__"] = list(ALIASES.get(module.__name__, ()))
+
+
+class _AliasModule(ModuleType):
+    """A module whose names are found elsewhere."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        submodule = f"{self.__name__}.{name}"
+        if submodule in ALIASES or submodule in _PACKAGES:
+            return import_module(submodule)
+        known = ALIASES.get(self.__name__, {})
+        if name not in known:
+            raise _unknown(self.__name__, name)
+        module, _, attribute = known[name].partition(":")
+        return getattr(import_module(module), attribute)
+
+
+def _unknown(module: str, name: str) -> _UnknownAliasError:
+    modules = sorted({each.removeprefix(f"{module}.").partition(".")[0] for each in ALIASES if each.startswith(f"{module}.")})
+    there = [*ALIASES.get(module, ()), *modules]
+    return _UnknownAliasError(f"eval_dagster offers no {name!r} of {module}{did_you_mean(name, there)}; it has: {', '.join(there)}")
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a package can be imported, a mere folder of that name left out."""
+    if name in sys.modules:
+        return getattr(sys.modules[name], "__file__", None) is not None
+    spec = find_spec(name)
+    return spec is not None and spec.origin is not None
+
+
+def _forget(top_level: Sequence[str]) -> None:
+    for name in [name for name in sys.modules.copy() if name.partition(".")[0] in top_level]:
+        del sys.modules[name]

@@ -1,0 +1,1 @@
+"""The configuration file evals.yaml: its schema, its loading, and the messages on what is wrong in it."""

@@ -1,0 +1,270 @@
+"""Reads `evals.yaml`, and says of everything that is wrong in it where it stands and what is allowed there."""
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from eval_dagster.config.messages import Place
+from eval_dagster.config.schema import Config, identifier
+from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
+from eval_dagster.errors import ConfigError
+from eval_dagster.suggestions import did_you_mean
+
+_MOST_LISTED = 12
+"""Names that a message gives in full; of more, the reader would not find the end."""
+
+_LAST_PASSED = "last_passed"
+"""The baseline that is the newest state that the gate let pass."""
+_PREVIOUS = "previous"
+"""The baseline that is the state before the last change."""
+
+MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
+"""Environment variable: a folder of datasets instead of `datasets.mirror`."""
+
+SMALLEST = """
+models:
+  sevens: {backend: scripted, default: " 7"}
+evals:
+  sums: {task: arithmetic, limit: 5}
+"""
+"""A configuration that works as it is."""
+
+Problem = tuple[KeyPath, str]
+"""Where something is wrong, and what."""
+
+
+def load_config(path: Path, *, tasks: Collection[str]) -> Config:
+    """Read and check a configuration.
+
+    Args:
+        path: The file; paths in it are relative to its folder.
+        tasks: Names of the task registry.
+
+    Raises:
+        ConfigError: The file is missing or wrong. The message has one line for each problem: file, line, key, what was found, what
+            is expected.
+    """
+    shown = _shown(path)
+    if not path.exists():
+        raise ConfigError(
+            f"{shown}: there is no such file; name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml, or create it, for instance with:\n"
+            f"{SMALLEST}"
+        )
+    document = YamlDocument(read_text(path, shown), shown)
+    if document.value is None and not document.problems:
+        raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top().words()}")
+    config, found = _validate(document)
+    problems = dict(document.problems)
+    for where, what in [*found, *_name_problems(document, tasks, path.parent)]:
+        problems.setdefault((document.line(where), where), what)
+    if problems or config is None:
+        in_order = sorted(problems.items(), key=lambda problem: problem[0][0])
+        raise ConfigError("\n".join(f"{shown}:{line}: {_key(where)}{what}" for (line, where), what in in_order))
+    return config
+
+
+def _validate(document: YamlDocument) -> tuple[Config | None, list[Problem]]:
+    try:
+        return Config.model_validate(document.value), []
+    except ValidationError as error:
+        return None, [_translate(each["loc"], each["type"], each.get("ctx", {}), document) for each in error.errors(include_url=False)]
+
+
+def _shown(path: Path) -> str:
+    resolved = path.resolve()
+    return str(resolved.relative_to(Path.cwd())) if resolved.is_relative_to(Path.cwd()) else str(resolved)
+
+
+def _key(path: KeyPath) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{show_key(step)}" for step in path)
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument) -> Problem:
+    """Put one finding of pydantic into words."""
+    if loc[-1:] == ("[key]",):
+        return loc[:-1], f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
+    steps, last = (loc[:-1], loc[-1]) if kind in ("missing", "extra_forbidden") else (loc, "")
+    path, place = _follow(steps)
+    if kind == "extra_forbidden":
+        suggestion = did_you_mean(str(last), place.keys)
+        return (*path, last), f"found an unknown key; expected one of {', '.join(place.keys)}{suggestion}"
+    if kind == "missing":
+        return (*path, last), f"found nothing; expected {place.child(last).words()}"
+    if kind.startswith("union_tag") and place.tag_key:
+        return _wrong_tag((*path, place.tag_key), place, document)
+    if kind.startswith("union_tag"):
+        return path, f"found {document.found(path)}; expected {place.words()}{_meant_source(path, place, document)}"
+    if kind == "value_error" and place.is_secret:
+        return path, f"found something that is not repeated here, since it could hold a secret: {context['error']}"
+    if kind == "value_error":
+        return path, f"found {document.found(path)}; {context['error']}"
+    if place.is_secret:
+        return path, f"found something that is not repeated here, since it could be a secret; expected {place.words()}"
+    quotes = " (put it in quotes)" if place.words() == "text" and document.is_bare_scalar(path) else ""
+    suggestion = _suggest(document, path, place.schema.get("enum", ()))
+    return path, f"found {document.found(path)}; expected {place.words()}{quotes}{suggestion}"
+
+
+def _follow(loc: tuple[int | str, ...]) -> tuple[KeyPath, Place]:
+    """Leave out the tags that pydantic puts where one of several kinds of mapping was chosen."""
+    path: KeyPath = ()
+    place = Place.top()
+    for step in loc:
+        if place.options:
+            place = place.option(str(step))
+        else:
+            path, place = (*path, step), place.child(step)
+    return path, place
+
+
+def _wrong_tag(path: KeyPath, place: Place, document: YamlDocument) -> Problem:
+    allowed = [option.schema["properties"][path[-1]]["const"] for option in place.options]
+    expected = " or ".join(map(repr, allowed))
+    return path, f"found {document.found(path)}; expected {expected}{_suggest(document, path, allowed)}"
+
+
+def _meant_source(path: KeyPath, place: Place, document: YamlDocument) -> str:
+    known = [key for option in place.options for key in option.keys]
+    suggestions = (did_you_mean(key, known) for key in _mapping(_value(document, path)) if key not in known)
+    return next(filter(None, suggestions), "")
+
+
+def _suggest(document: YamlDocument, path: KeyPath, choices: Collection[str]) -> str:
+    value = _value(document, path)
+    return did_you_mean(value, choices) if isinstance(value, str) else ""
+
+
+def _value(document: YamlDocument, path: KeyPath) -> Any:
+    value = document.value
+    for step in path:
+        value = value[step] if isinstance(step, int) else _mapping(value).get(step)
+    return value
+
+
+def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path) -> Iterator[Problem]:
+    """Everything that names what is not there, or the same twice.
+
+    Looks at the raw values, so that it sees all even where others are wrong.
+    """
+    top = _mapping(document.value)
+    evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
+    yield from _mirror_problems(("datasets", "mirror"), document, folder)
+    for name in models:
+        yield from _function_problems(("models", name, "function"), document, folder)
+    for name in evals:
+        yield from _task_problems(("evals", name, "task"), document, tasks, folder)
+        yield from _repeat_problems(("evals", name, "subjects"), document)
+    suites = _mapping(top.get("suites"))
+    yield from _collision_problems(suites)
+    for name in suites:
+        yield from _reference_problems(("suites", name, "evals"), document, evals)
+        yield from _reference_problems(("suites", name, "models"), document, models)
+        yield from _repeat_problems(("suites", name, "evals"), document)
+        yield from _repeat_problems(("suites", name, "models"), document)
+        yield from _baseline_problems(("suites", name, "baseline"), document, models)
+
+
+def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
+    mirror = _value(document, path)
+    if isinstance(mirror, str) and not os.environ.get(MIRROR_VARIABLE) and not _is(Path.is_dir, folder / mirror):
+        yield (
+            path,
+            f"found {document.found(path)}, which is no folder (it is looked for in {folder.resolve()}); expected a folder of datasets",
+        )
+
+
+def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
+    function = _value(document, path)
+    if isinstance(function, str) and (wrong := _wrong_file(function, folder)):
+        yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:name"
+
+
+def _task_problems(path: KeyPath, document: YamlDocument, tasks: Collection[str], folder: Path) -> Iterator[Problem]:
+    task = _value(document, path)
+    if not isinstance(task, str) or task in tasks:
+        return
+    wrong = _wrong_file(task, folder)
+    if wrong and ".py" in task:
+        yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:Class"
+    elif wrong:
+        listed = f"one of {', '.join(sorted(tasks))}" if len(tasks) <= _MOST_LISTED else "a name that `eval-dagster tasks` lists"
+        known = f"{listed}, or " if tasks else ""
+        yield path, f"found {document.found(path)}; expected {known}path/to/file.py:Class{did_you_mean(task, tasks)}"
+
+
+def _wrong_file(reference: str, folder: Path) -> str:
+    """What is wrong with `path/to/file.py:name`, as what follows the reference; empty where nothing is."""
+    stem, ending, name = reference.partition(".py:")
+    if not (stem and ending and name):
+        return ", which is not of the right form"
+    return "" if _is(Path.is_file, folder / f"{stem}.py") else f", whose file is not there (it is looked for in {folder.resolve()})"
+
+
+def _reference_problems(path: KeyPath, document: YamlDocument, known: dict[str, Any]) -> Iterator[Problem]:
+    names = _value(document, path)
+    for position, name in enumerate(names if isinstance(names, list) else ()):
+        if isinstance(name, str) and name not in known:
+            where = (*path, position)
+            listed = f"a name under {path[-1]} ({', '.join(map(show_key, known)) or 'there is none'})"
+            yield where, f"found {document.found(where)}; expected {listed}{did_you_mean(name, known)}"
+
+
+def _repeat_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]:
+    names = _value(document, path)
+    texts = [name if isinstance(name, str) else None for name in (names if isinstance(names, list) else ())]
+    for position, name in enumerate(texts):
+        if name is not None and name in texts[:position]:
+            where = (*path, position)
+            yield where, f"found {document.found(where)} a second time, after {path[-1]}[{texts.index(name)}]; expected each name once"
+
+
+def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for name in suites:
+        other = first.setdefault(identifier(name), name)
+        if other != name:
+            yield (
+                ("suites", name),
+                f"found the names {other!r} and {name!r}, which as the names of Dagster's jobs would be one ({identifier(name)}); "
+                "expected names that differ in more than '-', '.' and '_'",
+            )
+
+
+def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
+    baseline = _value(document, path)
+    if not isinstance(baseline, str) or baseline in (_LAST_PASSED, _PREVIOUS) or baseline in models or _is_time(baseline):
+        return
+    model, at, time = baseline.rpartition("@")
+    if at and model in models and (time == _PREVIOUS or _is_time(time)):
+        return
+    expected = (
+        f"{_LAST_PASSED!r}, {_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
+    )
+    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_LAST_PASSED, _PREVIOUS, *models])
+    yield path, f"found {document.found(path)}; expected {expected}{meant}"
+
+
+def _is_time(text: str) -> bool:
+    """Whether it is a day (2026-01-31) or a time on one (2026-01-31T02:00)."""
+    try:
+        return bool(re.match(r"\d{4}-\d{2}-\d{2}(T|$)", text, re.ASCII) and datetime.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return kind(path)
+    # A name that is too long or holds a null character, or a folder that may not be entered.
+    except (OSError, ValueError):
+        return False
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""Reading datasets: from the Hugging Face Hub, from local folders, and from files of rows."""

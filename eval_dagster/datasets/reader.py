@@ -1,0 +1,207 @@
+"""Where a task's rows come from, whoever keeps them: the task itself, a folder, a mirror of the Hub, or the Hub."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from eval_dagster.code_versions.source_files import is_user_module, shown_name
+from eval_dagster.datasets.hub import HubRepo, current_commit
+from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
+from eval_dagster.datasets.split_files import SplitFolder
+from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
+from eval_dagster.records import DatasetSource, Row
+from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.samples import unreadable_reason
+from eval_dagster.versions import code_version, file_stamp
+
+TaskClass = type[BaseTask[Any]]
+_ONE_CONFIG = "default"
+"""What the configuration of a dataset that has one is called on the Hub."""
+_FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml"
+_MIRROR_REMEDY = (
+    "add it to the mirror, or unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
+)
+
+
+class _Origin(Protocol):
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None: ...
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]: ...
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]: ...
+
+    def source(self) -> DatasetSource: ...
+
+
+class DatasetReader:
+    """Reads the splits that a task evaluates and draws examples from, and no others.
+
+    A task that overrides `_load_dataset` brings its own rows; a `DATASET_PATH` that is absolute or begins with `./` or `../` is a
+    folder; all else comes from the mirror where one is given, and from the Hub otherwise: at the task's commit, or at the one that was
+    seen first, which the file datasets.lock.json beside evals.yaml keeps. Every method takes `fewshot`: whether the
+    few-shot split is needed, too.
+    """
+
+    def __init__(self, mirror: Path | None, folder: Path | None = None) -> None:
+        """Remember where to read.
+
+        Args:
+            mirror: A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub.
+            folder: What a `DATASET_PATH` that is a folder is relative to: the folder of evals.yaml. The current one where not given.
+        """
+        self._mirror = mirror
+        self._folder = folder or Path()
+        self._lock = DatasetLock(self._folder / FILE_NAME)
+
+    def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
+        """Find out, without reading a row, whether the dataset is there.
+
+        Raises:
+            DatasetNotFoundError: It is not: the message says where it was looked for and what is there.
+            TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
+        """
+        try:
+            self._origin(task).check(subjects, _splits(task, fewshot))
+        except DatasetNotFoundError as error:
+            folder = self._folder / task.DATASET_PATH
+            if _brings_rows(task) or _is_folder(task.DATASET_PATH) or not folder.is_dir():
+                raise
+            raise DatasetNotFoundError(f"{error}; if the folder {folder} is meant, write './{task.DATASET_PATH}'") from error
+
+    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False) -> dict[str, list[Row]]:
+        """Return the rows of one subject by split, the evaluated split first.
+
+        Raises:
+            DatasetNotFoundError: The dataset lacks the subject's config or a split.
+            DataError: The rows cannot be read.
+        """
+        return self._origin(type(task), task).read(subject, _splits(type(task), fewshot))
+
+    def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
+        """Return a JSON-like value that changes whenever the rows could have changed, without reading them."""
+        return self._origin(task).stamp(subjects, _splits(task, fewshot))
+
+    def source(self, task: TaskClass) -> DatasetSource:
+        """Return where the rows come from. Those of a mirror bear no commit: nothing tells which one they were copied from."""
+        return self._origin(task).source()
+
+    def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> _Origin:
+        if _brings_rows(task):
+            return _OwnRows(task, instance)
+        files = self._files(task, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
+        return _RowsByField(task, task.SUBJECT_FIELD, files) if task.SUBJECT_FIELD else files
+
+    def _files(self, task: TaskClass, configs: int) -> _Origin:
+        if _is_folder(task.DATASET_PATH):
+            return SplitFolder(task.DATASET_PATH, self._folder / task.DATASET_PATH, configs, _FOLDER_REMEDY)
+        if self._mirror is not None:
+            return SplitFolder(task.DATASET_PATH, self._mirror / task.DATASET_PATH, configs, _MIRROR_REMEDY)
+        return HubRepo(task.DATASET_PATH, task.DATASET_REVISION or self._locked_commit(task.DATASET_PATH), configs)
+
+    def _locked_commit(self, path: str) -> str:
+        return self._lock.get(path) or self._lock.add(path, current_commit(path))
+
+
+@dataclass(frozen=True)
+class _RowsByField:
+    """The rows of a dataset's one configuration, of which each names its subject."""
+
+    task: TaskClass
+    field: str
+    files: _Origin
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - the files are those of all
+        self.files.check([_ONE_CONFIG], splits)
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        rows = self.files.read(_ONE_CONFIG, splits)
+        if reason := next(filter(None, (unreadable_reason(row) for split in rows.values() for row in split)), None):
+            raise DataError(f"{reason}; the subject of such a row is not known (SUBJECT_FIELD of task {self.task.NAME})")
+        known = [subject_name(each) for each in self.task.SUBJECTS]
+        found = [row.get(self.field) for split in rows.values() for row in split]
+        if unknown := sorted({str(value) for value in found if value not in known}):
+            raise DataError(
+                f"the field {self.field!r} of {self.task.DATASET_PATH} (SUBJECT_FIELD of task {self.task.NAME}) names "
+                f"{', '.join(unknown)}, which SUBJECTS lacks; add what is missing, or correct the field"
+            )
+        name = subject_name(subject)
+        return {split: [row for row in of_split if row[self.field] == name] for split, of_split in rows.items()}
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
+        return [self.field, *map(subject_name, subjects), self.files.stamp([_ONE_CONFIG], splits)]
+
+    def source(self) -> DatasetSource:
+        return self.files.source()
+
+
+@dataclass(frozen=True)
+class _OwnRows:
+    """The rows that a task's `_load_dataset` brings."""
+
+    task: TaskClass
+    instance: BaseTask[Any] | None
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - the files are those of all
+        """Check that every data file is there; of the rows only loading would tell."""
+        self._data_files()
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        where = f"{self.source().path}, subject {subject_name(subject)!r}"
+        task = self.instance or self.task()
+        try:
+            returned = task._load_dataset(subject)
+            rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
+            found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
+        except Exception as error:
+            raise DataError(f"_load_dataset of {where} raised {type(error).__name__}: {error}") from error
+        for split in splits:
+            if split not in found:
+                raise DataError(f"_load_dataset of {where} brings no split {split!r}; it brings: {', '.join(rows) or 'none'}")
+        return found
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
+        """Return code, data files, subjects and splits: rows change with the code that makes them and the files that it reads."""
+        files = [[name, file_stamp(file)] for name, file in self._data_files()]
+        return [code_version(self.task), files, [subject_name(subject) for subject in subjects], list(splits)]
+
+    def source(self) -> DatasetSource:
+        module = self.task.__module__
+        if is_user_module(module):
+            module = Path(shown_name(module)).name
+        return DatasetSource(path=f"{module}:{self.task.__qualname__}", revision=None)
+
+    def _data_files(self) -> list[tuple[str, Path]]:
+        """Every file that `DATA_FILES` names, itself or by its folder, with its path as the task would write it."""
+        owner = next(each for each in self.task.__mro__ if "DATA_FILES" in vars(each))
+        base = Path(str(sys.modules[owner.__module__].__file__)).parent
+        found: list[tuple[str, Path]] = []
+        for name in self.task.DATA_FILES:
+            path = base / name
+            if not path.exists():
+                raise DatasetNotFoundError(
+                    f"task {self.task.NAME} reads {name!r} (DATA_FILES), which is not there: looked for {path}; "
+                    f"put it there, or correct DATA_FILES of {owner.__name__}"
+                )
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            found += [((Path(name) / file.relative_to(path)).as_posix(), file) for file in files]
+        return found
+
+
+def _brings_rows(task: TaskClass) -> bool:
+    return task._load_dataset is not BaseTask._load_dataset
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a `DATASET_PATH` means a folder: as it is written, so that no folder that happens to be there stands in for the Hub."""
+    return Path(path).is_absolute() or path.partition("/")[0] in (".", "..")
+
+
+def _splits(task: TaskClass, fewshot: bool) -> list[str]:
+    if fewshot and task.FEWSHOT_SPLIT is None:
+        raise TaskDefinitionError(
+            f"task {task.NAME} names no split to draw few-shot examples from; set its FEWSHOT_SPLIT, or num_fewshot to 0 in the eval"
+        )
+    wanted = [task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT if fewshot else None]
+    return list(dict.fromkeys(split for split in wanted if split))

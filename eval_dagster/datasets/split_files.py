@@ -1,0 +1,105 @@
+"""A dataset as a folder of split files: a mirror of the Hub, or a task's own."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.datasets.row_files import rows_of
+from eval_dagster.errors import DatasetNotFoundError
+from eval_dagster.records import DatasetSource, Row
+from eval_dagster.suggestions import did_you_mean
+from eval_dagster.tasks.base import subject_name
+from eval_dagster.versions import file_stamp
+
+_SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
+DEFAULT_CONFIG = "default"
+_MOST_FILES = 8
+"""Names of files that a message gives."""
+
+
+@dataclass(frozen=True)
+class SplitFolder:
+    """A folder `<config>/<split>-*.parquet`; one without subfolders is the config `default`. JSON Lines and CSV are read too."""
+
+    path: str
+    """As the task names the dataset."""
+    folder: Path
+    subject_count: int
+    """How many subjects the task has: one alone may be served by the config `default`."""
+    remedy: str
+    """What to do where the folder is not there."""
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
+        """Raise `DatasetNotFoundError` if a file is missing."""
+        for subject in subjects:
+            for split in splits:
+                self._files(subject, split)
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        """Read the rows of one subject.
+
+        Raises:
+            DatasetNotFoundError: A file is missing.
+            DataError: A file is damaged.
+        """
+        return {split: [row for file in self._files(subject, split) for row in rows_of(file)] for split in splits}
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
+        """Return name, size and time of change of every file that would be read."""
+        return [
+            [str(self.folder), subject_name(subject), split, [file_stamp(file) for file in self._files(subject, split)]]
+            for subject in subjects
+            for split in splits
+        ]
+
+    def source(self) -> DatasetSource:
+        """Return the dataset's name; files in a folder bear no commit."""
+        return DatasetSource(path=self.path, revision=None)
+
+    def _files(self, subject: Any, split: str) -> list[Path]:
+        folder = self._config_folder(subject_name(subject))
+        by_split = _split_files(folder)
+        if split not in by_split:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} lacks the split {split!r}: looked for {folder / split}.parquet, .jsonl and .csv, and for several "
+                f"files {split}-*.parquet{did_you_mean(split, by_split)}; the folder holds {_held(folder, by_split)}"
+            )
+        return by_split[split]
+
+    def _config_folder(self, name: str) -> Path:
+        if not self.folder.is_dir():
+            raise DatasetNotFoundError(f"dataset {self.path} is not there: looked for the folder {self.folder}; {self.remedy}")
+        configs = {each.name: each for each in sorted(self.folder.iterdir()) if each.is_dir() and _split_files(each)}
+        if not configs and _split_files(self.folder):
+            configs = {DEFAULT_CONFIG: self.folder}
+        if name in configs:
+            return configs[name]
+        if self.subject_count == 1 and len(configs) == 1 and DEFAULT_CONFIG in (name, *configs):
+            return next(iter(configs.values()))
+        if not configs and name == DEFAULT_CONFIG:
+            raise DatasetNotFoundError(
+                f"dataset {self.path} has no rows: looked for files <split>.parquet, .jsonl and .csv (test.csv say) in {self.folder}, "
+                f"which holds {_held(self.folder, {})}"
+            )
+        raise DatasetNotFoundError(
+            f"dataset {self.path} lacks the config {name!r}: looked for {self.folder / name}{did_you_mean(name, configs)}; "
+            f"the dataset has the configs: {', '.join(configs) or 'none'}. SUBJECTS names the configs of a dataset"
+        )
+
+
+def _held(folder: Path, by_split: dict[str, list[Path]]) -> str:
+    """The splits of a folder; where it has none, its files."""
+    if by_split:
+        return f"the splits: {', '.join(sorted(by_split))}"
+    files = sorted(file.name for file in folder.iterdir() if file.is_file())
+    return f"no split, but the files: {', '.join(files[:_MOST_FILES])}{', ...' if len(files) > _MOST_FILES else ''}" if files else "no file"
+
+
+def _split_files(folder: Path) -> dict[str, list[Path]]:
+    by_split: dict[str, list[Path]] = {}
+    for file in sorted(folder.iterdir()):
+        if found := _SPLIT_FILE.fullmatch(file.name):
+            by_split.setdefault(found["split"], []).append(file)
+    return by_split

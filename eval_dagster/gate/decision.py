@@ -1,0 +1,187 @@
+"""From comparisons to verdicts: what is red, what stays red, and what later results are compared with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eval_dagster.gate.records import Against, ChangedSample, Regression
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One row before the suite is judged as a whole."""
+
+    row: Regression
+    """`not comparable` with its reason, or `errors`, unless there is a comparison."""
+    step: Case | None = None
+    """The result against its baseline."""
+    drift: Case | None = None
+    """The result against the anchor."""
+    held: Regression | None = None
+    """What is red: the row of the state that regressed first."""
+    before: Regression | None = None
+    """The row of the state that was judged before, where that has the same scores."""
+    since_red: Comparison | None = None
+    """The result against the state that regressed first, where there is something to test."""
+    is_as_red: bool = False
+    """Whether it has the same scores as the state that regressed first."""
+    is_as_baseline: bool = False
+    """Whether it has the same scores as the baseline."""
+    is_tested: bool = True
+    """Whether the result differs from the baseline and from the state that was judged before; else there is nothing to test."""
+    is_start: bool = False
+    """Whether it has nothing in common with the baseline, or there is none."""
+    changes: Sequence[ChangedSample] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
+    verdict: Verdict
+    against: Against | None = None
+    reason: str | None = None
+
+
+def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
+    """Judge the findings of a suite together.
+
+    What regressed stays red until it is significantly better than the red state, or its estimate is no worse than a good one.
+
+    Args:
+        findings: Of all results, those of one eval and model beside each other.
+        level: Two-sided level of significance of all tests together.
+    """
+    tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
+    judgements = iter(judge_suite(tests, alpha=level))
+    rows: list[Regression] = []
+    for each in findings:
+        tested = _can_be_tested(each)
+        step = next(judgements) if tested and each.step is not None else None
+        drift = next(judgements) if tested and each.drift is not None else None
+        rows.append(_row(each, step, drift, level))
+    passed = _passed_states(findings, rows)
+    return [replace(row, is_passed=(row.eval, row.model) in passed) for row in rows]
+
+
+def has_test(finding: Finding) -> bool:
+    """Whether a p-value of it is judged, which takes a share of the false alarms that are allowed."""
+    return _can_be_tested(finding) and any(
+        case is not None and case.comparison.p_value is not None for case in (finding.step, finding.drift)
+    )
+
+
+def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
+    """Evals and models that later results are compared with: something of them was judged, nothing is red or of few samples alone."""
+    judged, stopped = set(), set()
+    for finding, row in zip(findings, rows, strict=True):
+        if finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED):
+            judged.add((row.eval, row.model))
+        if row.is_red or (row.is_partial and not finding.is_start):
+            stopped.add((row.eval, row.model))
+    return judged - stopped
+
+
+def _can_be_tested(finding: Finding) -> bool:
+    return finding.is_tested and finding.row.verdict is not Verdict.ERRORS
+
+
+def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> Regression:
+    row, before = finding.row, finding.before  # the same scores keep the p-values that they were judged by
+    row = replace(
+        row,
+        p_adjusted=step.p_adjusted if step else before.p_adjusted if before else row.p_value if finding.step else None,
+        drift_p_adjusted=drift.p_adjusted if drift else before.drift_p_adjusted if before else None,
+    )
+    decision = _decide(finding, step, drift, level)
+    return replace(
+        row,
+        verdict=decision.verdict,
+        against=decision.against,
+        reason=decision.reason or row.reason,
+        anchor_materialized_at=None if finding.is_start else row.anchor_materialized_at,
+    )
+
+
+def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> _Decision:
+    row = finding.row
+    verdicts = {each.verdict for each in (step, drift) if each is not None}
+    if row.verdict is Verdict.ERRORS:
+        return _Decision(verdict=Verdict.ERRORS)
+    if step is not None and step.verdict is Verdict.REGRESSED:
+        return _Decision(verdict=Verdict.REGRESSED, against="baseline")
+    if Verdict.REGRESSED in verdicts:
+        return _Decision(verdict=Verdict.REGRESSED, against="anchor", reason=_drifted(row))
+    if finding.held is not None and not _is_released(finding, level):
+        return _Decision(verdict=Verdict.REGRESSED, against=finding.held.against or "baseline", reason=_still_worse(finding))
+    if finding.step is None or (step is not None and step.verdict is Verdict.NOT_COMPARABLE):
+        return _Decision(verdict=Verdict.NOT_COMPARABLE, reason=None if finding.step is None else _why_not(finding.step.comparison))
+    if Verdict.IMPROVED in verdicts:
+        return _Decision(verdict=Verdict.IMPROVED)
+    return _Decision(verdict=Verdict.NO_CHANGE_SEEN, reason=_recovered(finding.held))
+
+
+def _is_released(finding: Finding, level: float) -> bool:
+    """Whether what was red is better: than the red state, significantly; or by its estimate as good as a state that was good.
+
+    A good state is the anchor, and the baseline unless drift led to it; the very scores of the baseline passed already. The baseline alone
+    can be one that chance made look better than it is, and a result that was never worse would stay red for months. A state of few samples
+    ends only what was seen on few.
+    """
+    is_drift = finding.held is not None and finding.held.against == "anchor"
+    step = None if is_drift and finding.drift is not None else finding.step
+    good = [case for case in (finding.drift, step) if case is not None]
+    if finding.row.is_partial and finding.held is not None and not finding.held.is_partial:
+        return False
+    if finding.is_as_baseline or _is_better_than_red(finding, level):
+        return True
+    return any(case.comparison.difference is not None and not _is_worse(case) for case in good)
+
+
+def _is_better_than_red(finding: Finding, level: float) -> bool:
+    since = finding.since_red
+    if finding.held is None or since is None or since.p_value is None or not since.difference:
+        return False
+    case = finding.step or finding.drift
+    higher_is_better = finding.held.higher_is_better if case is None else case.higher_is_better
+    return since.p_value <= level and higher_is_better is (since.difference > 0)
+
+
+def _is_worse(case: Case | None) -> bool:
+    """Whether a difference is a fall that matters."""
+    if case is None or case.comparison.difference is None:
+        return False
+    fall = -case.comparison.difference if case.higher_is_better else case.comparison.difference
+    return fall > 0 and fall >= max(case.smallest_difference, case.noise_floor)
+
+
+def _drifted(row: Regression) -> str:
+    return f"drifted since {row.anchor}: {row.anchor_value:.3f} → {(row.anchor_value or 0) + (row.drift or 0):.3f} ({row.drift:+.3f})"
+
+
+def _still_worse(finding: Finding) -> str:
+    held = finding.held
+    if held is None or held.materialized_at is None:
+        return ""
+    when = f"regressed in the state of {held.materialized_at:%Y-%m-%d %H:%M}"
+    if finding.row.reason:
+        return f"{when}; the last evaluation shows nothing better: {finding.row.reason}"
+    since = "unchanged since" if finding.is_as_red else "not significantly better since"
+    return " and ".join([when, since]) + (f" ({held.reason})" if held.reason and held.against == "anchor" else "")
+
+
+def _recovered(held: Regression | None) -> str | None:
+    if held is None or held.materialized_at is None:
+        return None
+    return f"no longer regressed, as it was in the state of {held.materialized_at:%Y-%m-%d %H:%M}"
+
+
+def _why_not(comparison: Comparison) -> str:
+    """Why a comparison has no p-value."""
+    if comparison.n_common == 0:
+        return (
+            f"no sample has a value in both: {comparison.n_only_a} have one now alone, {comparison.n_only_b} in the baseline alone, "
+            f"{comparison.n_neither} in neither (errors)"
+        )
+    if comparison.n_clusters < 2:
+        return f"the {comparison.n_common} common samples are one independent group; expected at least two"
+    return f"the {comparison.n_common} common samples give the metric no value, or nothing that varies tells how sure it is"

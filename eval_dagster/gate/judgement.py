@@ -1,0 +1,116 @@
+"""Judging a suite: each of its results against its baseline, and against the anchor that its drift is measured from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import product
+from typing import Any
+
+from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.attempts import Attempts
+from eval_dagster.gate.baselines import Baseline
+from eval_dagster.gate.change_points import LookKey, find_looks
+from eval_dagster.gate.decision import Finding, decide, has_test
+from eval_dagster.gate.levels import level_of
+from eval_dagster.gate.materializations import Point
+from eval_dagster.gate.partition import Partition
+from eval_dagster.gate.records import GateResult, Look
+from eval_dagster.gate.results import known_looks
+from eval_dagster.gate.sensible import require_sensible_gate
+from eval_dagster.gate.standings import Standing, Standings, read_standings
+from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.project import Project
+
+
+def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
+    """Compare the results of a suite with their baselines.
+
+    Every eval and model of the suite has a row, or one a metric; what cannot be compared says why, and takes nothing else down. A model
+    that is the baseline itself has none, unless it could not be evaluated.
+
+    Args:
+        project: Whose lake is read; nothing is written.
+        suite: Name of the suite.
+        run_id: Of the run that judges.
+        since: Only results that were evaluated then or later count; where not given, whatever was evaluated last.
+
+    Raises:
+        UsageError: There is no such suite, or its `smallest_difference` is beyond what a metric of it can differ by.
+    """
+    settings = project.suite(suite)
+    require_sensible_gate(project, suite)
+    evals, models = project.select(suite=suite)
+    baseline = Baseline.parse(settings.baseline, list(project.config.models))
+    known = known_looks(project.lake, suite)
+    attempts = Attempts(read_attempts(project.lake), since=since)
+    judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
+    standings = _standings(project, suite, baseline, list(product(evals, models)), judged_at)
+    level = _level(settings, baseline, standings, judged_at)
+    findings: list[Finding] = []
+    looks: list[Look] = []
+    warnings: list[str] = []
+    for key in product(evals, models):
+        partition = Partition(project, suite, settings.gate, level, *key, standings.by_result.get(key, Standing()))
+        findings += _guarded(partition, baseline, attempts)
+        looks += _looks(partition, known, warnings)
+    return GateResult(
+        suite=suite,
+        judged_at=judged_at,
+        run_id=run_id,
+        alpha=settings.gate.alpha,
+        level=level if any(has_test(each) for each in findings) else 0.0,
+        severity=settings.gate.severity,
+        regressions=decide(findings, level=level),
+        changes=[change for each in findings for change in each.changes],
+        looks=looks,
+        warnings=tuple(warnings),
+    )
+
+
+def _standings(project: Project, suite: str, baseline: Baseline, keys: Sequence[tuple[str, str]], now: datetime) -> Standings:
+    """What the past of the suite says; nothing where its baseline is one that does not follow from its verdicts."""
+    if not baseline.last_passed:
+        return Standings(by_result={}, tested_at=None, files=frozenset())
+    return read_standings(project.lake, suite, keys, now=now)
+
+
+def _level(settings: SuiteConfig, baseline: Baseline, standings: Standings, now: datetime) -> float:
+    """The two-sided level of this judgement. Where another baseline is named, every judgement has the whole of `alpha`."""
+    alpha = settings.gate.alpha
+    if not baseline.last_passed:
+        return alpha
+    return level_of(alpha, tested_at=standings.tested_at, now=now, cron=settings.cron, timezone=settings.timezone)
+
+
+def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> list[Finding]:
+    """The findings of a partition; whatever fails is the reason why there is none."""
+    current = before = None
+    try:
+        current = partition.current()
+        if problem := attempts.problem(partition.eval_name, partition.model):
+            return partition.unjudged(problem, current)
+        if baseline.is_current(partition.model):
+            return []
+        if current is None:
+            return [Finding(row=partition.incomparable("there is no result yet; evaluate it first"))]
+        before = baseline.find(partition.project.lake, partition.eval_name, partition.model, partition.standing)
+        return list(partition.first(current) if before is None else partition.compare(current, before))
+    except Exception as error:  # the boundary between one partition and the next
+        reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+        return [replace(each, row=replace(each.row, **_when(before))) for each in partition.unjudged(reason, current)]
+
+
+def _when(baseline: Point | None) -> dict[str, Any]:
+    return {} if baseline is None else {"baseline": baseline.name(), "baseline_materialized_at": baseline.materialized_at}
+
+
+def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[str]) -> list[Look]:
+    """How a score got where it is; what fails is a warning, since the verdict does not depend on it."""
+    name = f"{partition.eval_name}|{partition.model}"
+    try:
+        metrics = partition.project.task(partition.eval_name).METRICS
+        return list(find_looks(partition.points, metrics, suite=partition.suite, alpha=partition.gate.alpha, known=known))
+    except Exception as error:  # the boundary between one partition and the next
+        warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
+        return []

@@ -1,0 +1,1 @@
+"""The in-process engine: models of the transformers library."""

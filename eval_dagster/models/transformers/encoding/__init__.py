@@ -1,0 +1,1 @@
+"""Texts, chats and images as tokens."""

@@ -1,0 +1,1 @@
+"""Generation of completions, batched over rows that share a key-value cache."""

@@ -1,0 +1,111 @@
+"""Texts to generate: the requests that ask for them, the samples of each, and what became of them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval_dagster.models.transformers.encoding.tokenization import Codec, EncodedPrompt, cut_at_stop
+from eval_dagster.models.transformers.network.batching import Failure, Outcome
+from eval_dagster.records import GenerationSettings, ModelResponse, Request
+from eval_dagster.versions import stable_hash
+
+RESERVE = 256
+"""New tokens that each row is expected to need where settings allow more: few texts are as long as they may be."""
+
+NOT_FINITE = Failure(error="ModelError: The model gave a logit that is no finite number.", retryable=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """One generated text."""
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    logits: tuple[float, ...]
+    """The logit of each token; empty where nobody asked for it."""
+    padding: int
+    """Tokens of padding before the prompt."""
+
+
+class Pending:
+    """A request some of whose texts are not generated yet."""
+
+    def __init__(self, request: Request, prompt: EncodedPrompt):
+        self.request = request
+        self.prompt = prompt
+        self.texts: dict[int, Text | Failure] = {}
+        self.seconds = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One text to generate for a request."""
+
+    owner: Pending
+    index: int
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens of the prompt."""
+        return self.owner.prompt.tokens
+
+    def seed(self, settings: GenerationSettings) -> int:
+        """The sample's own seed, so that it does not depend on its neighbours."""
+        return int(stable_hash([settings.seed, self.owner.request.request_id, self.index]), 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPlan:
+    """How the texts of one group of requests are generated."""
+
+    settings: GenerationSettings
+    ends: tuple[int, ...]
+    """Tokens that end a text."""
+    matcher: Any = None
+    """The grammar, compiled, at its start."""
+
+    def text(self, codec: Codec, row: Sequence[int], logits: Sequence[float], end: int | None, *, padding: int) -> Text:
+        """Cut generated tokens where the text ends: at an end token, or at `end`, where it was stopped."""
+        tokens = tuple(row[:end])
+        ended = next((index for index, token in enumerate(tokens) if token in self.ends), None)
+        if ended is not None:
+            tokens = tokens[: ended + 1]
+        text, _ = cut_at_stop(codec.decode(tokens if ended is None else tokens[:-1]), self.settings.stop_sequences)
+        reason = "length" if ended is None and end is None else "stop"
+        return Text(text=text, tokens=tokens, finish_reason=reason, logits=tuple(logits[: len(tokens)]), padding=padding)
+
+
+def foreseen(sample: Sample, plan: TextPlan) -> int:
+    """New tokens for which memory is planned: all that a text may have, or the usual number where only the context ends it."""
+    most = sample.owner.prompt.max_tokens
+    return min(most, RESERVE) if plan.settings.max_tokens is None else most
+
+
+def settle(outcomes: Sequence[Outcome[Sample, Text]], num_samples: int) -> Iterator[tuple[Request, ModelResponse]]:
+    """Hand texts to their requests and yield those that are complete."""
+    for outcome in outcomes:
+        owner = outcome.item.owner
+        owner.texts[outcome.item.index] = outcome.result
+        owner.seconds += outcome.seconds
+        if len(owner.texts) == num_samples:
+            yield owner.request, _response(owner)
+
+
+def _response(done: Pending) -> ModelResponse:
+    ordered = [done.texts[index] for index in range(len(done.texts))]
+    texts = [text for text in ordered if isinstance(text, Text)]
+    for text in ordered:
+        if isinstance(text, Failure):
+            return ModelResponse(error=text.error, retryable=text.retryable, latency_s=done.seconds)
+    return ModelResponse(
+        input=done.prompt.text,
+        input_tokens=done.prompt.tokens,
+        text=tuple(text.text for text in texts),
+        output_tokens=tuple(text.tokens for text in texts),
+        finish_reason=tuple(text.finish_reason for text in texts),
+        logits=tuple(text.logits for text in texts) if done.request.use_logits else None,
+        truncated_tokens_count=done.prompt.truncated,
+        padded_tokens_count=sum(text.padding for text in texts),
+        latency_s=done.seconds,
+    )

@@ -1,0 +1,126 @@
+"""A network that computes a prompt from where it parts from the one before, and one token of each row of a batch."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from eval_dagster.models.transformers.generation.row_cache import RowCache
+from eval_dagster.models.transformers.scoring.piece_limits import free_memory
+from eval_dagster.models.usage import GenerationUsage
+
+_MEMORY_SHARE = 0.5
+"""Most of the free memory that the rows of a batch may take."""
+
+
+class RowNetwork:
+    """Next-token logits of prompts and of the rows of a batch, with the keys and values of both.
+
+    The batch is empty at first; `prefill` computes a prompt, `join` makes it a row, `step` gives each row its next token.
+    """
+
+    def __init__(self, network: Any, usage: GenerationUsage, *, device: str):
+        parameters = inspect.signature(network.forward).parameters
+        self._network = network
+        self._device = device
+        self._takes_positions = "position_ids" in parameters
+        self._head_takes_positions = "logits_to_keep" in parameters
+        self._usage = usage
+        self._token_bytes = 0
+        self.clear()
+
+    def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
+        """Forget everything; make ready for `rows` rows whose prompts have `longest` tokens at most and whose texts about `ahead`."""
+        # What was there must go before anything new comes.
+        self._prompt, self._batch = RowCache(1), RowCache(rows)
+        self._longest, self._ahead = longest, ahead
+        self.rows = rows
+        """Most rows of the batch: once the first is there, no more than memory can hold."""
+        self._tokens: tuple[int, ...] = ()
+        self._logits: torch.Tensor | None = None
+
+    def shared(self, tokens: Sequence[int]) -> int:
+        """Tokens at the start of a prompt that are computed already."""
+        if self._logits is not None and tuple(tokens) == self._tokens:
+            return len(self._tokens)
+        return min(shared_length(self._tokens, tokens), len(tokens) - 1)
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
+        """Compute a prompt, from where it parts from the one before, at most `chunk` tokens at a time.
+
+        Returns:
+            The float32 logits of the token after it: one row by vocabulary.
+        """
+        start, logits = self.shared(tokens), self._logits
+        if logits is not None and start == len(tokens):
+            return logits
+        cache = self._prompt
+        if not cache.lengths:
+            cache.begin(self._longest)
+        cache.cut(start)
+        # Should the pass fail, what is left of the prompt has no logits.
+        self._tokens, self._logits = tuple(tokens[:start]), None
+        while start < len(tokens):
+            part = torch.tensor([tokens[start : start + chunk]])
+            end = start + part.shape[1]
+            logits = self._forward(cache, part, torch.arange(start, end)[None, :], torch.ones((1, end), dtype=torch.long))
+            cache.advance(end - start)
+            self._tokens = tuple(tokens[:end])
+            self._usage.prompt_tokens_computed += end - start
+            start = end
+        self._token_bytes = cache.bytes_per_token()
+        assert logits is not None, "a prompt has a token at least"
+        self._logits = logits
+        return logits
+
+    @torch.inference_mode()
+    def join(self) -> None:
+        """Make the prompt that was computed last a row of the batch."""
+        if not self._batch.layers:
+            self.rows = min(self.rows, self.rows_in_memory(self._longest + self._ahead))
+            self._batch = RowCache(self.rows)
+        self._batch.reserve(self._longest)
+        self._batch.join(self._prompt)
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Add one token to each row. Returns the float32 logits of the tokens after them: rows by vocabulary."""
+        cache = self._batch
+        growth = cache.growth(self._longest) if self._device == "cpu" else 0
+        # Unlike a GPU, an operating system refuses no memory: it ends the process that uses more than there is.
+        if growth and growth > free_memory(self._device):
+            raise MemoryError(f"{len(tokens)} rows of up to {cache.width} tokens need {growth} more bytes than there are")
+        cache.reserve(self._longest)
+        lengths, width = [length + 1 for length in cache.lengths], cache.width + 1
+        logits = self._forward(cache, torch.tensor(tokens)[:, None], torch.tensor(cache.lengths)[:, None], cache.mask(lengths, width))
+        cache.advance(1)
+        self._usage.tokens_decoded += len(tokens)
+        return logits
+
+    @torch.inference_mode()
+    def leave(self, row: int) -> None:
+        """Drop a row of the batch; the last one takes its place."""
+        self._batch.leave(row)
+
+    def rows_in_memory(self, tokens: int) -> int:
+        """Rows of so many tokens that the free memory holds, one at least. Known once something was computed."""
+        return max(1, int(free_memory(self._device) * _MEMORY_SHARE) // max(1, tokens * self._token_bytes))
+
+    def _forward(self, cache: RowCache, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        arguments: dict[str, Any] = {"position_ids": positions.to(self._device)} if self._takes_positions else {}
+        if self._head_takes_positions:
+            arguments["logits_to_keep"] = 1
+        output = self._network(
+            input_ids=ids.to(self._device), attention_mask=mask.to(self._device), past_key_values=cache, use_cache=True, **arguments
+        )
+        self._usage.passes += 1
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits.float()
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two sequences have in common at their start."""
+    pairs = zip(one, other, strict=False)
+    return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))

@@ -1,0 +1,168 @@
+"""The `transformers` backend: a causal language model, of text or of text and images, run on this machine.
+
+Torch and transformers take seconds to import, more than all else that a run takes which finds every answer there. So what needs them is
+imported where a tokenizer or weights are loaded, or a device other than the processor is looked for.
+"""
+
+import gc
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
+from eval_dagster.models.transformers.encoding import chat_template
+from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem
+from eval_dagster.models.transformers.weights.sources import open_checkpoint
+from eval_dagster.progress import current_reporter
+from eval_dagster.records import Message
+from eval_dagster.versions import code_version, package_versions, stable_hash
+
+if TYPE_CHECKING:
+    from eval_dagster.models.transformers.model import LoadedModel
+
+ENGINE_VERSION = 1
+"""Version of what computes answers: all modules of this folder that a loaded model runs.
+
+Raise it with every change after which a log-probability, a logit or a text may differ by more than rounding: the cache gives an answer
+again wherever the version of a model is the same. Golden answers fail where numbers moved and this did not. Do not raise it for anything
+else, such as moved code, messages or speed: each rise has every model of every home asked again.
+"""
+
+PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
+"""Packages that can change an answer."""
+
+
+class TransformersHandle:
+    """A causal language model, not yet loaded."""
+
+    def __init__(self, name: str, config: TransformersModel, *, folder: Path, home: Path):
+        """`folder` is that of evals.yaml, `home` that of all state."""
+        self._name = name
+        self._config = config
+        self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
+        self._tokenizer: Any = None
+        self._processor: Any = None
+
+    def check(self) -> None:
+        """Raise `ModelNotFoundError` if weights or device are not there, `ConfigError` if `max_length` exceeds the context."""
+        self._checkpoint.check()
+        self._check_length()
+        self._device()
+
+    def _check_length(self) -> None:
+        most = self._config.max_length
+        length = None if most is None else self._checkpoint.context_length()
+        if most is not None and length is not None and most > length:
+            raise ConfigError(
+                f"Model {self._name!r}: `max_length: {most}` is more than the {length} tokens of the model's context. "
+                "Lower it in evals.yaml, or omit it."
+            )
+
+    def version(self) -> str:
+        """Hash of all that can change an output. The batch size is not in it, nor the generation settings, which each request states.
+
+        Raises:
+            ModelNotFoundError: The weights are not there, or the device is not.
+        """
+        return stable_hash(
+            {
+                "backend": self._config.backend,
+                "checkpoint": self._checkpoint.fingerprint(),
+                "dtype": self._config.dtype,
+                "max_length": self._config.max_length,
+                "truncate": self._config.truncate,
+                "engine": ENGINE_VERSION,
+                "packages": package_versions(PACKAGES),
+                "device": device_kind(self._device()),
+            }
+        )
+
+    def template_version(self) -> str:
+        """Hash of tokenizer and chat template, and of what renders it."""
+        return stable_hash(
+            {
+                "template": self._checkpoint.template_fingerprint(),
+                "packages": package_versions(("jinja2", "transformers")),
+                "code": code_version(chat_template.render),
+            }
+        )
+
+    def image_mark(self) -> str:
+        """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
+        from eval_dagster.models.transformers.encoding.vision import image_mark
+
+        return image_mark(self._load_processor())
+
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Render messages by the model's own template; a last assistant message is left open, to be continued.
+
+        Raises:
+            ModelError: The model has no chat template, its template refuses these messages, or the model takes no images.
+        """
+        in_parts = images > 0 or self._takes_images
+        owner = self._load_processor() if in_parts else self._load_tokenizer()
+        if not owner.chat_template:
+            raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
+        try:
+            return chat_template.render(owner, messages, in_parts=in_parts, images=images)
+        except ModelError as error:
+            raise ModelError(f"Model {self._name!r}: {error}") from error
+
+    def load(self) -> "LoadedModel":
+        """Load tokenizer and weights. Raises `ModelError` where they cannot be loaded."""
+        self.check()
+        with current_reporter().track("import torch and transformers", total=1, unit="package") as advance:
+            from eval_dagster.models.transformers.model import load_model
+
+            advance()
+        # Networks of some architectures refer to themselves: without this the weights of the model before would still be in memory.
+        gc.collect()
+        return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
+
+    def _device(self) -> str:
+        device = device_of(self._config.device)
+        problem = device_problem(device)
+        if problem:
+            raise ModelNotFoundError(f"Model {self._name!r}: {problem}. Set `device: auto` or one that this machine has.")
+        return device
+
+    def _load_tokenizer(self) -> Any:
+        if self._tokenizer is None:
+            from eval_dagster.models.transformers.weights.loading import load_tokenizer
+
+            self._check_length()
+            folder = self._checkpoint.tokenizer_folder()
+            try:
+                self._tokenizer = load_tokenizer(folder)
+            except Exception as error:
+                raise ModelError(
+                    f"Model {self._name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
+                    "Check that its files are complete and need no remote code."
+                ) from error
+        return self._tokenizer
+
+    @cached_property
+    def _takes_images(self) -> bool:
+        from eval_dagster.models.transformers.weights.loading import takes_images
+
+        self._check_length()
+        return takes_images(self._checkpoint.tokenizer_folder())
+
+    def _load_processor(self) -> Any:
+        if self._processor is None:
+            from eval_dagster.models.transformers.weights.loading import load_processor
+
+            folder = self._checkpoint.tokenizer_folder()
+            if not self._takes_images:
+                raise ModelError(f"Model {self._name!r} takes no images: it is a model of text alone, or its processor is not there.")
+            try:
+                self._processor = load_processor(folder)
+            except Exception as error:
+                raise ModelError(
+                    f"Model {self._name!r}: the processor in {folder} cannot be loaded ({type(error).__name__}: {error}). "
+                    "Check that its files are complete and need no remote code. Where it lacks a package: "
+                    "pip install 'eval_dagster[vision]', and for a processor of videos the torchvision that belongs to this torch."
+                ) from error
+        return self._processor

@@ -1,0 +1,152 @@
+"""A causal language model in memory, of text or of text and images: scores by its scoring engine, writes by its generation engine."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.config.schema import TransformersModel
+from eval_dagster.errors import ModelError
+from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.encoding.vision import ProcessorCodec
+from eval_dagster.models.transformers.generation.engine import GenerationEngine
+from eval_dagster.models.transformers.network.batching import BatchRunner
+from eval_dagster.models.transformers.network.cpu_threads import set_threads
+from eval_dagster.models.transformers.network.devices import device_of
+from eval_dagster.models.transformers.network.packed_linear import pack_linears
+from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
+from eval_dagster.models.transformers.scoring.loglikelihood import choices_job
+from eval_dagster.models.transformers.scoring.perplexity import perplexity_job
+from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
+from eval_dagster.models.transformers.weights.loading import load_network
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
+from eval_dagster.progress import current_reporter
+from eval_dagster.records import ModelResponse, Request
+
+_CPU_TOKENS = 2048
+"""Most tokens of a batch on a CPU: more are no faster a token there, and seconds would become minutes between answers."""
+
+_DEFAULT_LENGTH = 2048
+"""Tokens of context where the model states none, as lm-evaluation-harness has it."""
+
+_CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in the end, why they let it happen twice?"
+"""Ordinary text, by whose tokens the engine checks itself."""
+
+
+class LoadedModel:
+    """A causal language model in memory."""
+
+    def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int, layers: str):
+        """`layers` says how the network's linear layers are computed."""
+        tokenizer = codec.tokenizer
+        ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
+        # What is padded is masked, and may be any token that the network knows: some tokenizers pad with one more.
+        known = network.get_input_embeddings().weight.shape[0]
+        pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None and token < known), 0)
+        tokens = _CPU_TOKENS if device == "cpu" else None
+        self._codec = codec
+        self._scorer = ScoringEngine(
+            network,
+            BatchRunner(rows=batch_size, tokens=tokens),
+            device=device,
+            pad_token=pad,
+            tokens=_check_tokens(tokenizer),
+            longest=codec.max_length,
+        )
+        # A batch of texts takes as long as its longest, so small ones waste less where rows are not for free.
+        self._generator = GenerationEngine(
+            network, codec, BatchRunner(rows=batch_size, tokens=tokens and 2 * tokens), device=device, pad_token=pad, end_tokens=ends
+        )
+        self._scorer.usage.layers = self._generator.usage.layers = layers
+
+    def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
+        """Answer every request once, in any order, each as soon as its batches are done."""
+        scored = [request for request in requests if _is_scored(request)]
+        yield from self._scorer.respond(scored, self._scoring_job)
+        yield from self._generator.respond([request for request in requests if not _is_scored(request)])
+
+    def usage(self) -> Sequence[Usage]:
+        """What scoring and generating took so far."""
+        return self.scoring_usage(), self.generation_usage()
+
+    def scoring_usage(self) -> ScoringUsage:
+        """What scoring took so far, and by which way it goes."""
+        return replace(self._scorer.usage)
+
+    def generation_usage(self) -> GenerationUsage:
+        """What generating took so far, and by which way it goes."""
+        return replace(self._generator.usage)
+
+    def _scoring_job(self, request: Request) -> ScoringJob:
+        return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
+
+
+def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: Any, load_processor: Callable[[], Any]) -> LoadedModel:
+    """Load the weights of a folder.
+
+    Args:
+        name: The model's name in evals.yaml, for messages.
+        config: Its section.
+        folder: Configuration and weights, in safetensors.
+        tokenizer: The model's, loaded.
+        load_processor: Loads what prepares its images; called at the first request with images.
+
+    Raises:
+        ModelError: The weights cannot be loaded, or `max_length` is more than the model's context.
+    """
+    device = device_of(config.device)
+    if device == "cpu":
+        set_threads()
+    reporter = current_reporter()
+    try:
+        with reporter.track(f"read the weights of {name}", total=1, unit="model") as advance:
+            network, end_tokens = load_network(folder, config.dtype, device)
+            advance()
+    except Exception as error:
+        raise ModelError(
+            f"Model {name!r}: the weights in {folder} cannot be loaded ({type(error).__name__}: {error}). Check that the files "
+            f"are complete, that transformers supports the architecture without remote code, and that {device} has the memory."
+        ) from error
+    length = context_length(network, tokenizer)
+    if config.max_length is not None and length is not None and config.max_length > length:
+        raise ModelError(
+            f"Model {name!r}: `max_length: {config.max_length}` is more than the {length} tokens of the model's context. "
+            "Lower it, or leave it out."
+        )
+    most = config.max_length or length or _DEFAULT_LENGTH
+    layers = "the device's own"
+    if device == "cpu":
+        with reporter.track(f"pack the layers of {name}", total=1, unit="model") as advance:
+            layers = pack_linears(network, _check_tokens(tokenizer)[: most - 1])
+            advance()
+    codec = Codec(
+        tokenizer,
+        max_length=most,
+        truncate=config.truncate,
+        images=lambda: ProcessorCodec(load_processor(), max_length=most, dtype=network.dtype),
+    )
+    with reporter.track(f"check how {name} can be scored", total=1, unit="model") as advance:
+        loaded = LoadedModel(network, codec, end_tokens=end_tokens, device=device, batch_size=config.batch_size, layers=layers)
+        advance()
+    return loaded
+
+
+def _check_tokens(tokenizer: Any) -> list[int]:
+    tokens: list[int] = tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
+    return tokens
+
+
+def _is_scored(request: Request) -> bool:
+    return request.choices is not None or request.perplexity
+
+
+def context_length(network: Any, tokenizer: Any) -> int | None:
+    """Tokens of a model's context, if it states them."""
+    # A vision-language model has a configuration for its text within its own.
+    config = network.config.get_text_config(decoder=True)
+    lengths = [getattr(config, name, None) for name in LENGTH_NAMES]
+    found = next((length for length in lengths if isinstance(length, int)), None)
+    if found is None and tokenizer.model_max_length < 10**9:
+        # Tokenizers that know no limit state an astronomical one.
+        return int(tokenizer.model_max_length)
+    return found

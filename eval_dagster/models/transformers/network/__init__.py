@@ -1,0 +1,1 @@
+"""What scoring and generation share: devices, threads, memory and batches of a network."""

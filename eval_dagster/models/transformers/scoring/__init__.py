@@ -1,0 +1,1 @@
+"""Log-likelihoods of continuations, computed over prefix trees."""

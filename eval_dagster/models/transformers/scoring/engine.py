@@ -1,0 +1,256 @@
+"""Log-probabilities of tokens: over a tree of prefixes where that is proved exact for the network, else by batches.
+
+What a token is computed together with changes its log-probability by rounding alone: in float32 by less than 1e-4.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
+from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
+from eval_dagster.models.transformers.scoring.plain import PlainScorer
+from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
+from eval_dagster.models.transformers.scoring.self_check import check_prefix, check_tree
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, Span, SpanScore
+from eval_dagster.models.transformers.scoring.tree import TreeScorer
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention, constant_length, layer_windows
+from eval_dagster.models.usage import ScoringUsage
+from eval_dagster.records import ModelResponse, Request
+
+_LOG = logging.getLogger(__name__)
+
+_WINDOW = 1024
+"""Requests encoded and sorted at a time: bounds the memory for tokens and the wait for the first answer."""
+
+_WINDOW_TEXT = 2**18
+"""Characters of those among them that are scored as a whole, or one such text: all of them are computed before the last is answered."""
+
+_STEM = 24
+"""Tokens that the sequences of the self-check begin with."""
+
+_CPU_WINDOW = 1024
+_GPU_WINDOW = 8192
+"""Tokens of a sliding window that the self-check goes beyond; a longer one is taken as the end of what is proved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringJob:
+    """What a request asks to have scored."""
+
+    request: Request
+    spans: Sequence[Span]
+    shared: Sequence[Span] = ()
+    """Spans that other requests are likely to have, too; scored before all others."""
+    response: Callable[[Sequence[SpanScore], Sequence[SpanScore]], ModelResponse]
+    """Makes the response of the scores of `spans` and of `shared`."""
+
+
+class _Pending:
+    """A job some of whose spans are not scored yet."""
+
+    def __init__(self, job: ScoringJob):
+        self.job = job
+        self.scores: dict[int, SpanScore | Failure] = {}
+        self.seconds = 0.0
+        self.padding = 0
+
+    def is_done(self) -> bool:
+        return len(self.scores) == len(self.job.spans) + len(self.job.shared)
+
+    def response(self) -> ModelResponse:
+        ordered = [self.scores[index] for index in range(len(self.scores))]
+        for score in ordered:
+            if isinstance(score, Failure):
+                return ModelResponse(error=score.error, retryable=score.retryable, latency_s=self.seconds)
+        scores = [score for score in ordered if isinstance(score, SpanScore)]
+        count = len(self.job.spans)
+        return replace(self.job.response(scores[:count], scores[count:]), padded_tokens_count=self.padding, latency_s=self.seconds)
+
+
+class _Inputs:
+    """The distinct inputs of some jobs, and who waits for them."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[tuple[tuple[int, ...], int], ScoredInput] = {}
+        self._waiting: dict[int, list[tuple[_Pending, int]]] = {}
+
+    def add(self, owner: _Pending, spans: Sequence[Span], first: int) -> None:
+        """Add spans of a job, of which the first has the given number; the longest comes first."""
+        for index, span in sorted(enumerate(spans, first), key=lambda item: len(item[1].input), reverse=True):
+            # Equal tokens may stand for other images in another request.
+            key = (span.input, id(owner) if span.tensors else 0)
+            item = self._inputs.setdefault(key, ScoredInput(tokens=span.input, tensors=span.tensors))
+            item.spans.append(span.tokens)
+            self._waiting.setdefault(id(item), []).append((owner, index))
+
+    def all(self) -> list[ScoredInput]:
+        return list(self._inputs.values())
+
+    def settle(self, outcomes: Sequence[Outcome[ScoredInput, InputScore]]) -> Iterator[tuple[Request, ModelResponse]]:
+        """Hand scores to the jobs that wait for them and yield the responses of those that are complete."""
+        for outcome in outcomes:
+            waiting, result = self._waiting[id(outcome.item)], outcome.result
+            if isinstance(result, InputScore):
+                for owner in {id(owner): owner for owner, _ in waiting}.values():
+                    owner.padding += result.padding
+            for number, (owner, index) in enumerate(waiting):
+                owner.scores[index] = result if isinstance(result, Failure) else result.scores[number]
+                owner.seconds += outcome.seconds / len(waiting)
+                if owner.is_done():
+                    yield owner.job.request, owner.response()
+
+
+class ScoringEngine:
+    """Scores the tokens that requests ask for, with one network."""
+
+    def __init__(self, network: Any, runner: BatchRunner, *, device: str, pad_token: int, tokens: Sequence[int], longest: int):
+        """Check on the network itself which way of scoring is exact.
+
+        Args:
+            network: A causal language model.
+            runner: Cuts the batches of plain rows.
+            device: Where the network is.
+            pad_token: Fills plain rows up.
+            tokens: Tokens of ordinary text, for the check.
+            longest: Tokens that the model's context holds.
+        """
+        self._runner = runner
+        # Rows with images differ in what goes in beside their tokens, so each has a batch of its own.
+        self._single = BatchRunner(rows=1, tokens=None)
+        self._device = device
+        self.usage = ScoringUsage()
+        self._plain = PlainScorer(network, device=device, pad_token=pad_token, usage=self.usage)
+        self._rows = self._plain
+        self._constant = constant_length(network.config.get_text_config(decoder=True))
+        self._longest = self._proved = longest
+        self._tree = self._open_tree(network, tokens)
+        if self._tree is None:
+            self._open_prefix(network, pad_token, tokens)
+        _LOG.info("%s scores by path %r: %s", type(network).__name__, self.usage.path, self.usage.reason)
+
+    def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
+        """Answer requests: those that begin alike together where that saves work, else the longest first, so that too little memory shows.
+
+        Args:
+            requests: Without images, or with.
+            prepare: Encodes a request; an exception that it raises becomes that request's error.
+        """
+        plain = [request for request in requests if not request.images]
+        if self.usage.path == "plain":
+            plain.sort(key=_length, reverse=True)
+        else:
+            plain.sort(key=_alphabetical)
+        for window in _windows(plain):
+            yield from self._respond_window(window, prepare)
+        for request in requests:
+            if request.images:
+                yield from self._respond_window([request], prepare)
+
+    def _respond_window(
+        self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]
+    ) -> Iterator[tuple[Request, ModelResponse]]:
+        pending: list[_Pending] = []
+        for request in requests:
+            try:
+                pending.append(_Pending(prepare(request)))
+            except Exception as error:
+                yield request, refusal(error)
+        self.usage.requests += len(pending)
+        self.usage.tokens_asked += sum(len(span.input) for owner in pending for span in (*owner.job.spans, *owner.job.shared))
+        shared, own = _Inputs(), _Inputs()
+        for owner in _longest_first(pending, lambda job: job.shared):
+            shared.add(owner, owner.job.shared, len(owner.job.spans))
+        for owner in _longest_first(pending, lambda job: job.spans):
+            own.add(owner, owner.job.spans, 0)
+        for inputs in (shared, own):
+            for outcomes in self._run(inputs.all()):
+                yield from inputs.settle(outcomes)
+
+    def _run(self, inputs: Sequence[ScoredInput]) -> Outcomes:
+        over_tree = [item for item in inputs if self._tree and not item.tensors and len(item.tokens) <= self._proved]
+        if self._tree and over_tree:
+            yield from self._counted(self._tree.run(over_tree, self._fall_back))
+        chosen = set(map(id, over_tree))
+        others = [item for item in inputs if id(item) not in chosen]
+        self.usage.elsewhere += len(others) if self._tree else 0
+        # Beyond the length that keeps positions constant, they depend on the longest row of a batch.
+        most = self._constant or self._longest
+        alone = [item for item in others if item.tensors or len(item.tokens) > most]
+        chosen |= set(map(id, alone))
+        yield from self._counted(self._rows.run([item for item in others if id(item) not in chosen], self._runner))
+        yield from self._counted(self._plain.run(alone, self._single))
+
+    def _fall_back(self, inputs: Sequence[ScoredInput], error: Exception | None) -> Outcomes:
+        why = "gave a token of theirs no finite number" if error is None else f"met {type(error).__name__}: {error}"
+        _LOG.warning("%d inputs are scored again, by plain batches: the prefix tree %s", len(inputs), why)
+        self.usage.elsewhere += len(inputs)
+        return self._plain.run(sorted(inputs, key=lambda item: len(item.tokens), reverse=True), self._runner)
+
+    def _counted(self, batches: Outcomes) -> Outcomes:
+        for batch in batches:
+            self.usage.seconds += sum(outcome.seconds for outcome in batch)
+            yield batch
+
+    def _open_tree(self, network: Any, tokens: Sequence[int]) -> TreeScorer | None:
+        """What scores over a tree, if that is exact for the network; notes in any case why or why not."""
+        config = network.config.get_text_config(decoder=True)
+        windows = layer_windows(config)
+        if windows is None:
+            self.usage.reason = "not over a tree: it has layers whose mask is not known"
+            return None
+        window = max((window for window in windows.values() if window), default=0)
+        is_checked = window <= (_CPU_WINDOW if self._device == "cpu" else _GPU_WINDOW)
+        limits = [self._longest, self._constant, None if is_checked else window]
+        proved = min(limit for limit in limits if limit)
+        attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
+        # Beyond a window most of a piece's attention is to what is cached; before it, most of it is to the piece itself.
+        for stem in (_STEM, window + _STEM) if window and is_checked else (_STEM,):
+            verdict = check_tree(network, attention, device=self._device, tokens=tokens, stem=stem, longest=proved)
+            if not verdict.is_exact:
+                self.usage.reason = f"not over a tree: {verdict.reason}"
+                return None
+        self._proved = proved
+        beyond = "" if proved == self._longest else f"; inputs of more than {proved} tokens by plain rows"
+        self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
+        return TreeScorer(network, attention, limits=piece_limits(network, self._device), device=self._device, usage=self.usage)
+
+    def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int]) -> None:
+        """Reuse the common prefix of a batch, if that is exact for the network."""
+        if self._constant is not None:
+            self.usage.reason += "; nor with common prefixes: its positions depend on how long a sequence is"
+            return
+        verdict = check_prefix(network, device=self._device, tokens=tokens, stem=2 * _STEM, longest=self._longest)
+        if not verdict.is_exact:
+            self.usage.reason += f"; nor with common prefixes: {verdict.reason}"
+            return
+        self.usage.path = "prefix"
+        self.usage.reason += f"; with common prefixes {verdict.reason}"
+        self._rows = PrefixScorer(network, device=self._device, pad_token=pad_token, usage=self.usage)
+
+
+def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    window: list[Request] = []
+    text = 0
+    for request in requests:
+        more = len(request.prompt) if request.choices is None else 0
+        if window and (len(window) == _WINDOW or text + more > _WINDOW_TEXT):
+            yield window
+            window, text = [], 0
+        window.append(request)
+        text += more
+    if window:
+        yield window
+
+
+def _alphabetical(request: Request) -> tuple[str, tuple[str, ...]]:
+    return request.prompt, request.choices or ()
+
+
+def _length(request: Request) -> tuple[int, str]:
+    return len(request.prompt) + max((len(choice) for choice in request.choices or ()), default=0), request.prompt
+
+
+def _longest_first(pending: Sequence[_Pending], spans_of: Callable[[ScoringJob], Sequence[Span]]) -> list[_Pending]:
+    return sorted(pending, key=lambda owner: max((len(span.input) for span in spans_of(owner.job)), default=0), reverse=True)

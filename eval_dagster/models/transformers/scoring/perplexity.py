@@ -1,0 +1,57 @@
+"""Perplexities: the windows in which a whole text is scored, and the response that their scores make."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from eval_dagster.errors import ModelError
+from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.scoring.engine import ScoringJob
+from eval_dagster.models.transformers.scoring.spans import Span, SpanScore
+from eval_dagster.records import ModelResponse, Request
+
+
+def perplexity_job(request: Request, codec: Codec) -> ScoringJob:
+    """The scoring of every token of a request's prompt.
+
+    Raises:
+        ModelError: The text is empty or comes with images, or the tokenizer has no token to start it with.
+    """
+    if request.images:
+        raise ModelError(f"The request asks for the log-probability of a text with {len(request.images)} images; expected text alone.")
+    prefix, tokens = codec.encode_text(request.prompt)
+    if not tokens:
+        raise ModelError("The text is empty, so it has no token to score.")
+
+    def respond(scores: Sequence[SpanScore], _: Sequence[SpanScore]) -> ModelResponse:
+        logprobs = tuple(chain.from_iterable(score.logprobs for score in scores))
+        return ModelResponse(
+            input=request.prompt,
+            input_tokens=tokens,
+            output_tokens=tuple((token,) for token in tokens),
+            logprobs=logprobs,
+            token_logprobs=(logprobs,),
+            argmax_logits_eq_gold=(all(score.is_greedy for score in scores),),
+            logits=(tuple(chain.from_iterable(score.logits for score in scores)),) if request.use_logits else None,
+        )
+
+    return ScoringJob(request=request, spans=rolling_windows(prefix, tokens, codec.max_length), response=respond)
+
+
+def rolling_windows(prefix: int, tokens: Sequence[int], length: int) -> tuple[Span, ...]:
+    """Cut a text into windows that score each of its tokens once, by the rule of lm-evaluation-harness.
+
+    A window gives the model as many tokens as its context holds. The first begins with `prefix`; each later one with the token before
+    those that it scores, the last one with as many of them as fit.
+
+    Args:
+        prefix: The token that stands before the text.
+        tokens: The text.
+        length: Tokens that the model's context holds.
+    """
+    windows = []
+    for start in range(0, len(tokens), length):
+        scored = tuple(tokens[start : start + length])
+        end = start + len(scored)
+        given = (prefix, *tokens[: end - 1]) if start == 0 else tuple(tokens[end - 1 - length : end - 1])
+        windows.append(Span(input=given, tokens=scored))
+    return tuple(windows)

@@ -1,0 +1,145 @@
+"""On load: does a faster way of scoring give this very network's plain scores? Only then is it used."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eval_dagster.errors import ModelError
+from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, failure_of
+from eval_dagster.models.transformers.scoring.plain import PlainScorer
+from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
+from eval_dagster.models.transformers.scoring.spans import Outcomes, ScoredInput, SpanScore
+from eval_dagster.models.transformers.scoring.tree import PieceLimits, TreeScorer
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.usage import ScoringUsage
+
+_FORKS = 10
+_LEAVES = 3
+_SCORED = 3
+"""Tokens that are scored at the end of each sequence."""
+
+_VARIETY = 8
+"""Different tokens that the sequences are made of, at least: with fewer they could be alike."""
+
+_LIMITS = {"tokens": 160, "chain": 160, "scored": 4096}
+"""Of a piece of the check: it takes several, of which the later ones stand on a cache, and is longer than any of its sequences."""
+
+_ROWS = 6
+"""Of a batch of the check: some begin with a prefix that others before them had."""
+
+_TOLERANCE = 1e-4
+"""Difference of log-probabilities that rounding explains in float32."""
+
+_ROUNDINGS = 4
+"""Roundings of the greatest logit that make up the tolerance where numbers are coarser than float32."""
+
+_CONTRAST = 4
+"""How many times as far off a network must be that sees a neighbouring branch, or the check could not tell the two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether a way of scoring may be used, and why."""
+
+    is_exact: bool
+    reason: str
+
+
+def check_tree(network: Any, attention: TreeAttention, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
+    """Compare scores over a tree with plain ones; arguments as in `check`, and what describes pieces to the network."""
+    tree = TreeScorer(network, attention, limits=PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())
+    return check(network, lambda inputs: tree.run(inputs, _refuse), device=device, tokens=tokens, stem=stem, longest=longest)
+
+
+def check_prefix(network: Any, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
+    """Compare scores by batches with a common prefix with plain ones; arguments as in `check`."""
+    prefix = PrefixScorer(network, device=device, pad_token=0, usage=ScoringUsage())
+    runner = BatchRunner(rows=_ROWS, tokens=None)
+    return check(network, lambda inputs: prefix.run(inputs, runner), device=device, tokens=tokens, stem=stem, longest=longest)
+
+
+def check(
+    network: Any,
+    score: Callable[[Sequence[ScoredInput]], Outcomes],
+    *,
+    device: str,
+    tokens: Sequence[int],
+    stem: int,
+    longest: int,
+) -> Verdict:
+    """Compare a way of scoring with plain rows.
+
+    Args:
+        network: The network to check.
+        score: The way that is judged.
+        device: Where the network is.
+        tokens: Tokens of ordinary text, of which sequences are made.
+        stem: Tokens that most sequences shall begin with; fewer where the longest would not hold them.
+        longest: The most tokens that a sequence may have.
+    """
+    fork, leaf = min(8, longest // 4), min(6, longest // 4)
+    if leaf <= _SCORED:
+        return Verdict(is_exact=False, reason=f"a context of {longest} tokens is too short to be checked")
+    if len(set(tokens)) < _VARIETY:
+        return Verdict(is_exact=False, reason=f"{len(set(tokens))} different tokens are too few to be checked with")
+    leaves, neighboured = _sequences(tokens, min(stem, longest - fork - 2 * leaf), fork, leaf)
+    plain = PlainScorer(network, device=device, pad_token=0, usage=ScoringUsage())
+    few = [leaves[index] for index in (0, 1, len(leaves) // 2, -2, -1)]
+    try:
+        found = _scores(score(leaves))
+        right = _scores(plain.run([*few, neighboured], BatchRunner(rows=1, tokens=None)))
+    except Exception as error:
+        return Verdict(is_exact=False, reason=f"the network refuses it ({failure_of(error, retryable=False).error})")
+    off = max(_distance(found[item.tokens], right[item.tokens]) for item in few)
+    contrast = _distance(right[few[1].tokens], right[neighboured.tokens])
+    greatest = max(abs(logit) for score in right.values() for logit in score.logits)
+    tolerance = rounding_tolerance(network.dtype, greatest)
+    if off > tolerance:
+        return Verdict(
+            is_exact=False, reason=f"log-probabilities differ by {off:.1e} from plain ones, more than the {tolerance:.1e} of rounding"
+        )
+    if contrast < _CONTRAST * off:
+        return Verdict(
+            is_exact=False, reason=f"a difference of {off:.1e} could be an error: seeing a neighbour makes one of {contrast:.1e}"
+        )
+    return Verdict(is_exact=True, reason=f"checked on load: log-probabilities differ by {off:.1e} from plain ones")
+
+
+def rounding_tolerance(dtype: torch.dtype, greatest: float) -> float:
+    """Difference of log-probabilities that rounding explains in a network of a type, given the greatest of its logits."""
+    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps * greatest)
+
+
+def _sequences(tokens: Sequence[int], stem: int, fork: int, leaf: int) -> tuple[list[ScoredInput], ScoredInput]:
+    """Sequences in order, and the second of them with the first one's end before its own."""
+    draw = random.Random(0)  # noqa: S311
+    trunk = tuple(draw.choices(tokens, k=stem))
+    forks = [trunk + tuple(draw.choices(tokens, k=fork)) for _ in range(_FORKS)]
+    wholes = {path + tuple(draw.choices(tokens, k=draw.randint(_SCORED + 1, leaf))) for path in forks for _ in range(_LEAVES)}
+    wholes.add(tuple(draw.choices(tokens, k=fork + leaf)))
+    ordered = sorted(wholes)
+    misled = ordered[0] + ordered[1][-_SCORED - 1 :]
+    inputs = {whole[:-1]: ScoredInput(tokens=whole[:-1], spans=[whole[-_SCORED:]]) for whole in ordered}
+    return list(inputs.values()), ScoredInput(tokens=misled[:-1], spans=[misled[-_SCORED:]])
+
+
+def _refuse(_: Sequence[ScoredInput], error: Exception | None) -> Outcomes:
+    raise error or ModelError("it gives values that are no finite numbers")
+
+
+def _scores(batches: Outcomes) -> dict[tuple[int, ...], SpanScore]:
+    found = {}
+    for batch in batches:
+        for outcome in batch:
+            score = outcome.result if isinstance(outcome.result, Failure) else outcome.result.scores[0]
+            if isinstance(score, Failure):
+                raise ModelError(score.error)
+            found[outcome.item.tokens] = score
+    return found
+
+
+def _distance(one: SpanScore, other: SpanScore) -> float:
+    return max(abs(left - right) for left, right in zip(one.logprobs, other.logprobs, strict=True))

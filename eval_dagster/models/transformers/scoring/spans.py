@@ -1,0 +1,108 @@
+"""Spans of tokens to score, the distinct inputs that answer them, and the scores that rows of logits give."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import torch
+
+from eval_dagster.models.transformers.network.batching import Failure, Outcome
+
+_ROWS = 64
+"""Rows whose softmax is taken at a time: bounds the float32 copies of long texts' logits."""
+
+NOT_FINITE = Failure(error="ModelError: The model gave a log-probability that is no finite number.", retryable=False)
+"""What becomes of a span that the model gave no number for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Tokens to score, and what the model is given to predict them."""
+
+    input: tuple[int, ...]
+    """Context and tokens without the last one, which is predicted only."""
+    tokens: tuple[int, ...]
+    """The tokens to score. The last of them is predicted at the last position of the input."""
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What goes in beside the input: the values of its images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanScore:
+    """A span, scored: one log-probability and one logit a token."""
+
+    logprobs: tuple[float, ...]
+    logits: tuple[float, ...]
+    is_greedy: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredInput:
+    """A distinct model input, and the tokens of all spans that it answers."""
+
+    tokens: tuple[int, ...]
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    spans: list[tuple[int, ...]] = field(default_factory=list)
+    """Each ends one token after the input: its last token is predicted at the input's last position."""
+
+    def scored(self) -> range:
+        """The positions whose logits are wanted."""
+        return range(len(self.tokens) - max(len(span) for span in self.spans), len(self.tokens))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputScore:
+    """What the model gave for one input."""
+
+    scores: list[SpanScore | Failure]
+    """One a span."""
+    padding: int = 0
+    """Tokens of padding in the input's row."""
+
+
+Outcomes = Iterator[list[Outcome[ScoredInput, InputScore]]]
+"""What became of inputs, some at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """One value a scored token."""
+
+    logprobs: list[float]
+    logits: list[float]
+    greedy: list[bool]
+
+
+def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> TokenScores:
+    """Score tokens.
+
+    Args:
+        logits: Positions by vocabulary.
+        rows: The position of each token to score.
+        tokens: The tokens to score.
+    """
+    at, gold = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
+    wanted = sorted(set(rows))
+    place = torch.searchsorted(torch.tensor(wanted, device=logits.device), at)
+    parts = [slice(start, start + _ROWS) for start in range(0, len(wanted), _ROWS)]
+    # Slices of the logits are views; picking rows copies them.
+    picked = (logits[part] if len(wanted) == len(logits) else logits[wanted[part]] for part in parts)
+    greatest, best, normaliser = (torch.cat(columns)[place] for columns in zip(*map(_summarize, picked), strict=True))
+    chosen = logits[at, gold].float()
+    # The logarithm of the softmax; not a number anywhere in a row of logits makes the log-probability so.
+    logprobs = chosen - greatest - normaliser
+    return TokenScores(logprobs=logprobs.tolist(), logits=chosen.tolist(), greedy=(best == gold).tolist())
+
+
+def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Sequence[bool]) -> SpanScore | Failure:
+    """The score of a span, or what stands in its place where the model gave no number."""
+    if not all(map(isfinite, logprobs)):
+        return NOT_FINITE
+    return SpanScore(logprobs=tuple(logprobs), logits=tuple(logits), is_greedy=all(greedy))
+
+
+def _summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each row: the greatest logit, where it is, and the logarithm of the sum of the exponentials of all logits less the greatest."""
+    rows = logits.float()
+    greatest = rows.max(dim=-1)
+    return greatest.values, greatest.indices, (rows - greatest.values[:, None]).exp_().sum(dim=-1).log()

@@ -1,0 +1,161 @@
+"""Attention over a piece of a prefix tree, a strip of its tokens at a time: what none of a strip sees is not computed for it.
+
+A processor multiplies all of a mask, seen or not. Of a piece that packs many branches most is not seen, and of a chain nearly half of what
+its tokens are to each other. The other layers still take the whole piece at once, since for them more tokens are faster ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece
+
+_STEP = 16
+"""Tokens among which one border between strips is looked for."""
+
+_ROWS = 16
+"""To pick a key for a strip costs about what this many tokens cost that see it; measured on two cores, as what follows."""
+
+_CALL = 1000
+"""One more strip costs about what this many pairs of a token and a key cost."""
+
+_MASKS = 2
+"""Masks whose parts are kept: a pass has one for layers that see all and one for those with a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """Neighbouring tokens of a piece, with all that one of them sees."""
+
+    start: int
+    stop: int
+    keys: Sequence[int]
+    """Indices of tokens of the piece; what is cached before it is seen by all."""
+
+
+def cut_strips(piece: Piece) -> list[Strip]:
+    """Cut a piece such that least is computed; into one strip where that is so."""
+    count = len(piece.tokens)
+    going_on = _going_on(piece)
+    steps = [range(start, min(start + _STEP, count)) for start in range(_STEP, count, _STEP)]
+    borders = [0, *(min(step, key=going_on.__getitem__) for step in steps), count]
+    costs, before = [0.0], [0]
+    for index, stop in enumerate(borders[1:], 1):
+        ways = [
+            costs[place] + (stop - start + _ROWS) * (piece.base + going_on[start] + stop - start) + _CALL
+            for place, start in enumerate(borders[:index])
+        ]
+        costs.append(min(ways))
+        before.append(ways.index(costs[-1]))
+    strips: list[Strip] = []
+    place = len(borders) - 1
+    while place:
+        start, stop = borders[before[place]], borders[place]
+        seen = (index for index in range(start) if piece.ends[index] > start)
+        strips.append(Strip(start=start, stop=stop, keys=[*seen, *range(start, stop)]))
+        place = before[place]
+    return strips[::-1]
+
+
+def _going_on(piece: Piece) -> list[int]:
+    """For each token of a piece, and for its end: how many before it have descendants there or later."""
+    changes = [0] * (len(piece.tokens) + 1)
+    for index, end in enumerate(piece.ends):
+        if index + 1 < end:
+            changes[index + 1] += 1
+            changes[end] -= 1
+    found, number = [], 0
+    for change in changes:
+        number += change
+        found.append(number)
+    return found
+
+
+class StripPlan:
+    """How the attention of one forward pass is cut."""
+
+    def __init__(self, piece: Piece, strips: Sequence[Strip]):
+        self._queries = len(piece.tokens)
+        self._base = piece.base
+        self._strips = strips
+        self._keys = [self._indices(strip) for strip in strips]
+        self._masks: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def fits(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> bool:
+        """Whether a layer attends as the plan has it: one sequence to all that is cached, by a mask for all heads."""
+        keys = self._base + self._queries
+        shapes = query.shape[0] == 1 and query.shape[2] == self._queries and key.shape[2] == keys
+        return shapes and mask is not None and mask.shape == (1, 1, self._queries, keys)
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
+        """What each token of the piece gathers: 1 by heads by tokens by width."""
+        parts = []
+        for strip, keys, part in zip(self._strips, self._keys, self._masks_of(mask), strict=True):
+            queries = query[:, :, strip.start : strip.stop]
+            seen, values = _pick(key, keys), _pick(value, keys)
+            is_grouped = query.shape[1] != key.shape[1]
+            parts.append(scaled_dot_product_attention(queries, seen, values, attn_mask=part, scale=scale, enable_gqa=is_grouped))
+        return torch.cat(parts, dim=2)
+
+    def _indices(self, strip: Strip) -> slice | torch.Tensor:
+        if len(strip.keys) == strip.stop:
+            return slice(0, self._base + strip.stop)
+        return torch.tensor([*range(self._base), *(self._base + index for index in strip.keys)])
+
+    def _masks_of(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """The strips' parts of a mask; cut once, since many layers have the same."""
+        # The mask is kept with its parts: while it is there, no other one can have its identity.
+        if id(mask) not in self._masks:
+            while len(self._masks) >= _MASKS:
+                del self._masks[next(iter(self._masks))]
+            pairs = zip(self._strips, self._keys, strict=True)
+            self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
+        return self._masks[id(mask)][1]
+
+
+def _pick(states: torch.Tensor, keys: slice | torch.Tensor) -> torch.Tensor:
+    return states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys)
+
+
+_PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
+
+
+@contextmanager
+def in_strips(piece: Piece) -> Iterator[None]:
+    """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`."""
+    strips = cut_strips(piece)
+    # Models look their attention up by name. Without a plan, what is put under that name does what was there before it.
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
+    token = _PLAN.set(StripPlan(piece, strips) if len(strips) > 1 else None)
+    try:
+        yield
+    finally:
+        _PLAN.reset(token)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **arguments: Any,
+) -> tuple[torch.Tensor, Any]:
+    plan = _PLAN.get()
+    is_plain = dropout == 0.0 and arguments.get("position_bias") is None and arguments.get("softcap") is None
+    if plan is None or attention_mask is None or not is_plain or not plan.fits(query, key, attention_mask):
+        found: tuple[torch.Tensor, Any] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **arguments
+        )
+        return found
+    return plan.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None

@@ -1,0 +1,118 @@
+"""A GGUF file, turned once into a safetensors folder: dequantising takes many seconds, loading the result two."""
+
+import io
+import shutil
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.locks import locked
+from eval_dagster.models.transformers.weights.checkpoint import layout_problem
+from eval_dagster.models.transformers.weights.context import header_length
+from eval_dagster.models.transformers.weights.digests import Digests
+from eval_dagster.progress import current_reporter
+
+_MAGIC = b"GGUF"
+
+_CONVERSION_VERSION = 1
+"""Raise it with every change of `_convert` after which a weight, the configuration or the tokenizer may differ."""
+
+
+class GGUFCheckpoint:
+    """A GGUF file and the float32 safetensors folder prepared from it under `<home>/models`."""
+
+    def __init__(self, name: str, locate: Callable[[], Path], home: Path, digests: Digests):
+        """`locate` gives the file's path, or raises `ModelNotFoundError`."""
+        self._name = name
+        self._locate = locate
+        self._prepared_root = home / "models"
+        self._digests = digests
+
+    def check(self) -> None:
+        """Raise `ModelNotFoundError` unless there is a GGUF file."""
+        self._file()
+
+    def fingerprint(self) -> Any:
+        """Hash of the file, and the versions of what dequantises it; nothing is converted."""
+        return {"gguf": self._key()}
+
+    def template_fingerprint(self) -> Any:
+        """The same: the tokenizer and the chat template are in the file."""
+        return self.fingerprint()
+
+    def context_length(self) -> int | None:
+        """Tokens of context that the file's header states."""
+        return header_length(self._file())
+
+    def folder(self) -> Path:
+        """The prepared folder; the first call prepares it, while other processes wait. Raises `ModelError` if that fails."""
+        folder = self._prepared_root / self._key()
+        if layout_problem(folder) is None:
+            return folder
+        with locked(folder.with_name(folder.name + ".lock")):
+            if layout_problem(folder) is not None:
+                self._prepare(folder)
+        return folder
+
+    def tokenizer_folder(self) -> Path:
+        """The prepared folder."""
+        return self.folder()
+
+    def _prepare(self, folder: Path) -> None:
+        # The lock makes this process the only writer, so whatever lies here was left by one that was killed.
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            with current_reporter().track(f"convert {self._file().name} to safetensors, once", total=1, unit="file") as advance:
+                _convert(self._file(), partial)
+                partial.rename(folder)
+                advance()
+        except Exception as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise ModelError(
+                f"Model {self._name!r}: the GGUF file {self._file()} cannot be converted to safetensors in {folder} "
+                f"({type(error).__name__}: {error}). Check that transformers supports its architecture and that the disk has room."
+            ) from error
+
+    def _file(self) -> Path:
+        file = self._locate()
+        with file.open("rb") as stream:
+            magic = stream.read(len(_MAGIC))
+        if magic != _MAGIC:
+            raise ModelNotFoundError(
+                f"Model {self._name!r}: {file} is no GGUF file: it starts with {magic!r}, expected {_MAGIC!r}. Download it again, or "
+                "use `source: {folder: ...}` for a safetensors folder."
+            )
+        return file
+
+    def _key(self) -> str:
+        # Other packages or another conversion may dequantise differently, so each combination has a folder of its own.
+        packages = f"{package_version('transformers')}-{package_version('gguf')}"
+        return f"{self._digests.of(self._file())}-{packages}-v{_CONVERSION_VERSION}"
+
+
+def _convert(file: Path, folder: Path) -> None:
+    # Imported here: torch takes seconds, and a file is converted once.
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from eval_dagster.models.transformers.weights.loading import quiet
+
+    # The dequantiser draws a progress bar that no setting turns off.
+    with quiet(), redirect_stderr(io.StringIO()):
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        source, report = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+        )
+        if report["missing_keys"]:
+            raise ValueError(f"the file lacks the weights {sorted(report['missing_keys'])[:5]}")
+        # A model that remembers its quantisation refuses to be saved.
+        del source.config.quantization_config
+        model = AutoModelForCausalLM.from_config(source.config, dtype=torch.float32)
+        model.load_state_dict(source.state_dict())
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)

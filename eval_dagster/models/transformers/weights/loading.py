@@ -1,0 +1,76 @@
+"""Loading tokenizers, processors and weights with Hugging Face transformers: safetensors only, no remote code, no network, no noise."""
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer, GenerationConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+from transformers.utils import logging
+
+from eval_dagster.models.transformers.weights.checkpoint import PROCESSOR_FILES
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings and progress bars of transformers."""
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load the tokenizer of a folder."""
+    with quiet():
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def takes_images(folder: Path) -> bool:
+    """Whether a folder holds a vision-language model: its architecture is one, and it comes with a processor."""
+    if not any((folder / name).is_file() for name in PROCESSOR_FILES):
+        return False
+    return json.loads((folder / "config.json").read_text("utf-8")).get("model_type") in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+
+def load_processor(folder: Path) -> Any:
+    """Load the processor of a vision-language model."""
+    with quiet():
+        # The same code prepares the images whether or not torchvision is installed: the two give slightly different values.
+        return AutoProcessor.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+
+
+def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int, ...]]:
+    """Load the weights of a folder, ready for inference, and the ids of the tokens that end a text.
+
+    Raises:
+        ValueError: Weights are missing from the files; transformers would fill them with random numbers.
+    """
+    architectures = AutoModelForImageTextToText if takes_images(folder) else AutoModelForCausalLM
+    with quiet():
+        network, report = architectures.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    if report["missing_keys"]:
+        raise ValueError(f"the files lack the weights {sorted(report['missing_keys'])[:5]}")
+    ends = network.generation_config.eos_token_id
+    # The checkpoint's sampling defaults must not fill what a request leaves open.
+    network.generation_config = GenerationConfig()
+    return network.to(device).eval(), tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])

@@ -1,0 +1,1 @@
+"""Notifications of nightly runs: their texts, and their delivery through Apprise."""

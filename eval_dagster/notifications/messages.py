@@ -1,0 +1,103 @@
+"""What notices say: short plain text, since a chat, an e-mail and a telephone shall show it alike."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.statistics.verdicts import Verdict
+
+_MOST_LISTED = 10
+"""Results or failures that a notice names; a telephone shows no more."""
+_MOST_CHARACTERS = 300
+
+
+def regression_notice(result: GateResult, report: Path | None, *, can_be_accepted: bool) -> tuple[str, str]:
+    """Title and body for a suite in which results got worse: which, by how much, how sure that is, what differs, what to do next.
+
+    Args:
+        result: With at least one row that is red.
+        report: The page that shows more.
+        can_be_accepted: Whether an acceptance changes the suite's baseline.
+    """
+    worse = result.red
+    names = ", ".join(dict.fromkeys(row.eval for row in worse))
+    lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
+    left_out = result.with_verdict(Verdict.NOT_COMPARABLE)
+    others = f"Not comparable: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in left_out])}" if left_out else ""
+    acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
+    next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
+    parts = ["\n".join([*lines, *_more(worse)]), others, _page(report), next_step]
+    what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
+    return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
+
+
+def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
+    """Title and body for a suite of which something could not be evaluated.
+
+    Args:
+        suite: Its name.
+        failures: One message for each thing that failed.
+        report: The page that shows more.
+    """
+    lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
+    what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
+    next_step = f"Next: eval-dagster run --suite {suite} (what is done is not computed again)"
+    return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), _page(report), next_step]))
+
+
+def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
+    """Title and body for a run of a suite that did not start.
+
+    Args:
+        suite: Its name.
+        reason: Why, as a sentence.
+    """
+    return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
+
+
+def trial_notice(suite: str) -> tuple[str, str]:
+    """Title and body for trying whether notices arrive."""
+    return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be told here."
+
+
+def _next_command(worse: Sequence[Regression]) -> str:
+    compared = next((row for row in worse if row.baseline and row.verdict is Verdict.REGRESSED), None)
+    if compared is None:
+        return "eval-dagster sql errors"
+    against = compared.anchor if compared.against == "anchor" else compared.baseline
+    return f"eval-dagster compare {compared.model} {against} --eval {compared.eval}"
+
+
+def _result(row: Regression) -> str:
+    values = f"{_number(row.baseline_value)} → {_number(row.value)} ({_number(row.difference, '+')})"
+    return f"{row.eval} · {row.model} · {row.metric}: {values}"
+
+
+def _evidence(row: Regression) -> str:
+    if row.difference is None:
+        return row.reason or "no common samples"
+    interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
+    p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
+    reason = f"{row.reason}; " if row.reason else ""
+    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'nothing that is known'}"
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "?" if value is None else f"{value:{sign}.3f}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return "; ".join([*map(_shorten, names[:_MOST_LISTED]), *_more(names)])
+
+
+def _more(rows: Sequence[object]) -> list[str]:
+    return [f"and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
+
+
+def _page(report: Path | None) -> str:
+    return f"Report: {report}" if report else ""
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"

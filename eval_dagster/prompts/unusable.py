@@ -1,0 +1,57 @@
+"""Samples that cannot be asked about: each is an error of its own, and the others go on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from eval_dagster.prompts.rendering import RenderedPrompt
+from eval_dagster.records import Request, Sample
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.samples import place_of, unreadable_reason
+from eval_dagster.versions import stable_hash
+from eval_dagster.visible_text import is_storable, one_line
+
+_BEFORE, _AFTER = 20, 10
+"""Characters around what is wrong that a message shows."""
+
+
+def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | None:
+    """What stands for the prompt of a row that could not be read; None where it was."""
+    reason = unreadable_reason(sample.row)
+    if reason is None:
+        return None
+    return RenderedPrompt(
+        sample_id=sample.sample_id,
+        source_id=sample.sample_id,
+        subject=sample.subject,
+        response_type=task.RESPONSE_TYPE,
+        messages=(),
+        request=Request(request_id=stable_hash(["unreadable", sample.content_id]), prompt=""),
+        ground_truths=(),
+        error=f"RowError: {reason}",
+    )
+
+
+def checked(prompt: RenderedPrompt, sample: Sample) -> RenderedPrompt:
+    """The prompt, with an error where one of its texts holds half of a character: no tokenizer reads it, and no store keeps it."""
+    wrong = next((text for text in _texts(prompt) if not is_storable(text)), None)
+    if wrong is None:
+        return prompt
+    place = next(index for index, letter in enumerate(wrong) if "\ud800" <= letter <= "\udfff")
+    around = one_line(wrong[max(0, place - _BEFORE) : place + _AFTER])
+    return replace(
+        prompt,
+        context=(),
+        error=f"RowError: {place_of(sample)}: its prompt, choices or gold answer hold half of a character, or a byte that is no UTF-8: "
+        f"…{around}…; correct the row, and save files in UTF-8",
+    )
+
+
+def _texts(prompt: RenderedPrompt) -> Iterator[str]:
+    request = prompt.request
+    yield request.prompt
+    yield from (message.content for message in prompt.messages)
+    yield from request.choices or ()
+    yield from prompt.ground_truths
+    yield from (request.generation.stop_sequences if request.generation else ())
+    yield request.unconditioned_prompt or ""

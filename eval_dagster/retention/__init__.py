@@ -1,0 +1,1 @@
+"""Deleting old materializations: what each policy keeps, and why."""

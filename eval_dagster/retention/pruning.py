@@ -1,0 +1,266 @@
+"""Prunes the past of a home: old materializations, judgements, reports and catalogs, and answers of models that nothing uses any more.
+
+`retained` says what of the lake stays, and why. Referrers go before what they refer to, behind a catalog that names none of them, so that
+a process killed at any moment leaves a lake that is whole, only larger than it need be.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.lake.archives import archive, archive_path, archives_folder, files_named_by
+from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
+from eval_dagster.lake.files import Lake, parquet_files, time_of, trial_lake
+from eval_dagster.project import Project
+from eval_dagster.retention.retained import BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
+
+CACHE = "response cache"
+"""What is deleted of it would have to be computed again."""
+TRIALS = "trials"
+"""Results of `run --limit`; the answers are in the response cache."""
+_ORDER = ("metrics", *BY_SUITE, "scores", "responses", "prompts", *BY_EVAL)
+_LATEST_REPORT = "latest.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prunable:
+    """A file that can go."""
+
+    what: str
+    """A table of the lake, `response cache`, `trials`, `reports` or `catalogs`."""
+    path: Path
+    size: int
+    """Bytes."""
+    time: datetime
+    """When it was written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pruning:
+    """What can go, and what could if it were not for something else."""
+
+    files: Sequence[Prunable]
+    """In the order in which they go."""
+    kept: Mapping[Reason, Sequence[Prunable]]
+    """All other files, by the reason for which they stay."""
+    notes: Sequence[str]
+    """What could not be told, and what stays for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """How much is kept."""
+
+    keep: Keep
+    catalogs: Keep
+    """Of the catalogs of past days, each of which holds the files that it names."""
+    removed: bool = False
+    """Whether what evals.yaml no longer has goes as a whole."""
+
+    @property
+    def keeps_catalogs(self) -> bool:
+        """Whether the state of yesterday is one to keep."""
+        return self.catalogs.age is not None or bool(self.catalogs.count)
+
+
+class _Remaining(Lake):
+    """A lake without the files that are about to go."""
+
+    def __init__(self, lake: Lake, going: Sequence[Prunable]) -> None:
+        super().__init__(lake.home, configured=lake.configured)
+        self._going = {each.path for each in going}
+
+    def partitions(self, table: str) -> Iterator[list[Path]]:
+        """For each partition the files that remain, oldest first."""
+        for files in super().partitions(table):
+            if remaining := [path for path in files if path not in self._going]:
+                yield remaining
+
+
+def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
+    """Say what can go; nothing is changed.
+
+    Args:
+        project: Whose home is looked at.
+        policy: How much is kept.
+        now: The time that ages are counted from.
+
+    Raises:
+        LakeError: A catalog that is kept cannot be read, so that nothing tells what it needs.
+    """
+    return _plan(project, policy, _configured_versions(project), now or datetime.now(UTC))
+
+
+def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
+    """Delete what `plan` says at this moment; nothing is published meanwhile. Returns what was deleted.
+
+    Raises:
+        LakeError: As `plan` does; or a file cannot be deleted, and what follows it is still there.
+    """
+    versions = _configured_versions(project)
+    lake, trials = project.lake, trial_lake(project.lake)
+    with lake.lock("catalog"), trials.lock("catalog"):
+        if policy.keeps_catalogs:
+            archive(catalog_path(lake))
+        found = _plan(project, policy, versions, now or datetime.now(UTC))
+        publish_locked(_Remaining(lake, found.files), archiving=False)
+        if catalog_path(trials).exists():
+            publish_locked(_Remaining(trials, found.files), archiving=False)
+        for each in found.files:
+            _delete(lake, each)
+    publish(lake)
+    return found
+
+
+def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
+    lake = project.lake
+    # Listed before it is looked at what stays: what somebody writes meanwhile is none of these.
+    listed = [each for table in _ORDER for each in _table(lake, table)]
+    old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
+    named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
+    retained = Retained(project, policy.keep, removed=policy.removed, now=now)
+    found = [
+        *((each, None) for each in old_catalogs),
+        *((each, _reason(each, retained, named, now)) for each in listed),
+        *_answers(lake, retained.model_versions, versions, policy.keep, now),
+        *_trials(trial_lake(project.lake), policy.keep, now),
+        *_reports(project, policy, now),
+        *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
+    ]
+    return Pruning(
+        files=[each for each, reason in found if reason is None],
+        kept={kind: files for kind in Reason if (files := [each for each, reason in found if reason is kind])},
+        notes=versions.unknown,
+    )
+
+
+def _reason(each: Prunable, retained: Retained, named: Set[Path], now: datetime) -> Reason | None:
+    """Why a file of a table stays; None where it can go."""
+    if each.path in retained.reasons:
+        return retained.reasons[each.path]
+    if each.time >= now - GRACE:
+        return Reason.LAST_DAY
+    return Reason.CATALOG if each.path in named else None
+
+
+def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
+    """A judgement is a file of the same name in each of its tables."""
+    for name in names:
+        table, _, rest = name.partition("/")
+        yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
+
+
+def _table(lake: Lake, table: str) -> Iterator[Prunable]:
+    for partition in lake.partitions(table):
+        for path in partition:
+            yield from _prunable(table, path, time_of(path))
+
+
+def _prunable(what: str, path: Path, time: datetime) -> Iterator[Prunable]:
+    try:
+        yield Prunable(what=what, path=path, size=path.stat().st_size, time=time)
+    except FileNotFoundError:  # gone since it was listed
+        return
+
+
+def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable], list[Path]]:
+    """Catalogs of past days that can go, and those that are kept; the last state of a past day that is still to be kept among these."""
+    paths = sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))
+    ends = {path: end for path in paths if (end := _end_of_day(path.stem)) is not None}
+    waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
+    keep = policy.catalogs
+    recent = sum(keep.age is not None and end >= now - keep.age for end in ends.values())
+    going = list(ends)[: max(len(ends) - max(recent, (keep.count or 0) - len(waiting)), 0)]
+    old = [each for path in going for each in _prunable("catalogs", path, ends[path])]
+    return old, [*(path for path in paths if path not in going), *waiting]
+
+
+def _end_of_day(text: str) -> datetime | None:
+    """None where a file bears another name, that somebody gave it."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Versions:
+    """The versions of the models of evals.yaml."""
+
+    known: frozenset[str]
+    unknown: Sequence[str]
+    """Of which models, and why."""
+
+
+def _configured_versions(project: Project) -> _Versions:
+    known: set[str] = set()
+    unknown: list[str] = []
+    for name in project.config.models:
+        try:
+            known.add(project.handle(name).version())
+        except (EvalDagsterError, OSError) as error:
+            unknown.append(f"the version of the model {name} cannot be told, so that no answer is deleted: {error}")
+    return _Versions(known=frozenset(known), unknown=unknown)
+
+
+def _answers(
+    lake: Lake, used: Mapping[str, Reason], versions: _Versions, keep: Keep, now: datetime
+) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The answers of each model version; those that no model has and no result that stays was made with can go."""
+    for folder in sorted((lake.root / "response_cache").glob("model_version=*")):
+        paths, version = parquet_files(folder), folder.name.removeprefix("model_version=")
+        if not paths:
+            continue
+        age = now - time_of(paths[-1])
+        reasons = (
+            (Reason.CURRENT, version in versions.known or bool(versions.unknown)),
+            (used.get(version), version in used),
+            (Reason.KEEP, keep.age is not None and age <= keep.age),
+            (Reason.LAST_DAY, age <= GRACE),
+        )
+        reason = next((reason for reason, holds in reasons if holds), None)
+        for path in paths:
+            yield from ((each, reason) for each in _prunable(CACHE, path, time_of(path)))
+
+
+def _trials(lake: Lake, keep: Keep, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The results of trials, those of an eval together: all stay while one of them is of the time that is kept, or of the last day."""
+    by_eval: dict[str, list[Path]] = defaultdict(list)
+    for table in (*BY_MODEL, *BY_EVAL):
+        for path in (lake.root / table).glob("eval=*/**/[!.]*.parquet"):
+            by_eval[path.relative_to(lake.root / table).parts[0]].append(path)
+    for paths in by_eval.values():
+        age = now - max(map(time_of, paths))
+        is_kept = keep.age is not None and age <= keep.age
+        reason = Reason.KEEP if is_kept else Reason.LAST_DAY if age <= GRACE else None
+        yield from ((each, reason) for path in sorted(paths) for each in _prunable(TRIALS, path, time_of(path)))
+
+
+def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
+    for folder in sorted((project.home / "reports").glob("*/")):
+        is_removed = policy.removed and folder.name not in project.config.suites
+        found = [(datetime.fromtimestamp(path.stat().st_mtime, UTC), path) for path in folder.glob("[!.]*.html")]
+        pages = sorted((time, path) for time, path in found if is_removed or path.name != _LATEST_REPORT)
+        times = [time for time, _ in pages]
+        is_going = is_removed and times and times[-1] < now - GRACE
+        newest, asked = (0, 0) if is_going else (policy.keep.newest(times, now), 0 if is_removed else policy.keep.asked(times, now))
+        for number, (time, path) in enumerate(reversed(pages)):
+            reason = Reason.KEEP if number < asked else Reason.LAST_DAY if number < newest else None
+            yield from ((each, reason) for each in _prunable("reports", path, time))
+        latest = [(time, path) for time, path in found if (time, path) not in pages]
+        yield from ((each, Reason.CURRENT) for time, path in latest for each in _prunable("reports", path, time))
+
+
+def _delete(lake: Lake, each: Prunable) -> None:
+    try:
+        if each.what == CACHE:
+            # A run that makes one file of many is not to miss some of them.
+            with lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}"):
+                each.path.unlink(missing_ok=True)
+        else:
+            each.path.unlink(missing_ok=True)
+    except OSError as error:
+        raise LakeError(f"{each.path} cannot be deleted ({error.strerror}); what comes after it is still there, run gc again") from error

@@ -1,0 +1,1 @@
+"""Estimates with error bars, and paired comparisons of two sets of scores."""

@@ -1,0 +1,169 @@
+"""Comparing two means of the same samples."""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import scipy
+
+from eval_dagster.statistics.comparison import ALPHA, CommonSamples, Comparison, Floats, Integers, common_samples, with_estimate
+from eval_dagster.statistics.estimates import CONFIDENCE, Estimate, covariance_of_groups, estimate_macro, estimate_mean, numbered
+from eval_dagster.statistics.significance import (
+    MOST_ENUMERATED,
+    are_few,
+    detectable,
+    detectable_share,
+    exact_mcnemar,
+    flips_of_counts,
+    flips_of_many,
+    flips_of_sums,
+    student,
+)
+
+Column: TypeAlias = Sequence[float | None] | Floats
+
+_UPPER = (1 + CONFIDENCE) / 2
+_NEGLIGIBLE = 1e-12
+"""A standard error of so small a part of the largest difference is rounding."""
+
+
+def compare_means(
+    a: Column,
+    b: Column,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    subjects: Sequence[Hashable] | None = None,
+    alpha: float = ALPHA,
+) -> Comparison:
+    """Compare two means of the same samples.
+
+    Standard error and interval are those of the differences as `estimate_mean` and `estimate_macro` make them; where every value is 0 or
+    1, the interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), which has a width when all answers
+    agree, in clusters at the effective sample size. The p-value is
+
+    - of the exact McNemar's test where every value is 0 or 1 and the mean is that of the samples;
+    - of the test that swaps a and b cluster by cluster, exactly, where such samples fall into clusters. McNemar's test takes samples for
+      independent; this one holds however samples of a cluster depend on each other, and is McNemar's where clusters are of one sample;
+    - of the paired t test, robust to clusters, otherwise; and of the test that swaps where a t test would cry wolf, since no more than 16
+      clusters and no more than half of them differ, or differences do not vary at all.
+
+    Args:
+        a: One value a sample; None, NaN or an infinity where a sample has none, because of an error or because it is not there.
+        b: The values of the same samples in the same order.
+        clusters: What each sample belongs to; samples of one cluster are not independent. None: all are.
+        subjects: Where given, the mean of the subjects' means is compared, in which every subject that has common samples counts alike.
+        alpha: Two-sided level of significance that `min_detectable` is for.
+
+    Raises:
+        ValueError: The columns are not of one length.
+    """
+    of_a, of_b = np.array(a, dtype=float), np.array(b, dtype=float)
+    common = common_samples(np.isfinite(of_a), np.isfinite(of_b), clusters)
+    if not common.mask.any():
+        return common.comparison()
+    of_a, of_b = of_a[common.mask], of_b[common.mask]
+    subject = np.zeros_like(common.cluster) if subjects is None else numbered(subjects, common.mask)
+    sizes = np.bincount(subject)
+    weights = 1 / (len(sizes) * sizes[subject])
+    known = replace(
+        common.comparison(),
+        value_a=_mean(of_a, subject),
+        value_b=_mean(of_b, subject),
+        n_higher=int((of_a > of_b).sum()),
+        n_lower=int((of_a < of_b).sum()),
+    )
+    if len(sizes) == 1 and np.isin([of_a, of_b], (0, 1)).all():
+        return _shares(known, of_a - of_b, common, alpha)
+    return _means(known, of_a - of_b, common, subject, weights, alpha)
+
+
+def _mean(values: Floats, subject: Integers) -> float:
+    return float(np.mean([values[subject == each].mean() for each in range(int(subject.max()) + 1)]))
+
+
+def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha: float) -> Comparison:
+    """Compare shares of samples, each of which is right or wrong."""
+    n, free, are_clustered = known.n_common, common.degrees_of_freedom, known.n_clusters < known.n_common
+    known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
+    known = _tested_shares(known, differences, common)
+    up, down = int((differences > 0).sum()), int((differences < 0).sum())
+    # What a difference that is there costs is no noise of the next one.
+    is_found = known.p_value is not None and known.p_value <= alpha
+    least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
+    size, quantile = float(n), float(scipy.special.ndtri(_UPPER))
+    if are_clustered:
+        size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(scipy.special.stdtrit(free, _UPPER))
+        least = _detectable_in_clusters(known, least, free, alpha)
+    low, high = _bonett_price(differences, size, quantile)
+    return replace(known, ci_low=low, ci_high=high, min_detectable=least)
+
+
+def _tested_shares(known: Comparison, differences: Floats, common: CommonSamples) -> Comparison:
+    if known.n_clusters < 2:
+        return known
+    if known.n_clusters == known.n_common:
+        p_value = float(exact_mcnemar(np.int64((differences > 0).sum()), np.int64((differences < 0).sum())))
+        return replace(known, p_value=p_value, test="exact McNemar")
+    advantages = np.bincount(common.cluster, differences).round().astype(np.int64)
+    return replace(known, p_value=flips_of_counts(advantages), test="sign flips")
+
+
+def _effective_size(differences: Floats, stderr: float | None, clusters: int) -> float:
+    """How many independent samples the differences are worth: at most as many as there are, or as clusters where they all agree."""
+    variance, n = float(differences.var()), len(differences)
+    if variance == 0 or stderr is None:
+        return clusters
+    return min(variance / stderr**2, n) if stderr > 0 else n
+
+
+def _detectable_in_clusters(known: Comparison, independent: float | None, free: float, alpha: float) -> float | None:
+    """As much as in independent samples at least, and nothing where the clusters are too few for any test."""
+    of_clusters = detectable_share(known.n_clusters, 0, alpha)
+    if independent is None or of_clusters is None:
+        return None
+    least = max(independent, detectable(known.stderr, free, alpha, spread=1 / known.n_common)) if known.stderr else of_clusters
+    return least if least <= 1 else None
+
+
+def _bonett_price(differences: Floats, size: float, quantile: float) -> tuple[float, float]:
+    up, down = ((size * float((sign * differences > 0).mean()) + 1) / (size + 2) for sign in (1, -1))
+    half = quantile * math.sqrt((up + down - (up - down) ** 2) / (size + 2))
+    return max(-1.0, up - down - half), min(1.0, up - down + half)
+
+
+def _means(known: Comparison, differences: Floats, common: CommonSamples, subject: Integers, weights: Floats, alpha: float) -> Comparison:
+    """Compare means of any values, each sample with its weight."""
+    estimate, free = _estimate(differences, common, subject)
+    known = with_estimate(known, estimate)
+    if known.n_clusters < 2:
+        return known
+    contributions = np.bincount(common.cluster, weights * differences).astype(float)
+    changed = np.unique(common.cluster[differences != 0])
+    if estimate.stderr is not None and estimate.stderr > _NEGLIGIBLE * float(np.abs(differences).max()):
+        spread = float((weights**2).sum()) if np.isin(differences, (-1, 0, 1)).all() else 0.0
+        known = replace(known, min_detectable=detectable(estimate.stderr, free, alpha, spread=spread))
+        if not are_few(len(changed), known.n_clusters):
+            return replace(known, test="paired t", p_value=student(float(contributions.sum()), estimate.stderr, free))
+    if len(changed) <= MOST_ENUMERATED:
+        halves = contributions[changed, np.newaxis] / 2
+        p_value = flips_of_sums(halves, -halves, lambda sums: sums[:, 0])
+    else:
+        p_value = flips_of_many(contributions)
+    return replace(known, test="sign flips", p_value=p_value)
+
+
+def _estimate(differences: Floats, common: CommonSamples, subject: Integers) -> tuple[Estimate, float]:
+    """The mean difference, or that of the subjects, with the degrees of freedom of its error bar."""
+    cluster = common.cluster
+    if subject.max() == 0:
+        return estimate_mean(differences.tolist(), proportion=False, clusters=common.labels), common.degrees_of_freedom
+    masks = [subject == each for each in range(int(subject.max()) + 1)]
+    groups = [estimate_mean(differences[mask].tolist(), proportion=False, clusters=cluster[mask].tolist()) for mask in masks]
+    shared = covariance_of_groups(differences.tolist(), subject.tolist(), cluster.tolist())
+    # As `estimate_macro` has them.
+    variances = np.square([group.stderr or 0.0 for group in groups])
+    free = np.array([max(1, group.n_clusters - 1) for group in groups])
+    together = variances.sum() ** 2 / (variances**2 / free).sum() if shared <= 0 and variances.any() else free.min()
+    return estimate_macro(groups, proportion=False, covariance=shared), float(together)

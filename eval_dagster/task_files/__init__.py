@@ -1,0 +1,1 @@
+"""Loading tasks from Python files and packages."""

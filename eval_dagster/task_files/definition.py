@@ -1,0 +1,127 @@
+"""What a task class must be, told before anything runs."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from eval_dagster.code_versions.source_files import shown_name
+from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
+from eval_dagster.records import ResponseType
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.doc_task import DocTask
+from eval_dagster.tasks.style import TaskStyler
+
+REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")
+_LISTS = ("METRICS", "SUBJECTS", "STOP_SEQUENCES", "DATA_FILES")
+_NOT_EMPTY = ("METRICS", "SUBJECTS")
+_EXPECTED_METRICS = {
+    ResponseType.COMPLETION: "CompletionMetric",
+    ResponseType.LOGLIKELIHOODS: "LoglikelihoodMetric",
+    ResponseType.PERPLEXITY: "PerplexityMetric",
+}
+_STYLED_HOOKS = {
+    "_get_instruction_text": ("_get_raw_question", "_get_choices"),
+    "_get_ground_truth": ("_get_choices", "_get_correct_index"),
+    "_get_possible_completions": ("_get_choices", "_get_correct_index"),
+}
+"""What a styler needs to stand in for a hook."""
+
+
+def check_task(task: type[BaseTask[Any]]) -> None:
+    """Check that a task class has all that its response type needs, and metrics that fit it.
+
+    Raises:
+        TaskDefinitionError: An attribute or a hook is missing or wrong. The message names the class, what it has and what is expected.
+    """
+    for problems in (_wrong_styler(task), _missing(task), _wrong_values(task), _wrong_metrics(task)):
+        # What comes later is only looked at where it can be.
+        if found := list(problems):
+            raise TaskDefinitionError(f"task class {task.__name__} ({shown_name(task.__module__)}) {'; it '.join(found)}")
+
+
+def _wrong_styler(task: type[BaseTask[Any]]) -> Iterator[str]:
+    styler: object = task.TASK_STYLER
+    if styler is not None and not isinstance(styler, TaskStyler):
+        yield f"has the TASK_STYLER {styler!r}; expected a styler, MCStyle() say (from eval_dagster.tasks.style import MCStyle)"
+
+
+def _missing(task: type[BaseTask[Any]]) -> Iterator[str]:
+    missing = [name for name in REQUIRED_ATTRIBUTES if not hasattr(task, name)]
+    missing += [f"{name}()" for name in _required_hooks(task) if getattr(task, name) is getattr(BaseTask, name)]
+    if issubclass(task, DocTask) and task.doc is DocTask.doc:
+        missing.append("doc()")
+    if missing:
+        base = DocTask if issubclass(task, DocTask) else BaseTask
+        yield f"lacks {', '.join(missing)}; set the attributes and override the hooks named here (see {base.__name__})"
+
+
+def _required_hooks(task: type[BaseTask[Any]]) -> list[str]:
+    """The hooks that a task has to override: with a styler those that give what it writes the others of."""
+    given = getattr(task, "RESPONSE_TYPE", None)
+    hooks = ["_get_instruction_text"]
+    if given is not ResponseType.PERPLEXITY:
+        hooks.append("_get_ground_truth")
+    if given is ResponseType.LOGLIKELIHOODS:
+        hooks.append("_get_possible_completions")
+    if task.TASK_STYLER is None:
+        return hooks
+    styled = [hook for hook in hooks if getattr(task, hook) is getattr(BaseTask, hook)]
+    return list(dict.fromkeys(name for hook in styled for name in _STYLED_HOOKS[hook]))
+
+
+def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
+    given: object = task.RESPONSE_TYPE
+    if not isinstance(given, ResponseType):
+        *others, last = (f"ResponseType.{member.name}" for member in ResponseType)
+        yield f"has the RESPONSE_TYPE {given!r}; expected {', '.join(others)} or {last} (from eval_dagster.records import ResponseType)"
+    for name in _LISTS:
+        value: object = getattr(task, name)
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            yield f"has the {name} {value!r}; expected a list"
+        elif not value and name in _NOT_EMPTY:
+            yield f"has an empty {name}; name at least one"
+    shots: object = task.NUM_FEWSHOT
+    if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
+        yield f"has the NUM_FEWSHOT {shots!r}; expected a whole number of examples, 0 or more"
+    elif shots and task.FEWSHOT_SPLIT is None and task._sample_fewshot_examples is BaseTask._sample_fewshot_examples:
+        yield f"has the NUM_FEWSHOT {shots} and no FEWSHOT_SPLIT; name the split that its examples are drawn from"
+
+
+def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for metric in task.METRICS:
+        shown = metric.__name__ if isinstance(metric, type) else repr(metric)
+        if not (isinstance(metric, type) and issubclass(metric, BaseMetric)):
+            yield f"has {shown} among its METRICS; expected subclasses of {_expected(task)} (classes, not instances)"
+            continue
+        name = getattr(metric, "NAME", None)
+        if not _fits(metric, task):
+            yield f"has the metric {shown}, which cannot score {_asked(task)}; expected a subclass of {_expected(task)}"
+        if not isinstance(name, str) or not name or "/" in name:
+            yield f"has the metric {shown} with the NAME {name!r}; expected a text without '/'"
+        elif name in seen:
+            yield f"has two metrics with the NAME {name!r}: {seen[name]} and {shown}; expected each once, under a name of its own"
+        else:
+            seen[name] = shown
+    headline = task.HEADLINE_METRIC
+    if headline is not None and headline not in task.METRICS:
+        yield f"has the HEADLINE_METRIC {getattr(headline, '__name__', headline)}, which is not among its METRICS; add it there, too"
+    if task.HEADLINE_AGGREGATION not in ("micro", "macro"):
+        yield f"has the HEADLINE_AGGREGATION {task.HEADLINE_AGGREGATION!r}; expected 'micro' or 'macro'"
+
+
+def _fits(metric: type[BaseMetric], task: type[BaseTask[Any]]) -> bool:
+    return response_kind(metric) is not None if _asks_freely(task) else bool(metrics_for([metric], task.RESPONSE_TYPE))
+
+
+def _asks_freely(task: type[BaseTask[Any]]) -> bool:
+    """Whether the task makes its own samples, as a `DocTask` does: each may ask for another kind of response."""
+    return task._create_samples is not BaseTask._create_samples
+
+
+def _asked(task: type[BaseTask[Any]]) -> str:
+    return "any response" if _asks_freely(task) else f"the response type ResponseType.{task.RESPONSE_TYPE.name}"
+
+
+def _expected(task: type[BaseTask[Any]]) -> str:
+    return "CompletionMetric or LoglikelihoodMetric" if _asks_freely(task) else _EXPECTED_METRICS[task.RESPONSE_TYPE]

@@ -1,0 +1,204 @@
+"""Finding task classes: by a name of the registry, or in a file."""
+
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from inspect import isfunction
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeGuard
+
+from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, shown_text
+from eval_dagster.compat.aliases import aliases, installed_origin
+from eval_dagster.compat.lighteval_config import LightevalTask, LightevalTaskConfig
+from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.suggestions import did_you_mean
+from eval_dagster.task_files.definition import check_task
+from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.doc_task import DocTask
+
+_OWN_CLASSES = (BaseTask, DocTask, LightevalTask)
+
+
+def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Path) -> type[BaseTask[Any]]:
+    """Return the task class of an eval.
+
+    Args:
+        spec: A name of the registry, or `path/to/file.py:name`, where the name is that of a class, of a function under `@doc_task`, of
+            a `LightevalTaskConfig`, or the `name` of one in the file's `TASKS_TABLE`.
+        registry: Task classes by name.
+        folder: What a path is relative to.
+
+    Raises:
+        TaskDefinitionError: There is no such task, or it is no complete one.
+    """
+    path, is_file, name = spec.partition(".py:")
+    task = _in_file(folder / f"{path}.py", name, folder) if is_file else _registered(spec, registry)
+    check_task(task)
+    return task
+
+
+def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> list[Any]:
+    """Return the task's subjects of these names, in the task's order; all of them where no names are given.
+
+    Args:
+        task: The task.
+        names: Names, members of the task's enum or their names, or tuples; `"DE_DE,*"` or `("DE_DE", "*")` is every subject of two parts
+            the first of which is `DE_DE`. White space around a comma does not count.
+
+    Raises:
+        TaskDefinitionError: The task has no subject of a name.
+    """
+    if names is None:
+        return list(task.SUBJECTS)
+    chosen = [_matching(task, name) for name in names]
+    return [subject for subject in task.SUBJECTS if any(subject in each for each in chosen)]
+
+
+def _matching(task: type[BaseTask[Any]], name: Any) -> list[Any]:
+    """The subjects that a name means; at least one."""
+    wanted = [part.strip() for part in (map(subject_name, name) if isinstance(name, tuple) else subject_name(name).split(","))]
+    found = [subject for subject in task.SUBJECTS if _is_named(subject, wanted)]
+    if not found:
+        known = [subject_name(subject) for subject in task.SUBJECTS]
+        hint = did_you_mean(",".join(wanted), known) or f"; it has: {_listed(known)}"
+        raise TaskDefinitionError(f"task {task.NAME} has no subject {subject_name(name)!r}{hint}")
+    return found
+
+
+def _is_named(subject: Any, wanted: Sequence[str]) -> bool:
+    """Whether the parts of a name are those of a subject; a member of an enum goes by its value and by its name."""
+    parts = subject if isinstance(subject, tuple) else (subject,)
+    known = [{subject_name(part), *([part.name] if isinstance(part, Enum) else [])} for part in parts]
+    fits = len(wanted) == len(known) and all(word == "*" or word in names for word, names in zip(wanted, known, strict=True))
+    # A plain name may have commas in it.
+    return fits or ",".join(wanted) in ("*", ",".join(part.strip() for part in subject_name(subject).split(",")))
+
+
+def _registered(name: str, registry: Mapping[str, type[BaseTask[Any]]]) -> type[BaseTask[Any]]:
+    if name not in registry:
+        raise TaskDefinitionError(
+            f"there is no task {name!r}{did_you_mean(name, registry)}; `eval-dagster tasks` lists all names, "
+            "and a task of your own is written path/to/file.py:Class"
+        )
+    return registry[name]
+
+
+def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
+    if not file.is_file():
+        raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
+    module = _import_file(file.resolve(), folder.resolve())
+    table = {each.name: each for each in getattr(module, "TASKS_TABLE", ()) if isinstance(each, LightevalTaskConfig)}
+    found: Any = vars(module).get(name, table.get(name))
+    if isinstance(found, LightevalTaskConfig):
+        return found.task_class(name, module.__name__)
+    if _is_task(found):
+        return found if found.__module__ == module.__name__ else _adopted(found, name, module)
+    if found is None:
+        known = list(
+            dict.fromkeys(
+                [*(key for key, value in vars(module).items() if _is_task(value) or isinstance(value, LightevalTaskConfig)), *table]
+            )
+        )
+        raise TaskDefinitionError(f"{file} has no task {name!r}{did_you_mean(name, known)}; its tasks are: {_listed(known)}")
+    raise TaskDefinitionError(f"{name} in {file} is no task: {_remedy(name, found)}")
+
+
+def _adopted(task: type[BaseTask[Any]], name: str, module: ModuleType) -> type[BaseTask[Any]]:
+    """A task of another module as one of this, so that its version covers the file, too: its values may come from there."""
+    return type(task.__name__, (task,), {"__module__": module.__name__, "__qualname__": name, "__doc__": task.__doc__})
+
+
+def _is_task(value: object) -> TypeGuard[type[BaseTask[Any]]]:
+    return isinstance(value, type) and issubclass(value, BaseTask) and value not in _OWN_CLASSES
+
+
+def _remedy(name: str, found: object) -> str:
+    if isfunction(found):
+        return (
+            f"a function becomes one under a decorator: @doc_task(dataset_path=..., sample_split=..., metrics=[...]) above def {name} "
+            "(from eval_dagster.tasks.doc_task import doc_task)"
+        )
+    expected = "expected a subclass of eval_dagster.tasks.base.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
+    if origin := installed_origin(found if isinstance(found, type) else type(found)):
+        return (
+            f"{expected}; it is made of the installed package {origin}, which eval_dagster stands in for only where it is not installed: "
+            "import from eval_dagster in the file"
+        )
+    return expected
+
+
+def _import_file(file: Path, folder: Path) -> ModuleType:
+    """Run a task file.
+
+    Args:
+        file: The file; absolute.
+        folder: That of evals.yaml.
+
+    Raises:
+        TaskDefinitionError: It fails, or something that it imports is not there.
+    """
+    try:
+        with aliases():
+            return load_file(file, folder)
+    except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
+        where = f"{file}{_line_of(error, file)}"
+        if isinstance(error, TaskDefinitionError):
+            raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
+        reason = (
+            _missing_module(error, file, folder) or f"{type(error).__name__}: {shown_text(str(error))}{_place_in_neighbour(error, file)}"
+        )
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_unused_neighbour(error, file, folder)}") from error
+
+
+def _line_of(error: BaseException, file: Path) -> str:
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        lines.append(error.lineno)
+    return f", line {lines[-1]}," if lines else ""
+
+
+def _place_in_neighbour(error: BaseException, file: Path) -> str:
+    """Where an error arose, if that is in a module which the file imports from its folder."""
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename}, line {error.lineno})" if error.filename not in (None, str(file)) else ""
+    frames = traceback.walk_tb(error.__traceback__)
+    inner = [(frame.f_code.co_filename, line) for frame, line in frames if is_user_module(str(frame.f_globals.get("__name__")))]
+    return f" ({inner[-1][0]}, line {inner[-1][1]})" if inner and inner[-1][0] != str(file) else ""
+
+
+def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
+    """What was looked for, and where, if an error says that a module is not there; empty if it is another error.
+
+    What has the name of a standard module is looked for there alone.
+    """
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.partition(".")[0] in sys.stdlib_module_names:
+        return ""
+    name = shown_text(error.name)
+    if name.partition(".")[0] in neighbours(file) and name == error.name:
+        return f"{error}: {name}.py is beside the file, but importlib finds installed modules alone; write `import {name}`"
+    path = name.replace(".", "/")
+    places = " and ".join(dict.fromkeys(map(str, (file.parent, folder))))
+    return (
+        f"there is no module {name!r}: looked for {path}.py and {path}/ in {places}, and for an installed package"
+        f"{did_you_mean(name, neighbours(file))}{_place_in_neighbour(error, file)}"
+    )
+
+
+def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:
+    """What to do where something was looked for in a standard module, and a file of the user has the name of that."""
+    if isinstance(error, ImportError):
+        name = error.name or ""
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    else:
+        return ""
+    top = name.partition(".")[0]
+    paths = [place / end for place in (file.parent, folder) for end in (f"{top}.py", f"{top}/__init__.py")]
+    unused = next((path for path in paths if path.is_file()), None) if top in sys.stdlib_module_names else None
+    return f"; {unused} is not used: it has the name of a standard module; rename it" if unused else ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,1 @@
+"""Logging of results to MLflow."""

@@ -1,0 +1,277 @@
+"""Results as MLflow runs: parameters, overall metrics, the dataset, and tables of all metrics and of samples.
+
+Every call goes through a client of its own, so that this leaves alone which store and which run are current in a process.
+"""
+
+import os
+import re
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from eval_dagster.errors import StoreError, TrackingError
+from eval_dagster.locks import locked
+from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
+from eval_dagster.tracking.store import ensure_store, forget_connections, heal_store, quiet, store_file
+from eval_dagster.tracking.tracked_result import TrackedResult
+from eval_dagster.tracking.tracked_run import complete_run
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+__all__ = ["TrackedResult", "Tracker"]
+
+RESULT_KEY_TAG = "eval_dagster.result_key"
+"""The tag by which a result's run is found again."""
+UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
+"""Environment variable: where the MLflow UI of a local store is served."""
+
+_DEFAULT_UI = "http://127.0.0.1:5000"
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RunFacts:
+    """What is asked of a run that is there."""
+
+    experiment_id: str
+    lifecycle_stage: str
+    """`active` or `deleted`."""
+
+
+class Tracker:
+    """Writes results to one MLflow experiment."""
+
+    def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str) -> None:
+        """Name a store; nothing is opened before it is needed.
+
+        Args:
+            home: Folder that holds `mlflow.db`, `mlartifacts` and the lock.
+            tracking_uri: A server or a database instead of the home's own `mlflow.db`.
+            experiment: Name of the experiment; created where there is none.
+        """
+        self._home = home.resolve()
+        self._uri = tracking_uri or f"sqlite:///{self._home / 'mlflow.db'}"
+        self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
+        self._experiment = experiment
+
+    def log(self, result: TrackedResult) -> str:
+        """Make sure that a result is tracked, and give its MLflow run id.
+
+        A finished run of the same key is returned as it is; one that a killed process left unfinished is completed. Processes of the
+        same home take turns, so that one key never gets two runs.
+
+        Raises:
+            TrackingError: MLflow cannot be reached or refuses something.
+        """
+        with self._failures(f"log {result.run_name!r}"):
+            return self._healing(lambda: self._log(result))
+
+    def log_file(self, run_id: str, path: Path) -> None:
+        """Add a file to a run; one of the same name is replaced.
+
+        Raises:
+            TrackingError: There is no such run, or MLflow cannot be reached.
+        """
+        with self._failures(f"add {path.name} to run {run_id}"):
+            self._client.log_artifact(run_id, str(path))
+
+    def log_page(self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+        """Make sure that a page has a run of its own, and give its MLflow run id.
+
+        Args:
+            path: The page; one of the same name in the run is replaced.
+            key: Names the page: the same key always gives the same run. No quotes.
+            run_name: What the MLflow UI lists.
+            tags: Shown with the run.
+
+        Raises:
+            TrackingError: MLflow cannot be reached or refuses something.
+        """
+        with self._failures(f"log {run_name!r}"):
+            return self._healing(lambda: self._log_page(path, key, run_name, tags))
+
+    def prepare(self) -> str:
+        """Create the store where there is none, and give its address.
+
+        Raises:
+            TrackingError: MLflow cannot be reached.
+        """
+        with self._failures("open its store"):
+            client = self._client
+            with self._lock():
+                self._experiment_id()
+            return str(client.tracking_uri)
+
+    def exists(self, run_id: str) -> bool:
+        """Whether a run is there and not deleted.
+
+        Raises:
+            TrackingError: MLflow cannot be reached.
+        """
+        with self._failures(f"look for run {run_id}"):
+            run = self._run_facts(run_id)
+            return run is not None and run.lifecycle_stage == "active"
+
+    def run_link(self, run_id: str) -> str:
+        """The address at which the MLflow UI shows a run; `EVAL_DAGSTER_MLFLOW_UI` says where a local store's UI is served.
+
+        Raises:
+            TrackingError: There is no such run, or MLflow cannot be reached.
+        """
+        with self._failures(f"link to run {run_id}"):
+            run = self._run_facts(run_id)
+            if run is None:
+                raise TrackingError(f"MLflow at {self.shown_uri} has no run {run_id}")
+            base = re.sub("//[^/@]*@", "//", self._uri) if self.is_server else os.environ.get(UI_VARIABLE) or _DEFAULT_UI
+            return f"{base.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run_id}"
+
+    @property
+    def is_server(self) -> bool:
+        """Whether runs go to a tracking server, which has a UI of its own, rather than to a store."""
+        return urlsplit(self._uri).scheme in ("http", "https")
+
+    @property
+    def shown_uri(self) -> str:
+        """The address of store or server, without a password."""
+        return re.sub(r"//[^/@]*@", "//***@", self._uri)
+
+    @cached_property
+    def _client(self) -> "MlflowClient":
+        # MLflow would send usage data to its makers from a thread of its own, and print links into a command's output. It offers no
+        # other way to say no than variables; whoever wants either can set them to `false`.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        # Importing MLflow takes over a second, which commands that track nothing need not wait for.
+        from mlflow import MlflowClient
+
+        if self.is_server:
+            _require_reachable(self._uri)
+        if self._file is not None:
+            ensure_store(self._file)
+        # Processes that open a new database at once would all create its tables, and fail.
+        with self._lock(), quiet():
+            return MlflowClient(tracking_uri=self._uri)
+
+    def _healing(self, action: Callable[[], str]) -> str:
+        """The answer of an action, which is repeated where it fails for damage in the store."""
+        try:
+            return action()
+        except StoreError:
+            raise
+        except Exception:
+            if self._file is None or not heal_store(self._file):
+                raise
+            forget_connections(self._file)
+            self.__dict__.pop("_client", None)
+            return action()
+
+    def _log(self, result: TrackedResult) -> str:
+        client = self._client
+        with self._lock():
+            experiment_id = self._experiment_id()
+            run = self._find_run(experiment_id, result.result_key)
+            if run is None:
+                run = client.create_run(experiment_id, tags={RESULT_KEY_TAG: result.result_key}, run_name=_run_name(result.run_name))
+            if run.info.status != "FINISHED":
+                complete_run(client, run, result)
+            return str(run.info.run_id)
+
+    def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
+        client = self._client
+        with self._lock():
+            experiment_id = self._experiment_id()
+            run = self._find_run(experiment_id, key) or client.create_run(
+                experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=_run_name(run_name)
+            )
+            run_id = str(run.info.run_id)
+            client.log_artifact(run_id, str(path))
+            client.set_terminated(run_id, "FINISHED")
+            return run_id
+
+    def _lock(self) -> AbstractContextManager[None]:
+        return locked(self._home / "mlflow.lock")
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except TrackingError:
+            raise
+        except StoreError as error:
+            raise TrackingError(str(error)) from error
+        # MLflow lets errors of its database driver, of HTTP and of the file system through, none of which may cost a result.
+        except Exception as error:
+            reason = (str(error).strip() or "no message").splitlines()[0]
+            raise TrackingError(f"MLflow at {self.shown_uri} could not {what}: {type(error).__name__}: {reason}") from error
+
+    def _experiment_id(self) -> str:
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        if experiment is None:
+            is_database = urlsplit(self._uri).scheme.split("+")[0] in _DATABASES
+            location = (self._home / "mlartifacts").as_uri() if is_database else None
+            return str(self._client.create_experiment(self._experiment, artifact_location=location))
+        if experiment.lifecycle_stage != "active":
+            raise TrackingError(
+                f"MLflow at {self.shown_uri} holds the experiment {self._experiment!r} as deleted; restore it with "
+                f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`, or set mlflow.experiment in evals.yaml"
+            )
+        return str(experiment.experiment_id)
+
+    def _find_run(self, experiment_id: str, result_key: str) -> "Run | None":
+        found = self._client.search_runs(
+            [experiment_id], f"tags.`{RESULT_KEY_TAG}` = '{result_key}'", max_results=1, order_by=["attributes.start_time ASC"]
+        )
+        return found[0] if found else None
+
+    def _run_facts(self, run_id: str) -> _RunFacts | None:
+        """Facts about a run; None where there is no such run."""
+        try:
+            return self._read_run(run_id)
+        except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow
+            pass
+        from mlflow.exceptions import MlflowException
+
+        client = self._client
+        try:
+            info = client.get_run(run_id).info
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+        return _RunFacts(experiment_id=str(info.experiment_id), lifecycle_stage=str(info.lifecycle_stage))
+
+    def _read_run(self, run_id: str) -> _RunFacts | None:
+        """Facts about a run from the home's own database, without MLflow: a run that finds all current has nothing else to ask of it,
+        and its import alone would take a third of such a run's time.
+
+        Raises:
+            FileNotFoundError: Runs are not kept there, or it is not there yet.
+            sqlite3.Error: It cannot be read like this.
+        """
+        file = self._home / "mlflow.db"
+        if self._uri != f"sqlite:///{file}" or not file.is_file():
+            raise FileNotFoundError(file)
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
+            row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
+        return None if row is None else _RunFacts(experiment_id=str(row[0]), lifecycle_stage=str(row[1]))
+
+
+def _run_name(name: str) -> str:
+    return tracked_text(name)[:MOST_CHARACTERS]
+
+
+def _require_reachable(uri: str) -> None:
+    """Fail within seconds: MLflow itself would try a server that is down again and again for minutes."""
+    try:
+        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - http or https, as the caller checked
+    except urllib.error.HTTPError:
+        return
