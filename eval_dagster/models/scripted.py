@@ -10,7 +10,7 @@ from typing import Any
 from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.schema import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.transformers.encoding.tokenization import cut_at_stop
+from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
 from eval_dagster.versions import code_version, stable_hash

@@ -8,8 +8,9 @@ import tiny_architectures
 from transformers import LlamaConfig
 
 from eval_dagster.models.transformers.network import control_groups
+from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.transformers.scoring import piece_limits as memory
-from eval_dagster.models.transformers.scoring.piece_limits import free_memory, piece_limits, token_bytes
+from eval_dagster.models.transformers.scoring.piece_limits import piece_limits, token_bytes
 
 GIB = 2**30
 

@@ -13,13 +13,14 @@ from tiny_architectures import CONTEXT, VOCABULARY
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import DynamicCache
 
+from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import strip_attention
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
 from eval_dagster.models.transformers.scoring.self_check import check_tree
 from eval_dagster.models.transformers.scoring.strip_attention import StripPlan, cut_strips
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention, layer_windows
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
 
 def piece_of(sequences: set[tuple[int, ...]], base: int = 0) -> Piece:

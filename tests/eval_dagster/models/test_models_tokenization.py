@@ -7,7 +7,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.errors import ModelError, PromptTooLongError
-from eval_dagster.models.transformers.encoding.tokenization import Codec, cut_at_stop
+from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.records import Request
 
 VOCABULARY = {"a": 0, "b": 1, "c": 2, " ": 3, "\n": 4, "<s>": 5, "</s>": 6, "bc": 7, " c": 8, "ab": 9, "abc": 10}

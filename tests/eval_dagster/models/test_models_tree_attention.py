@@ -7,8 +7,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.scoring.prefix_tree import PrefixTree
-from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention, constant_length, layer_windows
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

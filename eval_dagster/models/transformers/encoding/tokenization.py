@@ -189,9 +189,3 @@ def check_continuations(request: Request, continuations: Sequence[Sequence[int]]
     for choice, continuation in zip(request.choices or (), continuations, strict=True):
         if not continuation:
             raise ModelError(f"The choice {choice!r} has no token of its own after this prompt, so it has no log-probability.")
-
-
-def cut_at_stop(text: str, stop_sequences: Sequence[str]) -> tuple[str, bool]:
-    """Cut a text before the first stop sequence; also say whether there was one."""
-    ends = [end for end in (text.find(stop) for stop in stop_sequences if stop) if end >= 0]
-    return (text[: min(ends)], True) if ends else (text, False)

@@ -15,8 +15,8 @@ from eval_dagster.models.transformers.generation.jobs import Pending, Sample, Te
 from eval_dagster.models.transformers.generation.padded import PaddedGenerator
 from eval_dagster.models.transformers.generation.row_check import why_not
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
+from eval_dagster.models.transformers.network.architecture import constant_length
 from eval_dagster.models.transformers.network.batching import BatchRunner, refusal
-from eval_dagster.models.transformers.scoring.tree_attention import constant_length
 from eval_dagster.models.usage import GenerationUsage
 from eval_dagster.progress import current_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from eval_dagster.models.transformers.generation.row_cache import RowCache
-from eval_dagster.models.transformers.scoring.piece_limits import free_memory
+from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.usage import GenerationUsage
 
 _MEMORY_SHARE = 0.5

@@ -1,13 +1,9 @@
 """How large a piece of a prefix tree may be: as large as is of use, and as fits the memory that is free."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
-
-from eval_dagster.models.transformers.network.control_groups import own_groups
+from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.transformers.scoring.tree import PieceLimits
 
 _CPU_TOKENS = 512
@@ -27,13 +23,6 @@ _SHARE = 0.4
 """Part of the free memory that a piece may take; the rest is for what is not foreseen."""
 
 _LEAST = 64
-
-_GROUP_FILES = {
-    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    2: ("memory.max", "memory.current", "inactive_file"),
-}
-"""By version of control groups: the files that state what a group may have and what it has, and the name in `memory.stat` of the bytes of
-files that were read, which count and are given back first."""
 
 
 def piece_limits(network: Any, device: str) -> PieceLimits:
@@ -61,25 +50,3 @@ def token_bytes(config: Any, itemsize: int) -> int:
 def _most(value: Any) -> Any:
     """The greatest, where a configuration has one value a layer."""
     return max(value) if isinstance(value, Sequence) else value
-
-
-def free_memory(device: str) -> int:
-    """Bytes that can be had on a device."""
-    if device.startswith("cuda"):
-        return int(torch.cuda.mem_get_info(device)[0])
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
-
-
-def _left_in_groups() -> list[int]:
-    """Bytes that each limit of this process's control groups leaves, those of its container for instance; the kernel kills it beyond."""
-    return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
-
-
-def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
-    """Bytes that the limit of a control group leaves; nothing where it has none, or is not to be seen from within a container."""
-    try:
-        limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
-        counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-    except (OSError, ValueError):
-        return []
-    return [max(0, limit - taken + int(counts.get(read_files, 0)))]

@@ -1,11 +1,11 @@
 """Scoring by plain batches: every input a row of its own, padded on the right. Slow, and right for every causal model."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from eval_dagster.models.transformers.network.architecture import takes_positions
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore, score_tokens, span_score
 from eval_dagster.models.usage import ScoringUsage
@@ -53,11 +53,6 @@ class PlainScorer:
         )
         logits: torch.Tensor = output.logits if self._head_takes_positions else output.logits[:, kept]
         return logits
-
-
-def takes_positions(network: Any) -> bool:
-    """Whether a network can be told to apply its output head to some positions alone."""
-    return "logits_to_keep" in inspect.signature(network.forward).parameters
 
 
 def _score_span(logits: torch.Tensor, tokens: tuple[int, ...]) -> SpanScore | Failure:

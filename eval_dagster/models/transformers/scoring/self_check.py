@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, failure_of
+from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
 from eval_dagster.models.transformers.scoring.spans import Outcomes, ScoredInput, SpanScore
@@ -30,11 +29,6 @@ _LIMITS = {"tokens": 160, "chain": 160, "scored": 4096}
 _ROWS = 6
 """Of a batch of the check: some begin with a prefix that others before them had."""
 
-_TOLERANCE = 1e-4
-"""Difference of log-probabilities that rounding explains in float32."""
-
-_ROUNDINGS = 4
-"""Roundings of the greatest logit that make up the tolerance where numbers are coarser than float32."""
 
 _CONTRAST = 4
 """How many times as far off a network must be that sees a neighbouring branch, or the check could not tell the two."""
@@ -106,11 +100,6 @@ def check(
             is_exact=False, reason=f"a difference of {off:.1e} could be an error: seeing a neighbour makes one of {contrast:.1e}"
         )
     return Verdict(is_exact=True, reason=f"checked on load: log-probabilities differ by {off:.1e} from plain ones")
-
-
-def rounding_tolerance(dtype: torch.dtype, greatest: float) -> float:
-    """Difference of log-probabilities that rounding explains in a network of a type, given the greatest of its logits."""
-    return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps * greatest)
 
 
 def _sequences(tokens: Sequence[int], stem: int, fork: int, leaf: int) -> tuple[list[ScoredInput], ScoredInput]:

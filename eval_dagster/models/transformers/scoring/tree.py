@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from eval_dagster.models.transformers.network.architecture import takes_positions
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, is_out_of_memory, release_memory
-from eval_dagster.models.transformers.scoring.plain import takes_positions
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention

@@ -17,7 +17,7 @@ from simulated_scores import DRAWS, SCENARIOS, Scenario
 
 from eval_dagster.statistics.estimates import estimate_mean
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[3] / "README.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_COVERAGE"
 HEAD = "| scores | samples | coverage | error bar ÷ true one |\n|---|---|---|---|\n"
 

@@ -20,7 +20,7 @@ from eval_dagster.statistics.paired_means import compare_means
 from eval_dagster.statistics.significance import POWER, detectable_share, exact_mcnemar
 from eval_dagster.statistics.verdicts import holm
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+README = Path(__file__).resolve().parents[3] / "README.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_DETECTION"
 HEAD = "| drop | samples | found | found in a suite of 10 | found from two scores |\n|---|---|---|---|---|\n"
 

@@ -324,7 +324,7 @@ def test_a_new_store_is_opened_without_a_word_and_nothing_is_left_in_the_current
         "assert 'mlflow' not in sys.modules and 'pandas' not in sys.modules; "
         "Tracker(home=Path('home'), tracking_uri=None, experiment='x').exists('0' * 32)"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parents[2])]
+    command = [sys.executable, "-c", code, str(Path(__file__).parents[3])]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]

@@ -36,7 +36,7 @@ from eval_dagster.sandbox import (
     watch,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(params=["bubblewrap", "namespaces"])

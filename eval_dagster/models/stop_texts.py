@@ -1,0 +1,9 @@
+"""Cutting a completion at the first text that ends it."""
+
+from collections.abc import Sequence
+
+
+def cut_at_stop(text: str, stop_sequences: Sequence[str]) -> tuple[str, bool]:
+    """Cut a text before the first stop sequence; also say whether there was one."""
+    ends = [end for end in (text.find(stop) for stop in stop_sequences if stop) if end >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)

@@ -1,0 +1,43 @@
+"""What a network's configuration tells of its layers, positions and arguments."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+_FULL = "full_attention"
+_SLIDING = "sliding_attention"
+
+_LONG_ROPE = ("dynamic", "longrope")
+"""Rotations that depend on the length of the whole sequence, once that exceeds the one that the model was first trained with."""
+
+
+def layer_windows(config: Any) -> dict[str, int | None] | None:
+    """For each type of layer the tokens that one of them sees, itself included; null where it sees all before it.
+
+    Nothing where there are layers whose mask is not known.
+    """
+    window = getattr(config, "sliding_window", None)
+    if hasattr(config, "attention_types") or getattr(config, "attention_chunk_size", None):
+        return None
+    types = getattr(config, "layer_types", None)
+    if not types:
+        return {_FULL: window}
+    if not set(types) <= {_FULL, _SLIDING} or (_SLIDING in types and window is None):
+        return None
+    return {kind: window if kind == _SLIDING else None for kind in sorted(set(types))}
+
+
+def constant_length(config: Any) -> int | None:
+    """The longest sequence of which no token depends on how long it is; null where there is no limit."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    kinds = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
+    if not any(kind.get("rope_type", kind.get("type")) in _LONG_ROPE for kind in kinds):
+        return None
+    originals = [kind.get("original_max_position_embeddings") for kind in kinds]
+    stated = [length for length in (*originals, getattr(config, "original_max_position_embeddings", None)) if length]
+    return int(min(stated)) if stated else int(config.max_position_embeddings)
+
+
+def takes_positions(network: Any) -> bool:
+    """Whether a network can be told to apply its output head to some positions alone."""
+    return "logits_to_keep" in inspect.signature(network.forward).parameters

@@ -1,0 +1,37 @@
+"""The memory that can still be had on a device."""
+
+from pathlib import Path
+
+import psutil
+import torch
+
+from eval_dagster.models.transformers.network.control_groups import own_groups
+
+_GROUP_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+"""By version of control groups: the files that state what a group may have and what it has, and the name in `memory.stat` of the bytes of
+files that were read, which count and are given back first."""
+
+
+def free_memory(device: str) -> int:
+    """Bytes that can be had on a device."""
+    if device.startswith("cuda"):
+        return int(torch.cuda.mem_get_info(device)[0])
+    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
+
+
+def _left_in_groups() -> list[int]:
+    """Bytes that each limit of this process's control groups leaves, those of its container for instance; the kernel kills it beyond."""
+    return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+
+
+def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
+    """Bytes that the limit of a control group leaves; nothing where it has none, or is not to be seen from within a container."""
+    try:
+        limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
+        counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
+    except (OSError, ValueError):
+        return []
+    return [max(0, limit - taken + int(counts.get(read_files, 0)))]
