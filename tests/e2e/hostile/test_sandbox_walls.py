@@ -326,11 +326,13 @@ ORDINARY = {
         context = multiprocessing.get_context("fork")
         with context.Pool(2) as pool:
             assert pool.map(abs, [-1, -2]) == [1, 2]
+            pool.close()
+            pool.join()  # to terminate one can hang in Python 3.11
         queue, lock, value = context.Queue(), context.Lock(), context.Value("i", 0)
         def work():
             with lock:
                 value.value += 1
-            queue.put(value.value)
+                queue.put(value.value)
         processes = [context.Process(target=work) for _ in range(2)]
         for process in processes:
             process.start()
