@@ -1,7 +1,7 @@
 """What workspace.yaml names: the definitions of the checkout's own evals.yaml, or of the one that `EVAL_DAGSTER_CONFIG` names."""
 
-from assets.definitions import build_definitions
+from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 defs = build_definitions(Project.open(TASKS))

@@ -4,15 +4,15 @@ import warnings
 
 import dagster as dg
 
-from assets.evaluation import evaluation_assets
-from assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
-from assets.leaderboard import leaderboard
-from assets.regressions import gate_check, regressions
-from assets.resources import ProjectResource
-from assets.schedules import suite_schedule
-from assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
-from assets.skipped_nights import skipped_nights_sensor
-from assets.snapshots import snapshot_assets
+from eval_dagster.assets.evaluation import evaluation_assets
+from eval_dagster.assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
+from eval_dagster.assets.leaderboard import leaderboard
+from eval_dagster.assets.regressions import gate_check, regressions
+from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.schedules import suite_schedule
+from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
+from eval_dagster.assets.skipped_nights import skipped_nights_sensor
+from eval_dagster.assets.snapshots import snapshot_assets
 from eval_dagster.project import Project
 
 

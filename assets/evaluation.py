@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 import dagster as dg
 
-from assets.killed_runs import at_work
-from assets.materializations import announce, report
-from assets.partitions import eval_model_partitions, split_keys
-from assets.resources import ProjectResource, reporter_for
-from assets.run_logging import library_log
-from assets.stage_code import stage_code_version
 from eval_dagster import pipeline
+from eval_dagster.assets.killed_runs import at_work
+from eval_dagster.assets.materializations import announce, report
+from eval_dagster.assets.partitions import eval_model_partitions, split_keys
+from eval_dagster.assets.resources import ProjectResource, reporter_for
+from eval_dagster.assets.run_logging import library_log
+from eval_dagster.assets.stage_code import stage_code_version
 from eval_dagster.config.schema import Config
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, partition_key

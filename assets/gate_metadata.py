@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.previews import table_metadata
+from eval_dagster.assets.previews import table_metadata
 from eval_dagster.config.schema import identifier
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.project import Project

@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
-from assets.instance_store import ensure_databases, heal_databases
-from assets.killed_runs import end_dead_runs
+from eval_dagster.assets.instance_store import ensure_databases, heal_databases
+from eval_dagster.assets.killed_runs import end_dead_runs
 from eval_dagster.errors import StoreError
 
 _SETTINGS = """\

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.evaluation import evaluate_all_stages
-from assets.resources import ProjectResource
-from assets.tags import home_tags, suite_tags
+from eval_dagster.assets.evaluation import evaluate_all_stages
+from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.tags import home_tags, suite_tags
 from eval_dagster.config.schema import SuiteConfig, identifier
 from eval_dagster.project import Project
 

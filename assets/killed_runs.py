@@ -9,8 +9,8 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
-from assets.instance_store import events_file, keep_aside
-from assets.tags import HOME_TAG, home_tags
+from eval_dagster.assets.instance_store import events_file, keep_aside
+from eval_dagster.assets.tags import HOME_TAG, home_tags
 from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import damage_of
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.killed_runs import at_work
-from assets.previews import leaderboard_rows, markdown_table
-from assets.resources import ProjectResource
+from eval_dagster.assets.killed_runs import at_work
+from eval_dagster.assets.previews import leaderboard_rows, markdown_table
+from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.versions import stable_hash
 from eval_dagster.visible_text import visible

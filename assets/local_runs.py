@@ -11,7 +11,7 @@ from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import CodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
-from assets.killed_runs import alive
+from eval_dagster.assets.killed_runs import alive
 
 WORKSPACE = Path(__file__).resolve().parents[1] / "workspace.yaml"
 

@@ -9,8 +9,8 @@ from dagster import MetadataValue
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
-from assets.previews import preview_metadata, table_metadata
-from assets.provenance import provenance_tags
+from eval_dagster.assets.previews import preview_metadata, table_metadata
+from eval_dagster.assets.provenance import provenance_tags
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.failures import run_messages
+from eval_dagster.assets.failures import run_messages
 from eval_dagster.gate.materializations import LAST_PASSED
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify

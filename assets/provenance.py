@@ -8,7 +8,7 @@ from dagster._core.definitions.data_version import (
     get_input_event_pointer_tag,
 )
 
-from assets.stage_code import stage_code_version
+from eval_dagster.assets.stage_code import stage_code_version
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
 
 _PAGE = 100

@@ -6,13 +6,13 @@ from datetime import datetime
 
 import dagster as dg
 
-from assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
-from assets.jobs import REGRESSIONS, gate_check_name
-from assets.killed_runs import at_work
-from assets.notifications import tell
-from assets.resources import ProjectResource
-from assets.suite_evaluations import find_evaluation
-from assets.tags import SINCE_TAG, SUITE_TAG
+from eval_dagster.assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
+from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
+from eval_dagster.assets.killed_runs import at_work
+from eval_dagster.assets.notifications import tell
+from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.suite_evaluations import find_evaluation
+from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.judgement import judge

@@ -7,7 +7,7 @@ import dagster as dg
 from eval_dagster.errors import UsageError
 from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, current_reporter
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 LIMIT_TAG = "eval_dagster/limit"
 """Run tag of earlier versions, whose shorter results replaced the published ones: refused."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.jobs import chosen, suite_job_name
-from assets.skipped_nights import note_skipped
-from assets.suite_evaluations import why_busy
-from assets.tags import MODEL_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.assets.jobs import chosen, suite_job_name
+from eval_dagster.assets.skipped_nights import note_skipped
+from eval_dagster.assets.suite_evaluations import why_busy
+from eval_dagster.assets.tags import MODEL_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.notifications import tell_skipped
-from assets.resources import ProjectResource
+from eval_dagster.assets.notifications import tell_skipped
+from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.versions import stable_hash
 
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from assets.jobs import gate_job_name, is_whole, suite_job_name
-from assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.assets.jobs import gate_job_name, is_whole, suite_job_name
+from eval_dagster.assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
 _PATIENCE_S = 600.0

@@ -2,38 +2,47 @@
 
 from typing import Any
 
+from eval_dagster.task_defs.aime import AIME24, AIME25, AIME26, AIME24AvgAt16, AIME25AvgAt16, AIME26AvgAt16
+from eval_dagster.task_defs.arc import (
+    ARCChallenge,
+    ARCChallengeBPB,
+    ARCChallengeIDK,
+    ARCChallengeMC,
+    ARCEasy,
+    ARCEasyBPB,
+    ARCEasyIDK,
+    ARCEasyMC,
+)
+from eval_dagster.task_defs.arithmetic import Arithmetic
+from eval_dagster.task_defs.bbh import BBH, BBHCoT
+from eval_dagster.task_defs.boolq import BoolQ, BoolQIDK, BoolQMC
+from eval_dagster.task_defs.capitals import CapitalsChoice, CapitalsCompletion
+from eval_dagster.task_defs.commonsense_qa import CommonsenseQA, CommonsenseQABPB, CommonsenseQACloze, CommonsenseQAIDK
+from eval_dagster.task_defs.copa import COPA, COPABPB, COPAIDK, COPAMC
+from eval_dagster.task_defs.drop import DROP, DROPBPB, DROPChoice, DROPCloze
+from eval_dagster.task_defs.gpqa import GPQA, GPQAIDK, GPQACoT, GPQAExtended, GPQAMain
+from eval_dagster.task_defs.gsm8k import GSM8K, GSM8KBPB, GSM8KCoT, GSM8KMajAt8
+from eval_dagster.task_defs.hellaswag import HellaSwag, HellaSwagBPB, HellaSwagIDK, HellaSwagMC
+from eval_dagster.task_defs.humaneval import HumanEval, HumanEvalBPB, HumanEvalInstruct, HumanEvalPassAt10
+from eval_dagster.task_defs.ifeval import IFEval
+from eval_dagster.task_defs.lambada import LAMBADA
+from eval_dagster.task_defs.math_500 import Math500, MinervaMath500
+from eval_dagster.task_defs.mbpp import MBPP, MBPPBPB, MBPPInstruct
+from eval_dagster.task_defs.mmlu import MMLU, MMLUBPB, MMLUIDK, MMLUCloze, MMLUCoT
+from eval_dagster.task_defs.mmlu_pro import MMLUPro, MMLUProIDK, MMLUProMC
+from eval_dagster.task_defs.nq_open import NQOpen, NQOpenBPB, NQOpenChoice, NQOpenCloze
+from eval_dagster.task_defs.openbookqa import OpenBookQA, OpenBookQABPB, OpenBookQAIDK, OpenBookQAMC
+from eval_dagster.task_defs.piqa import PIQA, PIQABPB, PIQAIDK, PIQAMC
+from eval_dagster.task_defs.sciq import SciQ, SciQBPB, SciQIDK, SciQMC
+from eval_dagster.task_defs.social_iqa import SocialIQa, SocialIQaBPB, SocialIQaIDK, SocialIQaMC
+from eval_dagster.task_defs.squad import SQuAD, SQuADBPB, SQuADv2
+from eval_dagster.task_defs.triviaqa import TriviaQA
+from eval_dagster.task_defs.truthfulqa import TruthfulQAGeneration, TruthfulQAIDK, TruthfulQAMC1, TruthfulQAMC2
+from eval_dagster.task_defs.wikitext import WikiText
+from eval_dagster.task_defs.winogrande import WinoGrande, WinoGrandeBPB, WinoGrandeIDK, WinoGrandeMC
+from eval_dagster.task_defs.wmt import WMT14EnFr, WMT14FrEn, WMT16DeEn, WMT16EnDe, WMT16EnRo, WMT16RoEn
+from eval_dagster.task_defs.wmt24pp import WMT24pp
 from eval_dagster.tasks.base import BaseTask
-from task_defs.aime import AIME24, AIME25, AIME26, AIME24AvgAt16, AIME25AvgAt16, AIME26AvgAt16
-from task_defs.arc import ARCChallenge, ARCChallengeBPB, ARCChallengeIDK, ARCChallengeMC, ARCEasy, ARCEasyBPB, ARCEasyIDK, ARCEasyMC
-from task_defs.arithmetic import Arithmetic
-from task_defs.bbh import BBH, BBHCoT
-from task_defs.boolq import BoolQ, BoolQIDK, BoolQMC
-from task_defs.capitals import CapitalsChoice, CapitalsCompletion
-from task_defs.commonsense_qa import CommonsenseQA, CommonsenseQABPB, CommonsenseQACloze, CommonsenseQAIDK
-from task_defs.copa import COPA, COPABPB, COPAIDK, COPAMC
-from task_defs.drop import DROP, DROPBPB, DROPChoice, DROPCloze
-from task_defs.gpqa import GPQA, GPQAIDK, GPQACoT, GPQAExtended, GPQAMain
-from task_defs.gsm8k import GSM8K, GSM8KBPB, GSM8KCoT, GSM8KMajAt8
-from task_defs.hellaswag import HellaSwag, HellaSwagBPB, HellaSwagIDK, HellaSwagMC
-from task_defs.humaneval import HumanEval, HumanEvalBPB, HumanEvalInstruct, HumanEvalPassAt10
-from task_defs.ifeval import IFEval
-from task_defs.lambada import LAMBADA
-from task_defs.math_500 import Math500, MinervaMath500
-from task_defs.mbpp import MBPP, MBPPBPB, MBPPInstruct
-from task_defs.mmlu import MMLU, MMLUBPB, MMLUIDK, MMLUCloze, MMLUCoT
-from task_defs.mmlu_pro import MMLUPro, MMLUProIDK, MMLUProMC
-from task_defs.nq_open import NQOpen, NQOpenBPB, NQOpenChoice, NQOpenCloze
-from task_defs.openbookqa import OpenBookQA, OpenBookQABPB, OpenBookQAIDK, OpenBookQAMC
-from task_defs.piqa import PIQA, PIQABPB, PIQAIDK, PIQAMC
-from task_defs.sciq import SciQ, SciQBPB, SciQIDK, SciQMC
-from task_defs.social_iqa import SocialIQa, SocialIQaBPB, SocialIQaIDK, SocialIQaMC
-from task_defs.squad import SQuAD, SQuADBPB, SQuADv2
-from task_defs.triviaqa import TriviaQA
-from task_defs.truthfulqa import TruthfulQAGeneration, TruthfulQAIDK, TruthfulQAMC1, TruthfulQAMC2
-from task_defs.wikitext import WikiText
-from task_defs.winogrande import WinoGrande, WinoGrandeBPB, WinoGrandeIDK, WinoGrandeMC
-from task_defs.wmt import WMT14EnFr, WMT14FrEn, WMT16DeEn, WMT16EnDe, WMT16EnRo, WMT16RoEn
-from task_defs.wmt24pp import WMT24pp
 
 TASKS: dict[str, type[BaseTask[Any]]] = {
     "aime24": AIME24,

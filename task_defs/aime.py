@@ -7,8 +7,8 @@ from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.metrics.math_equal import MathEqual
 from eval_dagster.metrics.repeated import avg_at_k, maj_at_k, pass_at_k
 from eval_dagster.records import ResponseType, Row
+from eval_dagster.task_defs.math_500 import BOXED
 from eval_dagster.tasks.base import BaseTask
-from task_defs.math_500 import BOXED
 
 
 class AIME24(BaseTask[str]):

@@ -5,9 +5,9 @@ import unicodedata
 from eval_dagster.metrics.completion import ExactMatch, NormalizedExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.records import ResponseType, Row
+from eval_dagster.task_defs.countries import CONTINENTS, COUNTRIES, Country
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions import stable_hash
-from task_defs.countries import CONTINENTS, COUNTRIES, Country
 
 
 class _Capitals(BaseTask[str]):

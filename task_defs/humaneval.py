@@ -9,8 +9,8 @@ from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
+from eval_dagster.task_defs.code_blocks import code_block
 from eval_dagster.tasks.base import BaseTask
-from task_defs.code_blocks import code_block
 
 _END = re.compile(r"\n(?:class|def|#|if|print)|```")
 

@@ -7,8 +7,8 @@ from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.records import ResponseType, Row, TaskSample
+from eval_dagster.task_defs.code_blocks import code_block
 from eval_dagster.tasks.base import BaseTask
-from task_defs.code_blocks import code_block
 
 
 class MBPP(BaseTask[str]):

@@ -7,7 +7,7 @@ from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 SUITE = "nightly"
 CONFIG = """
@@ -26,7 +26,7 @@ ANSWERS = '''
     """Answers of which a share is wrong: which ones, hangs on the question alone, but for a few that hang on the night."""
 
     from eval_dagster.versions import stable_hash
-    from task_defs.countries import COUNTRIES
+    from eval_dagster.task_defs.countries import COUNTRIES
 
     CAPITALS = {{country.name: country.capital for country in COUNTRIES}}
     WRONG = {wrong}

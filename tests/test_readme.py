@@ -15,8 +15,8 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.task_defs import TASKS
 from eval_dagster.task_files.loading import load_task
-from task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -10,7 +10,7 @@ from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.materializations import LAST_PASSED
 from eval_dagster.lake.catalog import publish
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], why: str, by: str | None) -> None:

@@ -13,7 +13,7 @@ from eval_dagster.gate.comparison import MetricComparison, SampleChange, changed
 from eval_dagster.gate.materializations import Point, PointName
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")

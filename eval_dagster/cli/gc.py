@@ -7,7 +7,7 @@ from eval_dagster.cli.console import errors, out, print_table, program_name, say
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")
 _NUMBERS = ("files", "size")

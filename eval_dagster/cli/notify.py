@@ -6,7 +6,7 @@ from eval_dagster.cli.console import errors, out
 from eval_dagster.notifications.delivery import notify
 from eval_dagster.notifications.messages import trial_notice
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def send_trial(suite: str) -> None:

@@ -21,7 +21,7 @@ from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.lake.catalog import catalog_path
 from eval_dagster.progress import use_reporter
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
@@ -33,7 +33,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     if suite is not None:
         require_sensible_gate(project, suite)
     # Dagster takes a second to import, as do the statistics; a wrong configuration and the other commands need not wait for them.
-    from assets.in_process_runs import run_evaluation
+    from eval_dagster.assets.in_process_runs import run_evaluation
     from eval_dagster.cli import gate as gating
 
     started = time.monotonic()

@@ -12,7 +12,7 @@ from eval_dagster.project import Project
 from eval_dagster.stages.sample_errors import error_warning
 
 if TYPE_CHECKING:
-    from assets.in_process_runs import RunSummary
+    from eval_dagster.assets.in_process_runs import RunSummary
 
 Command = tuple[str, str]
 """What to type, and what it shows."""

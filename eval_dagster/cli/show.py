@@ -8,7 +8,7 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages.prompts import render_eval
 from eval_dagster.stages.snapshot import materialize_snapshot
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def list_models() -> None:

@@ -17,7 +17,7 @@ from eval_dagster.lake.relations import relation_files
 from eval_dagster.lake.sessions import plain
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _MOST_DAMAGES = 5
 

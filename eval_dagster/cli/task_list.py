@@ -12,7 +12,7 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("task", "type", "few-shot", "metrics")
 _WIDEST = 40

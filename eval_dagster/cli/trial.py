@@ -18,7 +18,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def run_trial(

@@ -19,8 +19,8 @@ from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_o
 from eval_dagster.cli.mlflow_server import APP_NAME
 from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
 from eval_dagster.project import Project
+from eval_dagster.task_defs import TASKS
 from eval_dagster.tracking.tracker import UI_VARIABLE
-from task_defs import TASKS
 
 _HOST = "127.0.0.1"
 _START_S = 240.0
@@ -43,7 +43,7 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
     workspace = Path("workspace.yaml").resolve()
     if not workspace.exists():
         raise UsageError(f"there is no {workspace}; run this in the folder of the project's workspace.yaml")
-    from assets.instance import prepare_instance
+    from eval_dagster.assets.instance import prepare_instance
 
     dagster_url = f"http://{_HOST}:{_free_port(port)}"
     served_at = ["--host", _HOST, "--port", dagster_url.rpartition(":")[2]]

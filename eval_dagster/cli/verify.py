@@ -10,7 +10,7 @@ from eval_dagster.cli.progress_bars import RichReporter
 from eval_dagster.lake.files import trial_lake
 from eval_dagster.lake.verification import Verified, verifiable, verify
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("files of", "files", "MB", "without checksums", "damaged")
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from eval_dagster.code_versions.source_files import is_user_module
 
-FIRST_PARTY = ("eval_dagster", "task_defs")
+FIRST_PARTY = ("eval_dagster",)
 """Packages of this project, whose source counts wherever they are installed; of others, what no package manager installed."""
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "user_files_"
-_OWN = {"eval_dagster", "task_defs"}
+_OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
 

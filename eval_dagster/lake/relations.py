@@ -11,7 +11,7 @@ from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.files import Lake, read_head, read_info
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 
-SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
+SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
 _LOST = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _TABLE_OF = {

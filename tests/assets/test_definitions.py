@@ -9,13 +9,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.definitions import build_definitions
-from assets.in_process_runs import run_evaluation
-from assets.jobs import chosen
-from assets.resources import LIMIT_TAG
+from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.in_process_runs import run_evaluation
+from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.resources import LIMIT_TAG
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
 CONFIG = """

@@ -7,9 +7,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import killed_runs as liveness
-from assets.killed_runs import alive, at_work, end_dead_runs
-from assets.tags import home_tags
+from eval_dagster.assets import killed_runs as liveness
+from eval_dagster.assets.killed_runs import alive, at_work, end_dead_runs
+from eval_dagster.assets.tags import home_tags
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.in_process_runs import RunSummary, run_evaluation
-from assets.run_logging import library_log
 from eval_dagster import progress
+from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
+from eval_dagster.assets.run_logging import library_log
 from eval_dagster.models.scripted import ScriptedResponder
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.model import LoadedModel
@@ -20,7 +20,7 @@ from eval_dagster.models.transformers.scoring import engine as scoring
 from eval_dagster.progress import LogReporter
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:

@@ -12,15 +12,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import suite_evaluations
-from assets.definitions import build_definitions
-from assets.jobs import chosen
-from assets.skipped_nights import note_skipped
-from assets.suite_evaluations import find_evaluation
-from assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
+from eval_dagster.assets import suite_evaluations
+from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.skipped_nights import note_skipped
+from eval_dagster.assets.suite_evaluations import find_evaluation
+from eval_dagster.assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -335,7 +335,7 @@ def test_a_tick_waits_for_no_notice_and_the_sensor_sends_it(nights: Nights, proj
 
     nights.start(dg.RunRequest(tags=suite_tags(project.home, "nightly")))
     with monkeypatch.context() as patch:
-        patch.setattr("assets.notifications.notify", refuse)
+        patch.setattr("eval_dagster.assets.notifications.notify", refuse)
         reason = nights.tick(FIRST)
         assert nights.tick(FIRST) == reason
     assert isinstance(reason, str)

@@ -6,13 +6,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.definitions import build_definitions
-from assets.previews import markdown_table, preview_metadata, table_metadata
+from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.previews import markdown_table, preview_metadata, table_metadata
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:

@@ -10,16 +10,16 @@ import dagster as dg
 import pytest
 from scripted_calculator import write_calculator
 
-from assets.definitions import build_definitions
-from assets.in_process_runs import RunSummary, run_evaluation
-from assets.instance import open_instance
+from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
+from eval_dagster.assets.instance import open_instance
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -199,7 +199,7 @@ def test_a_run_tells_what_it_found_itself_though_another_run_follows(project: Pr
         write_result(lake, replace(result, run_id="another", judged_at=result.judged_at + timedelta(seconds=1), regressions=[]))
         return kept
 
-    monkeypatch.setattr("assets.regressions.write_result", followed)
+    monkeypatch.setattr("eval_dagster.assets.regressions.write_result", followed)
     summary = _night(project, "lenient", error="True")
     assert summary.gate is not None
     assert (summary.gate.run_id, len(summary.gate.with_verdict(Verdict.REGRESSED))) == (summary.run_ids[-1], 1)
@@ -209,7 +209,7 @@ def test_a_judgement_that_cannot_be_made_known_is_a_failure(project: Project, mo
     def refuse(_: Lake) -> list[str]:
         raise OSError("no space left on the device")
 
-    monkeypatch.setattr("assets.regressions.publish", refuse)
+    monkeypatch.setattr("eval_dagster.assets.regressions.publish", refuse)
     summary = _night(project, "lenient")
     assert summary.gate is not None
     assert any("no space left" in failure for failure in summary.failures)

@@ -10,10 +10,10 @@ import dagster as dg
 import pytest
 from PIL import Image
 
-from assets.in_process_runs import run_evaluation
+from eval_dagster.assets.in_process_runs import run_evaluation
 from eval_dagster.project import Project
 from eval_dagster.report import histories
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:

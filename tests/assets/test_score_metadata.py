@@ -1,6 +1,6 @@
 """What Dagster plots of an eval's metrics."""
 
-from assets.materializations import _score_metadata
+from eval_dagster.assets.materializations import _score_metadata
 
 
 def test_the_plotted_score_is_that_of_the_samples() -> None:

@@ -10,13 +10,13 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from assets.definitions import build_definitions
-from assets.in_process_runs import run_evaluation
-from assets.instance import open_instance
-from assets.jobs import chosen
+from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.in_process_runs import run_evaluation
+from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.jobs import chosen
 from eval_dagster.project import Project
+from eval_dagster.task_defs import TASKS
 from eval_dagster.versions import code_version
-from task_defs import TASKS
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
 CONFIG = """
@@ -161,7 +161,9 @@ def test_another_limit_makes_stale_what_is_made_of_fewer_samples(project: Projec
 def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     _everything(project)
     changed = {"eval_dagster.stages.scores"}
-    monkeypatch.setattr("assets.stage_code.code_version", lambda code: code_version(code) + ("+" if code.__name__ in changed else ""))
+    monkeypatch.setattr(
+        "eval_dagster.assets.stage_code.code_version", lambda code: code_version(code) + ("+" if code.__name__ in changed else "")
+    )
     stale = _stale(project)
     assert {asset for asset, _ in stale} == {"sample_scores"}
     assert {tuple(cause) for causes in stale.values() for cause in causes} == {("CODE", "has a new code version", "")}

@@ -18,7 +18,7 @@ from works import ROOT, WORKS, MissingRowsError, requests_of
 
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 _OTHERS: dict[str, Callable[..., Row]] = {
     "busy": run_busy,

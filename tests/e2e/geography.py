@@ -4,8 +4,8 @@ from random import Random
 
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType, Row
+from eval_dagster.task_defs.countries import CONTINENTS, COUNTRIES
 from eval_dagster.tasks.base import BaseTask
-from task_defs.countries import CONTINENTS, COUNTRIES
 
 
 class Geography(BaseTask[str]):

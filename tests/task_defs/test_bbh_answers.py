@@ -2,7 +2,7 @@
 
 import pytest
 
-from task_defs.bbh import BBHCoT
+from eval_dagster.task_defs.bbh import BBHCoT
 
 
 @pytest.mark.parametrize(

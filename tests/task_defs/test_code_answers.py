@@ -2,9 +2,9 @@
 
 import pytest
 
-from task_defs.code_blocks import code_block
-from task_defs.humaneval import HumanEvalInstruct
-from task_defs.mbpp import MBPPInstruct
+from eval_dagster.task_defs.code_blocks import code_block
+from eval_dagster.task_defs.humaneval import HumanEvalInstruct
+from eval_dagster.task_defs.mbpp import MBPPInstruct
 
 BODY = "    return x + 1\n"
 WHOLE = "def f(x):\n    return x + 1\n"

@@ -1,6 +1,6 @@
 """The number of examples with which each benchmark is reported, unless an eval says otherwise."""
 
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 # Of all others none. Sources stand beside NUM_FEWSHOT in the benchmark's file.
 CUSTOMARY = {

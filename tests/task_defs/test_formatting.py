@@ -15,7 +15,7 @@ from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.sandbox import SandboxPolicy, available_isolation, sandbox_policy
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,8 +23,8 @@ PROJECT = Project.open(TASKS, config_path=Path(os.environ.get("EVAL_DAGSTER_CONF
 NAMES = PROJECT.task_names()
 TASK_FILE = """
 from eval_dagster.tasks.base import BaseTask
-from task_defs.arithmetic import Arithmetic
-from task_defs.gsm8k import GSM8K
+from eval_dagster.task_defs.arithmetic import Arithmetic
+from eval_dagster.task_defs.gsm8k import GSM8K
 
 class Sums(Arithmetic):
     SUBJECTS = ("addition",)

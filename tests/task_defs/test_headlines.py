@@ -2,7 +2,7 @@
 
 import pytest
 
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 @pytest.mark.parametrize("name", ["bbh", "bbh_cot", "wmt24pp"])

@@ -17,9 +17,9 @@ from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNo
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
+from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import FewshotStrategy
 from eval_dagster.tasks.samples import build_samples
-from task_defs import TASKS
 
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 pytestmark = pytest.mark.skipif(

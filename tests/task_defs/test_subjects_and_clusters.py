@@ -6,7 +6,7 @@ import pytest
 import yaml
 from rendered_tasks import fixture_of, needs_fixture
 
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 
 def test_no_score_of_gpqa_mixes_sets_that_contain_one_another() -> None:

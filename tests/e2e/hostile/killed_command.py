@@ -18,7 +18,7 @@ import eval_dagster.cli.main as cli
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import Policy, prune
 from eval_dagster.retention.retained import Keep
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

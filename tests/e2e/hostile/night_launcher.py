@@ -14,7 +14,7 @@ from dagster._serdes import ConfigurableClass, ConfigurableClassData
 from dagster._utils.hosted_user_process import recon_job_from_origin
 
 _WORKERS = multiprocessing.get_context("forkserver")
-_WORKERS.set_forkserver_preload(["night_launcher", "assets.definitions", "mlflow.store.tracking.sqlalchemy_store", "pandas"])
+_WORKERS.set_forkserver_preload(["night_launcher", "eval_dagster.assets.definitions", "mlflow.store.tracking.sqlalchemy_store", "pandas"])
 
 
 class ForkserverLauncher(RunLauncher, ConfigurableClass):

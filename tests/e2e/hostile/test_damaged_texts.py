@@ -25,9 +25,9 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.visible_text import is_storable
-from task_defs import TASKS
 
 Evaluate = Callable[..., tuple[Project, dict[str, StageResult]]]
 GOOD = ("one", "two", "three")

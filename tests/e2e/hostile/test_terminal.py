@@ -22,7 +22,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 Run = Callable[..., tuple[int, str, str]]
 

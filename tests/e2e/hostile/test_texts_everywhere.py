@@ -31,8 +31,8 @@ from eval_dagster.report.plots import ScorePoint, history_png, history_svg
 from eval_dagster.report.summaries import junit_xml, markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.task_defs import TASKS
 from eval_dagster.visible_text import is_storable, json_text, message_text, storable
-from task_defs import TASKS
 
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
 POINT = ScorePoint(at=JUDGED_AT, value=0.5, ci_low=0.4, ci_high=0.6)

@@ -26,7 +26,7 @@ CONFIG = """
       good: {evals: [sums, capitals], models: [sevens, eights]}
 """
 BROKEN = """
-    from task_defs.arithmetic import Arithmetic
+    from eval_dagster.task_defs.arithmetic import Arithmetic
 
     class Broken(Arithmetic):
         def _load_dataset(self, subject):

@@ -43,7 +43,7 @@ OWN = """
             return "7"
 """
 ANSWERS = """
-    from task_defs.countries import COUNTRIES
+    from eval_dagster.task_defs.countries import COUNTRIES
 
     CAPITALS = {country.name: country.capital for country in COUNTRIES}
 

@@ -13,7 +13,7 @@ import typer
 from eval_dagster.cli.task_list import list_tasks
 from eval_dagster.cli.task_page import PromptFormat, show_task
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError, UsageError
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 EVALS = """
     models: {}
@@ -28,8 +28,8 @@ TASK_FILE = '''
 
     from eval_dagster.records import Message, ResponseType, Role
     from eval_dagster.tasks.base import BaseTask
-    from task_defs.arithmetic import Arithmetic
-    from task_defs.capitals import CapitalsChoice
+    from eval_dagster.task_defs.arithmetic import Arithmetic
+    from eval_dagster.task_defs.capitals import CapitalsChoice
 
     class Sums(Arithmetic):
         """Sums that are

@@ -20,8 +20,8 @@ from eval_dagster.metrics.rouge import Rouge1, Rouge2, RougeL
 from eval_dagster.metrics.translation import BLEU, TER, ChrF
 from eval_dagster.metrics.truthfulqa import BLEUAccuracy, RougeLMaximum
 from eval_dagster.stages.scores import metric_versions
+from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import BaseTask
-from task_defs import TASKS
 
 _LIBRARY = {JSONSchemaValid, MathEqual, Rouge1, Rouge2, RougeL, BLEU, TER, ChrF, BLEUAccuracy, RougeLMaximum, *IFEVAL_METRICS}
 METRICS = sorted(

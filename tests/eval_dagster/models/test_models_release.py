@@ -24,7 +24,7 @@ from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Request
 from eval_dagster.stages.results import STAGES, StageFailure
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 REQUESTS = (
     Request(request_id="choices", prompt="the cat", choices=(" sat", " ran")),
@@ -114,7 +114,7 @@ MEASURE = """
     from eval_dagster.progress import SilentReporter
     from eval_dagster.project import Project
     from eval_dagster.stages.results import STAGES, StageFailure
-    from task_defs import TASKS
+    from eval_dagster.task_defs import TASKS
 
     gc.disable()
     project = Project.open(TASKS, config_path=Path(sys.argv[1]), home=Path(sys.argv[2]))

@@ -18,11 +18,11 @@ from gguf import GGUFWriter
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
+import eval_dagster
 from eval_dagster.config.schema import GGUFSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.transformers import handle as transformers_handle
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.weights import digests as digests_module
 from eval_dagster.models.transformers.weights import gguf
@@ -240,13 +240,13 @@ def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: d
     )
 
     def version_after(*edits: tuple[str, str, str]) -> str:
-        package = Path(transformers_handle.__file__).parents[1]
+        package = Path(eval_dagster.__file__).parent
         copied = shutil.copytree(package, tmp_path / "eval_dagster", ignore=shutil.ignore_patterns("__pycache__"))
-        for name, old, new in edits:
-            for file in (copied / "models").glob("*.py") if name == "batching.py" else [copied / "models" / name]:
+        for pattern, old, new in edits:
+            for file in (copied / "models" / "transformers").glob(pattern):
                 file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
-        if any(name == "batching.py" for name, *_ in edits):
-            (copied / "models" / "batching.py").rename(copied / "models" / "batches.py")
+        if any("batches" in new for *_, new in edits):
+            (copied / "models/transformers/network/batching.py").rename(copied / "models/transformers/network/batches.py")
         command = [sys.executable, "-P", "-c", script, str(tiny_folders["llama"]), str(tmp_path / "home")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)})
         shutil.rmtree(copied)
@@ -254,9 +254,9 @@ def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: d
         return done.stdout
 
     base = version_after()
-    assert version_after(("generation.py", "texts are generated in padded batches", "padded batches generate texts")) == base
-    assert version_after(("batching.py", "models.batching", "models.batches")) == base
-    assert version_after(("transformers_handle.py", "ENGINE_VERSION = 1", "ENGINE_VERSION = 1001")) != base
+    assert version_after(("generation/engine.py", "texts are generated in padded batches", "padded batches generate texts")) == base
+    assert version_after(("**/*.py", "network.batching", "network.batches")) == base
+    assert version_after(("handle.py", "ENGINE_VERSION = 1", "ENGINE_VERSION = 1001")) != base
 
 
 def test_another_kind_of_gpu_is_another_version(open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ PROCESSES = {
         *("--tags", json.dumps(PARTITION)),
     ],
     "notebook": ["-c", "import eval_dagster.models.transformers.model"],
-    "tests": ["-m", "pytest", "--collect-only", "-q", "-s", "tests/eval_dagster/test_wait_policy.py"],
+    "tests": ["-m", "pytest", "--collect-only", "-q", "-s", "tests/eval_dagster/models/test_wait_policy.py"],
     "benchmark": ["tests/benchmarks/engine_side.py"],
 }
 """What Python is given, by the kind of process; each imports torch, some load a model."""

@@ -8,7 +8,7 @@ import pytest
 from running_stages import CONFIG
 
 from eval_dagster.project import Project
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 ANSWER = """
     from pathlib import Path

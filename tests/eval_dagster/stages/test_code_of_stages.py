@@ -14,7 +14,7 @@ from eval_dagster.code_versions.references import References
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages import metrics, prompts, scores
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 EVALS = ("arithmetic", "capitals", "capitals_completion")
 CONFIG = """

@@ -6,7 +6,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import LogReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure
-from task_defs import TASKS
+from eval_dagster.task_defs import TASKS
 
 CONFIG = """
 models:

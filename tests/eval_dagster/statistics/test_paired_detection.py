@@ -1,6 +1,6 @@
 """How often a model that got worse is found out, by the comparison of the same samples and by that of two scores.
 
-`EVAL_DAGSTER_UPDATE_DETECTION=1 pytest tests/eval_dagster/test_paired_detection.py` writes the measured table into the README.
+`EVAL_DAGSTER_UPDATE_DETECTION=1 pytest tests/eval_dagster/statistics/test_paired_detection.py` writes the measured table into the README.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The 95 % intervals contain the truth in 93 to 97 of 100 simulated evals, and the README says how often.
 
-`EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/test_statistics_coverage.py` writes the measured table into the README.
+`EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/statistics/test_statistics_coverage.py` writes the measured table into the README.
 """
 
 import os

@@ -11,13 +11,13 @@ from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNo
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.records import Loglikelihood, ResponseType, Row
+from eval_dagster.task_defs import TASKS
+from eval_dagster.task_defs.mmlu import MMLU
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.idk import IDKMixin
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle
-from task_defs import TASKS
-from task_defs.mmlu import MMLU
 
 FIXTURES = Path(__file__).parents[2] / "task_defs/fixtures"
 ROWS = [{"question": f"{a} + 1?", "choices": ["2", "3", "4", "5"], "answer": a - 1, "subject": "small_sums"} for a in (1, 2, 3)]
