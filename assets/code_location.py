@@ -2,6 +2,5 @@
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
-defs = build_definitions(Project.open(TASKS))
+defs = build_definitions(Project.open())

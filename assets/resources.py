@@ -7,7 +7,6 @@ import dagster as dg
 from eval_dagster.errors import UsageError
 from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, current_reporter
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 LIMIT_TAG = "eval_dagster/limit"
 """Run tag of earlier versions, whose shorter results replaced the published ones: refused."""
@@ -32,7 +31,7 @@ class ProjectResource(dg.ConfigurableResource[Project]):
                 f"the run has the tag {LIMIT_TAG}, but what a run materializes is published, and so is as evals.yaml says; "
                 "try fewer samples by `eval-dagster run --limit N`, whose results stand apart, or set the eval's `limit` in evals.yaml"
             )
-        return Project.open(TASKS, config_path=Path(self.config_path), home=Path(self.home))
+        return Project.open(config_path=Path(self.config_path), home=Path(self.home))
 
 
 def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:

@@ -12,10 +12,10 @@ from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.registry import open_model
-from eval_dagster.models.transformers.weights.content import content_version
+from eval_dagster.models.registry import open_model, registered_sections
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import load_task, select_subjects
+from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tracking.tracker import Tracker
 
@@ -46,24 +46,25 @@ class Project:
         return self.config_path.parent
 
     @classmethod
-    def open(cls, tasks: Mapping[str, TaskClass], *, config_path: Path | None = None, home: Path | None = None) -> "Project":
+    def open(cls, *, config_path: Path | None = None, home: Path | None = None, tasks: Mapping[str, TaskClass] | None = None) -> "Project":
         """Read the configuration and find the home.
 
         Args:
-            tasks: Registry of tasks by name.
             config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` where not given.
             home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file where not given.
+            tasks: Tasks by name; all that are registered where not given.
 
         Raises:
             ConfigError: The file is missing or wrong.
         """
+        tasks = registered_tasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
-        return cls._of(load_config(path, tasks=tasks), path, tasks, home)
+        return cls._of(load_config(path, tasks=tasks, sections=registered_sections()), path, tasks, home)
 
     @classmethod
-    def bare(cls, tasks: Mapping[str, TaskClass]) -> "Project":
-        """The project of a folder whose evals.yaml is missing, or cannot be read: the registry alone."""
-        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), tasks, None)
+    def bare(cls) -> "Project":
+        """The project of a folder whose evals.yaml is missing, or cannot be read: the registered tasks alone."""
+        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), None)
 
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
@@ -132,7 +133,7 @@ class Project:
 
     def model_content(self, model: str) -> str:
         """Hash of what a model is, whatever runs it. Raises ModelNotFoundError where it is not there."""
-        return content_version(model, self.model(model), folder=self.folder, home=self.home)
+        return self.handle(model).content_version()
 
     def select(self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = ()) -> tuple[list[str], list[str]]:
         """The evals and models that a command means: those named, else those of the suite, else all of the configuration.

@@ -7,7 +7,6 @@ from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
-from eval_dagster.task_defs import TASKS
 
 SUITE = "nightly"
 CONFIG = """
@@ -106,4 +105,4 @@ class Nights:
         text = CONFIG.format(gone=gone, also=", gone" if self._with_gone else "", shots=shots)
         path = self.folder / "evals.yaml"
         path.write_text(textwrap.dedent(text))
-        return Project.open(TASKS, config_path=path, home=self.folder / "home")
+        return Project.open(config_path=path, home=self.folder / "home")

@@ -35,7 +35,9 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 def run() -> dict[str, StageResult]:
     """All stages of the folder's one eval and model, by stage."""
-    outcomes = list(evaluate(Project.open({}), [("distances", "guesser")], stages=set(STAGES), run_id="test", reporter=SilentReporter()))
+    outcomes = list(
+        evaluate(Project.open(tasks={}), [("distances", "guesser")], stages=set(STAGES), run_id="test", reporter=SilentReporter())
+    )
     results = [each for each in outcomes if isinstance(each, StageResult)]
     assert len(results) == len(outcomes), outcomes
     return {each.stage: each for each in results}

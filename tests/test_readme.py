@@ -79,7 +79,7 @@ def test_the_benchmark_of_the_readme_joins_the_registry(workplace: Path, tmp_pat
     """One line: its name and its class."""
     planets = load_task("planets.py:Planets", {}, workplace)
     (tmp_path / "evals.yaml").write_text("models: {guess: {backend: scripted}}\nevals: {nearer: {task: planets}}\n")
-    project = Project.open({**TASKS, "planets": planets}, config_path=tmp_path / "evals.yaml")
+    project = Project.open(tasks={**TASKS, "planets": planets}, config_path=tmp_path / "evals.yaml")
     outcomes = list(evaluate(project, [("nearer", "guess")], stages=set(STAGES), run_id="test", reporter=SilentReporter()))
     assert [type(outcome) for outcome in outcomes] == [StageResult] * len(STAGES)
 

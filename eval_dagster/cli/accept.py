@@ -10,7 +10,6 @@ from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.materializations import LAST_PASSED
 from eval_dagster.lake.catalog import publish
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 
 def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], why: str, by: str | None) -> None:
@@ -19,7 +18,7 @@ def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], wh
     Raises:
         UsageError: A name is wrong, there is no reason, nothing to accept, or the suite's baseline is fixed.
     """
-    project = Project.open(TASKS)
+    project = Project.open()
     baseline = project.suite(suite).baseline
     project.select(suite=suite, evals=evals, models=models)
     if baseline != LAST_PASSED:

@@ -13,7 +13,6 @@ from eval_dagster.gate.comparison import MetricComparison, SampleChange, changed
 from eval_dagster.gate.materializations import Point, PointName
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
-from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
@@ -37,7 +36,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     Raises:
         UsageError: A name is wrong, or the two have no eval or no metric in common.
     """
-    project = Project.open(TASKS)
+    project = Project.open()
     pairs, left_out = _pairs(project, a, b, evals)
     found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha)]
     shown = [each for each in found if all_metrics or each.is_headline]

@@ -7,7 +7,6 @@ from eval_dagster.cli.console import errors, out, print_table, program_name, say
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason
-from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")
 _NUMBERS = ("files", "size")
@@ -42,7 +41,7 @@ def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> Non
     """
     of_lake = Keep.parse(keep, what="--keep")
     policy = Policy(keep=of_lake, catalogs=Keep.parse(catalogs, what="--catalogs", least=0) if catalogs else of_lake, removed=removed)
-    project = Project.open(TASKS)
+    project = Project.open()
     found = prune(project, policy) if yes else plan(project, policy)
     _print(found, yes=yes)
     _print_kept(found.kept, keep)

@@ -6,7 +6,6 @@ from eval_dagster.cli.console import errors, out
 from eval_dagster.notifications.delivery import notify
 from eval_dagster.notifications.messages import trial_notice
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 
 def send_trial(suite: str) -> None:
@@ -16,7 +15,7 @@ def send_trial(suite: str) -> None:
         UsageError: There is no such suite.
     """
     title, body = trial_notice(suite)
-    outcome = notify(Project.open(TASKS), suite, title=title, body=body, kind="test")
+    outcome = notify(Project.open(), suite, title=title, body=body, kind="test")
     if outcome.is_sent:
         out.print(outcome.words(), soft_wrap=True)
     else:

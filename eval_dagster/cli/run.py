@@ -21,12 +21,11 @@ from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.lake.catalog import catalog_path
 from eval_dagster.progress import use_reporter
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 
 def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
     """Evaluate and print the leaderboard, and of a suite what got worse; exit status 1 if something failed or the gate did."""
-    project = Project.open(TASKS)
+    project = Project.open()
     _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.check(chosen_evals, chosen_models)

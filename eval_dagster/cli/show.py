@@ -8,12 +8,11 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages.prompts import render_eval
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.task_defs import TASKS
 
 
 def list_models() -> None:
     """Print the models of evals.yaml with their state."""
-    project = Project.open(TASKS)
+    project = Project.open()
     rows = []
     for name, model in project.config.models.items():
         try:
@@ -31,7 +30,7 @@ def list_models() -> None:
 
 def show_prompt(eval_name: str, model: str | None, number: int) -> None:
     """Print what a model sees for one sample of an eval."""
-    project = Project.open(TASKS)
+    project = Project.open()
     model = model or next(iter(project.config.models))
     project.model(model)
     project.check([eval_name], [])

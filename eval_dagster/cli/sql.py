@@ -17,7 +17,6 @@ from eval_dagster.lake.relations import relation_files
 from eval_dagster.lake.sessions import plain
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
-from eval_dagster.task_defs import TASKS
 
 _MOST_DAMAGES = 5
 
@@ -35,7 +34,7 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
     Raises:
         UsageError: A name is unknown, or a choice is given beside `everything`.
     """
-    project = Project.open(TASKS)
+    project = Project.open()
     if everything and (suite or evals or models):
         raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
     chosen = None if everything else project.select(suite=suite, evals=evals, models=models)
@@ -91,7 +90,7 @@ def run_query(query: str, output: Format | None, *, trial: bool, file: Path | No
         UsageError: The file cannot be written.
     """
     _check_text(query)
-    project = Project.open(TASKS)
+    project = Project.open()
     lake = _trials(project) if trial else project.lake
     if file is not None:
         if output is not None:

@@ -12,7 +12,6 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
-from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("task", "type", "few-shot", "metrics")
 _WIDEST = 40
@@ -43,10 +42,10 @@ def list_tasks() -> None:
 def open_project() -> tuple[Project, ConfigError | None]:
     """The project here, or that of the registry alone where there is no evals.yaml, or a wrong one: with what is wrong."""
     try:
-        return Project.open(TASKS), None
+        return Project.open(), None
     except ConfigError as error:
         is_there = default_config_path().exists() or "EVAL_DAGSTER_CONFIG" in os.environ
-        return Project.bare(TASKS), error if is_there else None
+        return Project.bare(), error if is_there else None
 
 
 def _print(tasks: Mapping[str, TaskClass]) -> None:

@@ -18,7 +18,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
-from eval_dagster.task_defs import TASKS
 
 
 def run_trial(
@@ -31,7 +30,7 @@ def run_trial(
     Raises:
         UsageError: A name is unknown, something can be known to be wrong, or the outcome of a gate is asked for.
     """
-    project = Project.open(TASKS)
+    project = Project.open()
     if junit or markdown:
         raise UsageError(
             "a trial (--limit) is judged by no gate, so there is nothing to write for --junit and --markdown; run without --limit"

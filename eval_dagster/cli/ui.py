@@ -19,7 +19,6 @@ from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_o
 from eval_dagster.cli.mlflow_server import APP_NAME
 from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 from eval_dagster.tracking.tracker import UI_VARIABLE
 
 _HOST = "127.0.0.1"
@@ -39,7 +38,7 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
         origins: Where else the pages are served, by a reverse proxy or a tunnel.
     """
     os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
-    project = Project.open(TASKS)
+    project = Project.open()
     workspace = Path("workspace.yaml").resolve()
     if not workspace.exists():
         raise UsageError(f"there is no {workspace}; run this in the folder of the project's workspace.yaml")

@@ -10,14 +10,13 @@ from eval_dagster.cli.progress_bars import RichReporter
 from eval_dagster.lake.files import trial_lake
 from eval_dagster.lake.verification import Verified, verifiable, verify
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 _COLUMNS = ("files of", "files", "MB", "without checksums", "damaged")
 
 
 def verify_home() -> None:
     """Compare all files with their checksums, and print how many there are and what is damaged; exit status 1 where something is."""
-    project = Project.open(TASKS)
+    project = Project.open()
     files = verifiable([project.lake, trial_lake(project.lake)])
     if not files:
         out.print("There is nothing to verify: nothing has been evaluated here yet.")

@@ -2,15 +2,16 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
 
 from eval_dagster.config.messages import Place
-from eval_dagster.config.schema import Config, identifier
+from eval_dagster.config.schema import Config, ModelSection, config_class, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
 from eval_dagster.suggestions import did_you_mean
@@ -38,12 +39,13 @@ Problem = tuple[KeyPath, str]
 """Where something is wrong, and what."""
 
 
-def load_config(path: Path, *, tasks: Collection[str]) -> Config:
+def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, type[ModelSection]] = MappingProxyType({})) -> Config:
     """Read and check a configuration.
 
     Args:
         path: The file; paths in it are relative to its folder.
         tasks: Names of the task registry.
+        sections: Sections of models that other packages define, by backend.
 
     Raises:
         ConfigError: The file is missing or wrong. The message has one line for each problem: file, line, key, what was found, what
@@ -56,9 +58,10 @@ def load_config(path: Path, *, tasks: Collection[str]) -> Config:
             f"{SMALLEST}"
         )
     document = YamlDocument(read_text(path, shown), shown)
+    schema = config_class(sections)
     if document.value is None and not document.problems:
-        raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top().words()}")
-    config, found = _validate(document)
+        raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")
+    config, found = _validate(document, schema)
     problems = dict(document.problems)
     for where, what in [*found, *_name_problems(document, tasks, path.parent)]:
         problems.setdefault((document.line(where), where), what)
@@ -68,11 +71,12 @@ def load_config(path: Path, *, tasks: Collection[str]) -> Config:
     return config
 
 
-def _validate(document: YamlDocument) -> tuple[Config | None, list[Problem]]:
+def _validate(document: YamlDocument, schema: type[Config]) -> tuple[Config | None, list[Problem]]:
     try:
-        return Config.model_validate(document.value), []
+        return schema.model_validate(document.value), []
     except ValidationError as error:
-        return None, [_translate(each["loc"], each["type"], each.get("ctx", {}), document) for each in error.errors(include_url=False)]
+        top = Place.top(schema)
+        return None, [_translate(each["loc"], each["type"], each.get("ctx", {}), document, top) for each in error.errors(include_url=False)]
 
 
 def _shown(path: Path) -> str:
@@ -85,12 +89,12 @@ def _key(path: KeyPath) -> str:
     return f"{text.removeprefix('.')}: " if text else ""
 
 
-def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument) -> Problem:
+def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument, top: Place) -> Problem:
     """Put one finding of pydantic into words."""
     if loc[-1:] == ("[key]",):
         return loc[:-1], f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
     steps, last = (loc[:-1], loc[-1]) if kind in ("missing", "extra_forbidden") else (loc, "")
-    path, place = _follow(steps)
+    path, place = _follow(steps, top)
     if kind == "extra_forbidden":
         suggestion = did_you_mean(str(last), place.keys)
         return (*path, last), f"found an unknown key; expected one of {', '.join(place.keys)}{suggestion}"
@@ -111,10 +115,9 @@ def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], d
     return path, f"found {document.found(path)}; expected {place.words()}{quotes}{suggestion}"
 
 
-def _follow(loc: tuple[int | str, ...]) -> tuple[KeyPath, Place]:
+def _follow(loc: tuple[int | str, ...], place: Place) -> tuple[KeyPath, Place]:
     """Leave out the tags that pydantic puts where one of several kinds of mapping was chosen."""
     path: KeyPath = ()
-    place = Place.top()
     for step in loc:
         if place.options:
             place = place.option(str(step))

@@ -1,7 +1,6 @@
 """What the schema of `evals.yaml` allows at a place, in plain words."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 from eval_dagster.config.schema import Config
@@ -13,13 +12,16 @@ Schema = Mapping[str, Any]
 class Place:
     """Somewhere in the schema, reached by keys, list positions and the tags of unions."""
 
-    def __init__(self, schema: Schema) -> None:
-        self.schema = _resolve(schema)
+    def __init__(self, schema: Schema, definitions: Schema) -> None:
+        """`definitions` are the schemas that `schema` refers to, by name."""
+        self.schema = _resolve(schema, definitions)
+        self._definitions = definitions
 
     @classmethod
-    def top(cls) -> "Place":
-        """The whole of the file."""
-        return cls(_config_schema())
+    def top(cls, config: type[Config]) -> "Place":
+        """The whole of a file of a class."""
+        schema = config.model_json_schema()
+        return cls(schema, schema["$defs"])
 
     @property
     def keys(self) -> list[str]:
@@ -34,7 +36,7 @@ class Place:
     @property
     def options(self) -> "list[Place]":
         """The kinds of mapping to choose from."""
-        return [Place(option) for option in self.schema.get("oneOf", ())]
+        return [self._inner(option) for option in self.schema.get("oneOf", ())]
 
     @property
     def is_secret(self) -> bool:
@@ -48,8 +50,11 @@ class Place:
     def child(self, step: str | int) -> "Place":
         """The place of a key or a list item."""
         if isinstance(step, int):
-            return Place(self.schema["items"])
-        return Place(self.schema["properties"][step] if self.keys else self.schema["additionalProperties"])
+            return self._inner(self.schema["items"])
+        return self._inner(self.schema["properties"][step] if self.keys else self.schema["additionalProperties"])
+
+    def _inner(self, schema: Schema) -> "Place":
+        return Place(schema, self._definitions)
 
     def words(self) -> str:
         """What is allowed here, as what follows `expected`."""
@@ -61,6 +66,8 @@ class Place:
             return str(self.schema["description"])
         if "enum" in self.schema or "const" in self.schema:
             return _either([repr(value) for value in self.schema.get("enum", [self.schema.get("const")])])
+        if self.schema.get("type") not in _TYPES:  # as sections of other packages may have
+            return str(self.schema.get("description", "another value"))
         return _TYPES[self.schema["type"]] + self._bounds()
 
     def _bounds(self) -> str:
@@ -70,7 +77,7 @@ class Place:
         if "items" in schema:
             least, most = schema.get("minItems", 0), schema.get("maxItems")
             number = f", exactly {least}" if least == most else ", at least one" if least else ""
-            return f" of {_PLURALS[schema['items']['type']]}{number}"
+            return f" of {_PLURALS.get(schema['items'].get('type'), 'values')}{number}"
         signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
         limits = [f"{word} {schema[sign]:g}" for sign, word in signs.items() if sign in schema]
         return f" {' and '.join(limits)}" if limits else ""
@@ -93,18 +100,14 @@ _TYPES = {
 _PLURALS = {"string": "texts"}
 
 
-@cache
-def _config_schema() -> Schema:
-    return Config.model_json_schema()
-
-
-def _resolve(schema: Schema) -> Schema:
+def _resolve(schema: Schema, definitions: Schema) -> Schema:
     """Follow references, and take what a value may be besides null."""
     if "anyOf" in schema:
-        (option,) = (option for option in schema["anyOf"] if option.get("type") != "null")
-        schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **option}
+        options = [option for option in schema["anyOf"] if option.get("type") != "null"]
+        if len(options) == 1:
+            schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **options[0]}
     while "$ref" in schema:
-        schema = _config_schema()["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        schema = definitions[schema["$ref"].removeprefix("#/$defs/")]
     return schema
 
 

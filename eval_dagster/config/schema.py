@@ -1,11 +1,23 @@
 """The schema of `evals.yaml`: models, evals, suites."""
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import croniter
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    WithJsonSchema,
+    create_model,
+    field_validator,
+)
 
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.reasoning import DEFAULT_TAGS
@@ -105,7 +117,17 @@ ReasoningTags = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
 """What opens and what closes the reasoning in a model's texts."""
 
 
-class TransformersModel(Section):
+class ModelSection(Section):
+    """The keys that every model has. The section of a backend adds its own, and `backend: Literal["its name"]`."""
+
+    backend: str
+    """The name of the backend."""
+    prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
+    generation: GenerationConfig = GenerationConfig()
+    reasoning_tags: ReasoningTags = DEFAULT_TAGS
+
+
+class TransformersModel(ModelSection):
     """A causal language model run by Hugging Face transformers on this machine."""
 
     backend: Literal["transformers"]
@@ -121,12 +143,9 @@ class TransformersModel(Section):
     """Tokens of context; the model's own where not given."""
     truncate: Switch = False
     """Whether a prompt that is too long loses tokens on the left (recorded with the response) instead of being an error."""
-    prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
-    generation: GenerationConfig = GenerationConfig()
-    reasoning_tags: ReasoningTags = DEFAULT_TAGS
 
 
-class ScriptedModel(Section):
+class ScriptedModel(ModelSection):
     """A model that answers from a table or a function: for tests and demonstrations."""
 
     backend: Literal["scripted"]
@@ -137,11 +156,10 @@ class ScriptedModel(Section):
     function: str | None = None
     """`path/to/file.py:name` of a function from `Request` to a text, or to one log-probability a choice."""
     prompt_format: Literal["plain", "llama3", "identity"] = "plain"
-    generation: GenerationConfig = GenerationConfig()
-    reasoning_tags: ReasoningTags = DEFAULT_TAGS
 
 
 ModelConfig = Annotated[TransformersModel | ScriptedModel, Field(discriminator="backend")]
+"""The section of a model; backends of other packages have sections of their own, which `config_class` adds."""
 
 
 def _fewshot_sets(value: object) -> object:
@@ -282,3 +300,11 @@ class Config(Section):
     evals: dict[Name, EvalConfig]
     """By name, as in the keys of partitions."""
     suites: dict[Name, SuiteConfig] = {}
+
+
+def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:
+    """The class of an evals.yaml in which models may also have the backends of other packages, whose sections are given by name."""
+    if not sections:
+        return Config
+    models: Any = Annotated[Union[TransformersModel, ScriptedModel, *sections.values()], Field(discriminator="backend")]
+    return create_model("Config", __base__=Config, models=(dict[Name, models], ...))

@@ -1,8 +1,10 @@
-"""What a model backend is: something that can be checked and versioned cheaply, loaded once, and asked many times."""
+"""The protocols of a model backend: a model is checked and versioned cheaply, loaded once, and asked many times."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
+from eval_dagster.config.schema import ModelSection
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
@@ -33,6 +35,14 @@ class ModelHandle(Protocol):
         """Hash of all that can change an output: weights, tokenizer, chat template, dtype, engine. Loads no weights."""
         ...
 
+    def content_version(self) -> str:
+        """Hash of the model alone: weights, configuration, tokenizer and chat template.
+
+        Where it is the same and `version` is not, only the engine can have changed an answer: code, packages, device, dtype or the length
+        of the context. Raises `ModelNotFoundError` where the model is not there.
+        """
+        ...
+
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
         ...
@@ -55,4 +65,23 @@ class ModelHandle(Protocol):
 
     def load(self) -> Model:
         """Load the weights. Raises `ModelError` where they cannot be loaded."""
+        ...
+
+
+class ModelBackend(Protocol):
+    """A kind of model: what an entry point of the group `eval_dagster.models` names, under the backend's name in evals.yaml."""
+
+    SECTION: ClassVar[type[ModelSection]]
+    """The keys of such a model in evals.yaml."""
+
+    @classmethod
+    def open(cls, name: str, config: Any, *, folder: Path, home: Path) -> ModelHandle:
+        """The handle of a configured model. Nothing is checked or loaded yet.
+
+        Args:
+            name: The model's name in evals.yaml.
+            config: Its section, an instance of `SECTION`.
+            folder: The folder of evals.yaml, where relative paths start.
+            home: The folder of all state.
+        """
         ...

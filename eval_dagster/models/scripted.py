@@ -13,7 +13,7 @@ from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions import code_version, file_hash, stable_hash
 
 Answer = str | Sequence[float]
 """A text, or one log-probability a choice, or for a perplexity one a token."""
@@ -45,15 +45,17 @@ class ScriptedHandle:
         self._default = default
         self._function = function
         self._file: Path | None = None
-        self._function_name = ""
+        self._path = self._function_name = ""
+
+    SECTION = ScriptedModel
 
     @classmethod
-    def from_config(cls, name: str, config: ScriptedModel, *, folder: Path) -> "ScriptedHandle":
+    def open(cls, name: str, config: ScriptedModel, *, folder: Path, home: Path) -> "ScriptedHandle":  # noqa: ARG003
         """The handle of a section of evals.yaml, which lies in `folder`."""
         handle = cls(name, answers=config.answers, default=config.default)
         if config.function is not None:
-            path, _, handle._function_name = config.function.rpartition(":")
-            handle._file = folder / Path(path).expanduser()
+            handle._path, _, handle._function_name = config.function.rpartition(":")
+            handle._file = folder / Path(handle._path).expanduser()
         return handle
 
     def check(self) -> None:
@@ -70,6 +72,15 @@ class ScriptedHandle:
             code = _code_of(self._function)
         table = {"answers": list(self._answers.items()), "default": self._default}
         return stable_hash({"backend": "scripted", "engine": ENGINE_VERSION, "code": code, **table})
+
+    def content_version(self) -> str:
+        """Hash of the table and of the function's file. Raises `ModelNotFoundError` if the function is not there."""
+        code = None
+        if self._file is not None:
+            if not self._file.is_file():
+                raise self._not_found("the file does not exist")
+            code = [f"{self._path}:{self._function_name}", file_hash(self._file)]
+        return stable_hash([list(self._answers.items()), self._default, code])
 
     def image_mark(self) -> str:
         """What stands for an image in a prompt; a scripted model looks at none."""

@@ -15,7 +15,6 @@ from eval_dagster.assets.jobs import chosen
 from eval_dagster.assets.resources import LIMIT_TAG
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
 CONFIG = """
@@ -36,7 +35,7 @@ CONFIG = """
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    return Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    return Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
 
 
 def test_every_stage_is_an_asset_with_what_the_ui_shows(project: Project) -> None:

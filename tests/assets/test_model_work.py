@@ -20,7 +20,6 @@ from eval_dagster.models.transformers.scoring import engine as scoring
 from eval_dagster.progress import LogReporter
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -37,7 +36,7 @@ CONFIG = """
 def project(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home" / "dagster"))
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG).format(folder=tiny_model))
-    return Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    return Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
 
 
 def logged(summary: RunSummary) -> list[tuple[int, str]]:

@@ -20,7 +20,6 @@ from eval_dagster.assets.suite_evaluations import find_evaluation
 from eval_dagster.assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -47,7 +46,7 @@ SUCCESS, FAILURE, CANCELED = ENDS
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.delenv("PAGER", raising=False)
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    return Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    return Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
 
 
 class Nights:
@@ -373,6 +372,6 @@ def test_a_suite_without_a_cron_is_judged_too_and_a_project_without_suites_has_n
             }
         )
     )
-    definitions = build_definitions(Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home"))
+    definitions = build_definitions(Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home"))
     assert {sensor.name for sensor in definitions.sensors or []} == {"leaderboard_follows_metrics", "killed_runs", "suite_gates"}
     assert {job.name for job in definitions.jobs or []} >= {"suite_s", "gate_s"}

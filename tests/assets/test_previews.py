@@ -12,7 +12,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -29,7 +28,7 @@ MOST_CHARACTERS = 260
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     folder = tmp_path_factory.mktemp("tables")
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
-    return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
 
 
 @pytest.fixture(scope="module")

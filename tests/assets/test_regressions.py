@@ -19,7 +19,6 @@ from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -44,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def _open(folder: Path) -> Project:
-    return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
 
 
 def _night(project: Project, suite: str, *, error: str = "0") -> RunSummary:

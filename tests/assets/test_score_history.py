@@ -13,7 +13,6 @@ from PIL import Image
 from eval_dagster.assets.in_process_runs import run_evaluation
 from eval_dagster.project import Project
 from eval_dagster.report import histories
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
     models:
@@ -30,7 +29,7 @@ def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(answer: str) -> dict[str, Any]:
         (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG).format(answer=answer))
-        project = Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+        project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
         summary = run_evaluation(project, ["sums"], ["sevens"])
         assert not summary.failures
         with dg.DagsterInstance.get() as instance:

@@ -15,7 +15,6 @@ from eval_dagster.assets.in_process_runs import run_evaluation
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.jobs import chosen
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 from eval_dagster.versions import code_version
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
@@ -73,7 +72,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def _open(folder: Path) -> Project:
-    return Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
 
 
 def _stale(project: Project) -> Stale:

@@ -18,7 +18,6 @@ from works import ROOT, WORKS, MissingRowsError, requests_of
 
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 _OTHERS: dict[str, Callable[..., Row]] = {
     "busy": run_busy,
@@ -93,7 +92,7 @@ def _measure(chosen: Sequence[str], setting: Setting) -> tuple[list[Row], dict[s
 
 def _demo_model() -> Path:
     """The demo model as safetensors, converted once into the checkout's home."""
-    project = Project.open(TASKS, config_path=ROOT / "evals.yaml")
+    project = Project.open(config_path=ROOT / "evals.yaml")
     source = project.model(_MODEL).source
     return open_checkpoint(_MODEL, source, folder=ROOT, home=project.home).folder()
 

@@ -14,7 +14,6 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages.prompts import render_eval
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED") or ROOT.parent / "shared")
@@ -95,7 +94,7 @@ def _prompts(name: str, settings: dict[str, Any], home: Path) -> list[Any]:
     config = home / "evals.yaml"
     content = {"models": {"any": {"backend": "scripted"}}, "evals": {name: settings}, "datasets": {"mirror": str(mirror)}}
     config.write_text(yaml.safe_dump(content), "utf-8")
-    project = Project.open(TASKS, config_path=config, home=home)
+    project = Project.open(config_path=config, home=home)
     try:
         project.check([name], ["any"])
     except EvalDagsterError as error:

@@ -19,7 +19,7 @@ from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-PROJECT = Project.open(TASKS, config_path=Path(os.environ.get("EVAL_DAGSTER_CONFIG", ROOT / "evals.yaml")))
+PROJECT = Project.open(config_path=Path(os.environ.get("EVAL_DAGSTER_CONFIG", ROOT / "evals.yaml")))
 NAMES = PROJECT.task_names()
 TASK_FILE = """
 from eval_dagster.tasks.base import BaseTask
@@ -76,7 +76,7 @@ def other_project(tmp_path: Path) -> Project:
     (tmp_path / "tasks" / "mine.py").write_text(TASK_FILE)
     evals = 'evals: {sums: {task: "tasks/mine.py:Sums"}, words: {task: "./tasks/mine.py:Words"}, again: {task: "tasks/mine.py:Sums"}}'
     (tmp_path / "evals.yaml").write_text(f"models: {{}}\n{evals}\n")
-    return Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    return Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
 
 
 def test_tasks_that_evals_name_by_file_are_rendered_too(other_project: Project, chat_handle: TransformersHandle) -> None:

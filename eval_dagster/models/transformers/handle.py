@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.schema import FolderSource, HubSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem
@@ -37,6 +37,8 @@ PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
 class TransformersHandle:
     """A causal language model, not yet loaded."""
 
+    SECTION = TransformersModel
+
     def __init__(self, name: str, config: TransformersModel, *, folder: Path, home: Path):
         """`folder` is that of evals.yaml, `home` that of all state."""
         self._name = name
@@ -44,6 +46,11 @@ class TransformersHandle:
         self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
         self._tokenizer: Any = None
         self._processor: Any = None
+
+    @classmethod
+    def open(cls, name: str, config: TransformersModel, *, folder: Path, home: Path) -> "TransformersHandle":
+        """The handle of a section of evals.yaml, which lies in `folder`; nothing is checked or loaded yet."""
+        return cls(name, config, folder=folder, home=home)
 
     def check(self) -> None:
         """Raise `ModelNotFoundError` if weights or device are not there, `ConfigError` if `max_length` exceeds the context."""
@@ -78,6 +85,13 @@ class TransformersHandle:
                 "device": device_kind(self._device()),
             }
         )
+
+    def content_version(self) -> str:
+        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
+        fingerprint = self._checkpoint.fingerprint()
+        if isinstance(self._config.source, HubSource | FolderSource):
+            return stable_hash(fingerprint)
+        return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, before the versions of what dequantises it
 
     def template_version(self) -> str:
         """Hash of tokenizer and chat template, and of what renders it."""

@@ -18,7 +18,6 @@ import eval_dagster.cli.main as cli
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import Policy, prune
 from eval_dagster.retention.retained import Keep
-from eval_dagster.task_defs import TASKS
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "fcntl.flock")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -45,7 +44,7 @@ if __name__ == "__main__":
     try:
         if sys.argv[1] == "gc":
             one = Keep.parse("1", what="--keep")
-            prune(Project.open(TASKS), Policy(keep=one, catalogs=one), now=datetime.now(UTC) + timedelta(days=3))
+            prune(Project.open(), Policy(keep=one, catalogs=one), now=datetime.now(UTC) + timedelta(days=3))
         else:
             cli._leave = sys.exit  # else the process ends before the moments are written
             cli.main()

@@ -25,7 +25,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
-from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.visible_text import is_storable
 
@@ -39,7 +38,7 @@ def evaluated(tmp_path: Path) -> Evaluate:
     write_project(tmp_path, GOOD)
 
     def run(*stages: str) -> tuple[Project, dict[str, StageResult]]:
-        project = Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+        project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
         chosen = set(stages or STAGES) - {"task_metrics"}  # which would wait for MLflow
         outcomes = list(evaluate(project, [("words", "echo")], stages=chosen, run_id="test", reporter=SilentReporter()))
         assert not [each for each in outcomes if isinstance(each, StageFailure)], outcomes

@@ -22,7 +22,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
-from eval_dagster.task_defs import TASKS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -32,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project, evaluated by both models."""
     folder = tmp_path_factory.mktemp("hostile")
     write_project(folder)
-    project = Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+    project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
     partitions = [("words", "echo"), ("words", "other")]
     list(evaluate(project, partitions, stages=set(STAGES), run_id="hostile", reporter=SilentReporter()))
     return folder

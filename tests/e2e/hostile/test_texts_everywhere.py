@@ -31,7 +31,6 @@ from eval_dagster.report.plots import ScorePoint, history_png, history_svg
 from eval_dagster.report.summaries import junit_xml, markdown
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.statistics.verdicts import Verdict
-from eval_dagster.task_defs import TASKS
 from eval_dagster.visible_text import is_storable, json_text, message_text, storable
 
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
@@ -60,7 +59,7 @@ def through_the_stages(texts: list[str], answers: list[str]) -> None:
         write_project(folder, texts)
         (folder / "answer.py").write_text(textwrap.dedent(ANSWERS))
         (folder / "answers.json").write_text(json.dumps(answers))
-        project = Project.open(TASKS, config_path=folder / "evals.yaml", home=folder / "home")
+        project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
         stages = set(STAGES) - {"task_metrics"}
         outcomes = list(evaluate(project, [("words", "echo")], stages=stages, run_id="fuzz", reporter=SilentReporter()))
         failures = [each.message for each in outcomes if isinstance(each, StageFailure)]

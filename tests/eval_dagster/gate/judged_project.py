@@ -74,7 +74,7 @@ class Nights:
 
     def project(self, *, models: str = "[one]", baseline: str = "previous", gate: str = "", texts: int = 1) -> Project:
         self._write("evals.yaml", CONFIG.format(models=models, baseline=baseline, gate=gate, texts=texts))
-        return Project.open({}, config_path=self.folder / "evals.yaml", home=self.home)
+        return Project.open(tasks={}, config_path=self.folder / "evals.yaml", home=self.home)
 
     def evaluate(
         self, *, models: Sequence[str] = ("one",), evals: Sequence[str] = ("left", "right"), texts: int = 1, **files: Any

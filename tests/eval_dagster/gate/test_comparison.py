@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Callable[..., Project]:
         (tmp_path / "sums.py").write_text(textwrap.dedent(TASK.format(rows=rows, headline=headline, question=question, judged=judged)))
         (tmp_path / "answers.py").write_text(textwrap.dedent(ANSWERS.format(wrong=wrong)))
         (tmp_path / "others.py").write_text(textwrap.dedent(ANSWERS.format(wrong=other)))
-        project = Project.open({}, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+        project = Project.open(tasks={}, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
         partitions = [("sums", model) for model in models]
         outcomes = list(evaluate(project, partitions, stages=set(STAGES), run_id="test", reporter=SilentReporter()))
         assert all(isinstance(outcome, StageResult) for outcome in outcomes), outcomes

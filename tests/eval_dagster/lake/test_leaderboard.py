@@ -73,7 +73,7 @@ class Place:
     def project(self, *, eval_name: str = "sizes", third: str = "third", limit: int = 8) -> Project:
         path = self._folder / "evals.yaml"
         path.write_text(textwrap.dedent(CONFIG.format(eval_name=eval_name, third=third, limit=limit)))
-        return Project.open({}, config_path=path, home=self._folder / "home")
+        return Project.open(tasks={}, config_path=path, home=self._folder / "home")
 
     def evaluate(self, *models: str, limit: int = 8, question: str = "How large is", **changed: Any) -> None:
         settings = {"metric": "AccuracyLoglikelihood", "numbers": list(range(10))} | changed

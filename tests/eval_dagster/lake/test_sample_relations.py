@@ -101,7 +101,7 @@ def _run(folder: Path, *, evals: tuple[str, ...], words: str = "What says the", 
     }
     for file, text in files.items():
         (folder / file).write_text(textwrap.dedent(text))
-    project = Project.open({}, config_path=folder / "evals.yaml", home=folder / "home")
+    project = Project.open(tasks={}, config_path=folder / "evals.yaml", home=folder / "home")
     partitions = [(eval_name, model) for eval_name in evals for model in project.config.models]
     outcomes = list(evaluate(project, partitions, stages=set(STAGES), run_id="test", reporter=SilentReporter()))
     failures = [each for each in outcomes if isinstance(each, StageFailure)]

@@ -8,7 +8,6 @@ import pytest
 from eval_dagster.config.schema import ScriptedModel, TransformersModel
 from eval_dagster.errors import ModelNotFoundError
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.transformers.weights.content import content_version
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def versions(folder: Path, source: dict[str, str], **settings: Any) -> tuple[str
     """Of what the model is, and of all that can change an answer."""
     config = TransformersModel.model_validate({"backend": "transformers", "source": source, "device": "cpu", **settings})
     handle = open_model("m", config, folder=folder, home=folder / "home")
-    return content_version("m", config, folder=folder, home=folder / "home"), handle.version()
+    return handle.content_version(), handle.version()
 
 
 @pytest.mark.parametrize("source", [{"folder": "."}, {"gguf": "model.gguf"}, {"hub": "a/b", "revision": "0" * 40}])
@@ -56,7 +55,7 @@ def test_a_model_that_is_not_there_has_none(folder: Path) -> None:
 
 def test_a_scripted_model_is_its_table_and_its_function(tmp_path: Path) -> None:
     def of(**settings: Any) -> str:
-        return content_version("m", ScriptedModel(backend="scripted", **settings), folder=tmp_path, home=tmp_path)
+        return open_model("m", ScriptedModel(backend="scripted", **settings), folder=tmp_path, home=tmp_path).content_version()
 
     (tmp_path / "a.py").write_text("def answer(request): return 'x'")
     found = {of(), of(default="a"), of(answers={"a": "b"}), of(function="a.py:answer")}

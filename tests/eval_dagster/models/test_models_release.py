@@ -24,7 +24,6 @@ from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Request
 from eval_dagster.stages.results import STAGES, StageFailure
-from eval_dagster.task_defs import TASKS
 
 REQUESTS = (
     Request(request_id="choices", prompt="the cat", choices=(" sat", " ran")),
@@ -90,7 +89,7 @@ def test_the_first_model_is_gone_when_the_second_is_loaded(
     """Bloom's network in transformers refers to itself."""
     config = tmp_path / "evals.yaml"
     config.write_text(CONFIG % (tiny_folders[kind], tiny_folders["gpt2"], tiny_folders["gpt2"]))
-    project = Project.open(TASKS, config_path=config, home=tmp_path / "home")
+    project = Project.open(config_path=config, home=tmp_path / "home")
     load, seen, alive = transformers_model.load_network, [], []
 
     def watched(*arguments: Any) -> Any:
@@ -114,10 +113,9 @@ MEASURE = """
     from eval_dagster.progress import SilentReporter
     from eval_dagster.project import Project
     from eval_dagster.stages.results import STAGES, StageFailure
-    from eval_dagster.task_defs import TASKS
 
     gc.disable()
-    project = Project.open(TASKS, config_path=Path(sys.argv[1]), home=Path(sys.argv[2]))
+    project = Project.open(config_path=Path(sys.argv[1]), home=Path(sys.argv[2]))
     peaks = []
     for model in ("first", "second", "third"):
         outcomes = list(evaluate(project, [("capitals", model)], stages=set(STAGES), run_id="test", reporter=SilentReporter()))

@@ -71,7 +71,7 @@ def receiver() -> Iterator[Receiver]:
 
 def project(tmp_path: Path, names: str = "[EVALS_HOOK]") -> Project:
     (tmp_path / "evals.yaml").write_text(CONFIG.format(notify=names))
-    return Project.open({"capitals": object}, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")  # type: ignore[dict-item]
+    return Project.open(tasks={"capitals": object}, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")  # type: ignore[dict-item]
 
 
 def tell(opened: Project, title: str = "nightly: worse in capitals", kind: notices.Kind = "regression") -> NoticeOutcome:

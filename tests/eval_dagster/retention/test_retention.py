@@ -93,7 +93,7 @@ class Home:
         path, text = self.folder / "evals.yaml", textwrap.dedent(CONFIG.format(baseline=baseline, two=two, suite=suite))
         if not path.exists() or path.read_text() != text:  # another thread may be reading it
             path.write_text(text)
-        return Project.open({}, config_path=path, home=self.home)
+        return Project.open(tasks={}, config_path=path, home=self.home)
 
     def evaluate(self, *, wrong: Sequence[int], question: str = "Say", rows: int = 10) -> list[StageResult]:
         (self.folder / "words.py").write_text(textwrap.dedent(TASK.format(question=question, rows=rows)))

@@ -8,7 +8,6 @@ import pytest
 from running_stages import CONFIG
 
 from eval_dagster.project import Project
-from eval_dagster.task_defs import TASKS
 
 ANSWER = """
     from pathlib import Path
@@ -37,7 +36,7 @@ def open_project(tmp_path: Path, write: Callable[[str, str], Path]) -> Callable[
     write("answer.py", ANSWER)
 
     def open_it(config: str = CONFIG) -> Project:
-        return Project.open(TASKS, config_path=write("evals.yaml", config), home=tmp_path / "home")
+        return Project.open(config_path=write("evals.yaml", config), home=tmp_path / "home")
 
     return open_it
 

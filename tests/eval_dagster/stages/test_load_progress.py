@@ -6,7 +6,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress import LogReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure
-from eval_dagster.task_defs import TASKS
 
 CONFIG = """
 models:
@@ -19,7 +18,7 @@ evals:
 
 def test_each_step_of_the_first_load_has_a_line_with_its_seconds(tmp_path: Path, tiny_model: Path) -> None:
     (tmp_path / "evals.yaml").write_text(CONFIG.format(folder=tiny_model))
-    project = Project.open(TASKS, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
     lines: list[str] = []
     partitions = [(name, "tiny") for name in ("capitals", "completion")]
     outcomes = list(evaluate(project, partitions, stages=set(STAGES), run_id="test", reporter=LogReporter(lines.append, every_s=60)))
