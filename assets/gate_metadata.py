@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from eval_dagster.assets.previews import table_metadata
-from eval_dagster.config.schema import identifier
+from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.project import Project
 from eval_dagster.report.histories import headline_markdown

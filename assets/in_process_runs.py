@@ -14,7 +14,7 @@ from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, chosen, gate_job_name, suite_job_name
 from eval_dagster.assets.local_runs import execute
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, home_tags, suite_tags
-from eval_dagster.config.schema import identifier
+from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.project import Project

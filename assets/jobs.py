@@ -14,7 +14,8 @@ from pydantic import Field
 from eval_dagster.assets.evaluation import evaluate_all_stages
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, suite_tags
-from eval_dagster.config.schema import SuiteConfig, identifier
+from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.config.values import identifier
 from eval_dagster.project import Project
 
 if TYPE_CHECKING:  # what `define_asset_job` returns has no public name

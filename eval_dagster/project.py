@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
-from eval_dagster.config.schema import Config, EvalConfig, ModelConfig, SuiteConfig
+from eval_dagster.config.models import ModelConfig
+from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake

@@ -12,7 +12,7 @@ from hypothesis import settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.transformers.handle import TransformersHandle
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.

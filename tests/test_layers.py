@@ -1,4 +1,4 @@
-"""Imports point one way: a module may import from its own layer's lower part and from the layers below, never upwards."""
+"""Imports point one way: each package imports packages below it, and only those that are named here."""
 
 import ast
 import sys
@@ -8,60 +8,73 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LAYERS = [
-    (
-        "control_groups",
-        "errors",
-        "locks",
-        "notice_sender",
-        "os_errors",
-        "reasoning",
-        "records",
-        "doc",
-        "suggestions",
-        "bindings",
-        "code_closure",
-        "definitions",
-        "module_sources",
-        "references",
-        "statement_text",
-        "versions",
-        "statistics",
-        "paired",
-        "paired_corpora",
-        "paired_means",
-        "paired_suites",
-        "paired_tests",
-        "peak_memory",
-        "progress",
-        "progress_bars",
-        "source_files",
-        "sqlite_files",
-        "terminal",
-        "tracking_uris",
-        "visible_text",
-        "wait_policy",
-        "yaml_document",
-    ),
-    ("sandbox",),
-    ("config", "config_words", "config_file", "metrics", "models.base", "models.usage"),
-    ("tasks", "prompts"),
-    ("models", "lake", "tracked_names", "tracked_result", "tracked_run", "tracking", "tracking_store"),
-    ("project",),
-    ("results", "stages", "gate", "notice_texts", "notices", "retained", "retention"),
-    ("report",),
-    ("pipeline",),
-    ("cli",),
-]
-"""Modules and packages of eval_dagster, the lowest first."""
+ARROWS = {
+    "code_versions": "",
+    "errors": "",
+    "locks": "",
+    "progress": "",
+    "reasoning": "",
+    "suggestions": "",
+    "visible_text": "",
+    "wait_policy": "",
+    "statistics": "",
+    "records": "reasoning",
+    "versions": "code_versions",
+    "sandbox": "errors",
+    "sqlite_files": "errors",
+    "config": "errors reasoning suggestions visible_text",
+    "metrics": "errors records sandbox",
+    "tasks": "errors metrics records versions visible_text",
+    "task_defs": "metrics records tasks versions",
+    "compat": "errors metrics records suggestions tasks",
+    "task_files": "code_versions compat errors metrics records suggestions tasks",
+    "datasets": "code_versions errors locks records suggestions tasks versions",
+    "lake": "errors locks records versions visible_text",
+    "tracking": "errors locks records sqlite_files visible_text",
+    "models": "code_versions config errors records versions",
+    "models.transformers.weights": "config errors locks progress versions",
+    "models.transformers.encoding": "errors models.transformers.weights records",
+    "models.transformers.network": "records wait_policy",
+    "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network records",
+    "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
+    "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
+    "models.transformers.scoring models.transformers.weights progress records versions",
+    "prompts": "config errors metrics models records sandbox tasks versions visible_text",
+    "project": "config datasets errors lake models suggestions task_files tasks tracking",
+    "results": "lake project",
+    "stages": "datasets errors lake metrics models progress project prompts reasoning records sandbox statistics tasks tracking versions",
+    "gate": "config errors lake metrics project stages statistics versions",
+    "notifications": "errors gate lake project statistics visible_text",
+    "retention": "errors gate lake project",
+    "report": "errors gate lake project statistics versions visible_text",
+    "pipeline": "errors lake progress project stages",
+    "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
+    "visible_text",
+    "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records report retention sandbox "
+    "stages statistics suggestions task_files tasks tracking visible_text",
+}
+"""For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
+DAGSTER = {"assets", "cli"}
+"""Packages that may import Dagster."""
 
 
 def _modules() -> dict[str, Path]:
-    files = [path for package in ("eval_dagster", "assets", "task_defs") for path in (ROOT / package).rglob("*.py")]
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    package = ROOT / "eval_dagster"
+    files = {
+        path for folder in (package, package / "assets", package / "task_defs") for path in folder.rglob("*.py")
+    }  # links are not followed
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(files)}
 
 
 MODULES = _modules()
+
+
+def _package(name: str) -> str:
+    """The longest entry that a module belongs to; none for the package itself, which offers names of all."""
+    inner = name.removeprefix("eval_dagster").removeprefix(".")
+    found = [entry for entry in ARROWS if inner == entry or inner.startswith(f"{entry}.")]
+    assert found or not inner, f"{name} belongs to no package; name it in ARROWS"
+    return max(found, key=len, default="")
 
 
 @cache
@@ -78,33 +91,35 @@ def _imports(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _layer(name: str) -> int:
-    inner = name.removeprefix("eval_dagster").removeprefix(".")
-    matches = [
-        (len(entry), level) for level, layer in enumerate(LAYERS) for entry in layer if inner == entry or inner.startswith(f"{entry}.")
-    ]
-    assert matches or not inner, f"{name} belongs to no layer; name it in LAYERS"
-    return max(matches)[1] if matches else len(LAYERS)  # the package itself, which offers names of its modules
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("eval_dagster")])
-def test_the_library_imports_downwards(name: str) -> None:
-    for imported in _imports(name):
-        if imported.startswith("eval_dagster."):
-            assert _layer(imported) <= _layer(name), f"{name} imports {imported}, which lies above it"
-        if not name.startswith("eval_dagster.cli"):
-            assert imported.split(".")[0] not in ("dagster", "assets", "task_defs"), f"{name} imports {imported}"
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("task_defs")])
-def test_benchmarks_import_the_library_alone(name: str) -> None:
-    assert {imported.split(".")[0] for imported in _imports(name)} <= {"eval_dagster", "task_defs"} | sys.stdlib_module_names
-
-
-def test_nothing_imports_the_command_line() -> None:
+@cache
+def _arrows() -> dict[str, dict[str, str]]:
+    """For each package those that it imports, each with an import that shows it."""
+    found: dict[str, dict[str, str]] = {entry: {} for entry in ["", *ARROWS]}
     for name in MODULES:
-        if not name.startswith("eval_dagster.cli"):
-            assert not any(imported.startswith("eval_dagster.cli") for imported in _imports(name)), name
+        for imported in _imports(name):
+            if imported in MODULES and _package(imported) not in ("", _package(name)):
+                found[_package(name)][_package(imported)] = f"{name} imports {imported}"
+    return found
+
+
+@pytest.mark.parametrize("package", ARROWS)
+def test_a_package_imports_what_is_named(package: str) -> None:
+    found, allowed = _arrows()[package], set(ARROWS[package].split())
+    assert not (more := found.keys() - allowed), [found[each] for each in more]
+    assert not (gone := allowed - found.keys()), f"{package} imports {gone} no more: take it out of ARROWS"
+
+
+def test_no_package_imports_one_above_it() -> None:
+    order = list(ARROWS)
+    for index, (package, imported) in enumerate(ARROWS.items()):
+        assert set(imported.split()) <= set(order[:index]), package
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_libraries_stay_where_they_belong(name: str) -> None:
+    imported = {each.split(".")[0] for each in _imports(name)}
+    assert "dagster" not in imported or _package(name) in DAGSTER
+    assert imported <= {"eval_dagster"} | sys.stdlib_module_names or _package(name) != "task_defs"
 
 
 def test_there_is_no_cycle() -> None:
@@ -124,6 +139,7 @@ def test_there_is_no_cycle() -> None:
 
 
 def test_modules_stay_readable() -> None:
-    long = {name: lines for name, path in MODULES.items() if (lines := len(path.read_text().splitlines())) > 300}
-    long.pop("task_defs.countries", None)
-    assert not long
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    del lengths["eval_dagster.task_defs.countries"]  # a table
+    assert {name: lines for name, lines in lengths.items() if lines > 300} == {}
+    assert sorted(lengths.values())[len(lengths) // 2] < 120

@@ -2,7 +2,7 @@
 
 from eval_dagster.cli.console import print_table
 from eval_dagster.cli.prompt_view import print_prompt
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for

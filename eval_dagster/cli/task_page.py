@@ -14,7 +14,8 @@ from eval_dagster.cli.console import errors, out, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
-from eval_dagster.config.schema import EvalConfig, GenerationConfig
+from eval_dagster.config.models import GenerationConfig
+from eval_dagster.config.schema import EvalConfig
 from eval_dagster.errors import DataError, UsageError
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project

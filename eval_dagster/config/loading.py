@@ -11,7 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from eval_dagster.config.messages import Place
-from eval_dagster.config.schema import Config, ModelSection, config_class, identifier
+from eval_dagster.config.models import ModelSection
+from eval_dagster.config.schema import Config, config_class
+from eval_dagster.config.values import identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
 from eval_dagster.suggestions import did_you_mean

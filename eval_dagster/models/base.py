@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from eval_dagster.config.schema import ModelSection
+from eval_dagster.config.models import ModelSection
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 

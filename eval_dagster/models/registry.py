@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from eval_dagster.config.schema import ModelConfig, ModelSection
+from eval_dagster.config.models import ModelConfig, ModelSection
 from eval_dagster.errors import ConfigError
 from eval_dagster.models.base import ModelBackend, ModelHandle
 

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from eval_dagster.code_versions.source_files import load_file
-from eval_dagster.config.schema import ScriptedModel
+from eval_dagster.config.models import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from eval_dagster.config.schema import FewshotSets, GenerationConfig
+from eval_dagster.config.models import GenerationConfig
+from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import Formatter

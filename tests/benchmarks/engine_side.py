@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.base import Model
 from eval_dagster.models.registry import open_model
 from eval_dagster.records import GenerationSettings, ModelResponse, Request

@@ -18,7 +18,7 @@ from geography import rows
 from hook_server import Hook, hook_server
 from safetensors.torch import load_file, save_file
 
-from eval_dagster.config.schema import PackageSource
+from eval_dagster.config.models import PackageSource
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 
 pytestmark = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import Formatter, formatter_for

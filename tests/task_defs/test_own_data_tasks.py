@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
 from eval_dagster.prompts.formatters import ConcatFormatter

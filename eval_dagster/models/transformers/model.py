@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.encoding.vision import ProcessorCodec

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hostile_texts import HALVES, STORABLE
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.base import Model
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.records import GenerationSettings, Request

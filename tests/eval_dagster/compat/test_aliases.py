@@ -8,7 +8,7 @@ import pytest
 
 from eval_dagster.code_versions.source_files import _NeighbourFinder
 from eval_dagster.compat.aliases import ALIASES, aliases
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import render_sample

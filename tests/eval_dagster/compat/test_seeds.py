@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.base import named_values
 from eval_dagster.metrics.loglikelihood import AccuracyPMILoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, Llama3Formatter

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eval_dagster.config.loading import load_config
-from eval_dagster.config.schema import HubSource, ScriptedModel, TransformersModel
+from eval_dagster.config.models import HubSource, ScriptedModel, TransformersModel
 from eval_dagster.errors import ConfigError
 
 TASKS = ("ARC_CHALLENGE", "GSM8K", "MMLU")

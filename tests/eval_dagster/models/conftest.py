@@ -11,7 +11,7 @@ from tiny_vision import SAVERS, save
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel

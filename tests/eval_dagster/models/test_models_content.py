@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.schema import ScriptedModel, TransformersModel
+from eval_dagster.config.models import ScriptedModel, TransformersModel
 from eval_dagster.errors import ModelNotFoundError
 from eval_dagster.models.registry import open_model
 

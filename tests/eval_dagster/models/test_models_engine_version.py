@@ -10,7 +10,7 @@ from tiny_architectures import network
 from tiny_vision import png
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models import scripted
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.scripted import ScriptedHandle

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.schema import ScriptedModel
+from eval_dagster.config.models import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.registry import open_model

@@ -6,7 +6,7 @@ import pytest
 from conftest import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.engine import GenerationEngine

@@ -19,7 +19,7 @@ from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 import eval_dagster
-from eval_dagster.config.schema import GGUFSource, TransformersModel
+from eval_dagster.config.models import GGUFSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.registry import open_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, LoglikelihoodMetric, MetricResult, RepeatedMetric
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1, ExactMatch, ExactNumber

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.schema import GenerationConfig
+from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch

