@@ -1,6 +1,8 @@
-"""What tests of several folders share: a tokenizer that adds a begin token, a model with a chat template, the option for golden files."""
+"""What tests of several folders share: a tokenizer, a model with a chat template, stores of MLflow, the option for golden files."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import eval_dagster  # noqa: F401  before torch, whose threads wait as the package chooses
@@ -14,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.tracking import store
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)
@@ -36,6 +39,35 @@ TEMPLATE = """\
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write golden prompts anew, and the engines' golden answers")
+
+
+@pytest.fixture(scope="session")
+def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new store of MLflow, which takes a second to make."""
+    file = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    store.ensure_store(file)
+    return file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _homes_have_copies_of_a_store(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Homes that this process makes have a copy of one store, except in tests of stores."""
+    if request.path.parent.name in ("tracking", "hostile"):
+        yield
+        return
+    make = store._open_with_mlflow
+
+    def copy(file: Path) -> None:
+        if file.exists():
+            make(file)
+        else:
+            patch.undo()
+            shutil.copy(request.getfixturevalue("mlflow_store"), file)
+            patch.setattr(store, "_open_with_mlflow", copy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "_open_with_mlflow", copy)
+        yield
 
 
 @pytest.fixture(scope="session")

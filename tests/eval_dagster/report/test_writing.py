@@ -83,7 +83,7 @@ def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResul
     )
     for name in ("mine.py", "other.py", "gone.py"):
         (tmp_path / name).write_text("def answer(request):\n    return ''\n")
-    far = Project.open(project.tasks, config_path=tmp_path / "evals.yaml", home=project.home)
+    far = Project.open(tasks=project.tasks, config_path=tmp_path / "evals.yaml", home=project.home)
     found = report(far, result)
     assert found.page is not None
     assert found.page.exists()

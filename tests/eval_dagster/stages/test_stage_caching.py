@@ -120,7 +120,7 @@ def test_a_changed_model_is_asked_again(
     asked()
     answer = tmp_path / "answer.py"
     answer.write_text(answer.read_text().replace('" 7"', '" 8"'))
-    project = Project.open(open_project().tasks, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    project = Project.open(tasks=open_project().tasks, config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
     project._handles.clear()
     write("answer.py", answer.read_text())
     again, _ = run_all(_reopened(project), [("arithmetic", "scripted")])
@@ -128,4 +128,4 @@ def test_a_changed_model_is_asked_again(
 
 
 def _reopened(project: Project) -> Project:
-    return Project.open(project.tasks, config_path=project.config_path, home=project.home)
+    return Project.open(tasks=project.tasks, config_path=project.config_path, home=project.home)
