@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 
 from eval_dagster.errors import UsageError
-from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, current_reporter
+from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, current_reporter
 from eval_dagster.project import Project
 
 LIMIT_TAG = "eval_dagster/limit"

@@ -12,11 +12,12 @@ ARROWS = {
     "code_versions": "",
     "errors": "",
     "locks": "",
-    "progress": "",
     "reasoning": "",
     "suggestions": "",
     "visible_text": "",
     "wait_policy": "",
+    "terminal": "visible_text",
+    "progress": "terminal",
     "statistics": "",
     "records": "reasoning",
     "versions": "code_versions",
@@ -51,7 +52,7 @@ ARROWS = {
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
     "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records report retention sandbox "
-    "stages statistics suggestions task_files tasks tracking visible_text",
+    "stages statistics suggestions task_files tasks terminal tracking visible_text",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -167,7 +167,7 @@ class _OwnRows:
         return [code_version(self.task), files, [subject_name(subject) for subject in subjects], list(splits)]
 
     def source(self) -> DatasetSource:
-        module = self.task.__module__
+        module = self.task.__module__.removeprefix("eval_dagster.")
         if is_user_module(module):
             module = Path(shown_name(module)).name
         return DatasetSource(path=f"{module}:{self.task.__qualname__}", revision=None)
