@@ -9,7 +9,7 @@ from functools import partial
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
-from eval_dagster.progress import Reporter, use_reporter
+from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs

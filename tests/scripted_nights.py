@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 
 from eval_dagster.pipeline import Outcome, evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
 

@@ -12,7 +12,7 @@ import yaml
 
 from eval_dagster.config.loading import load_config
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 from eval_dagster.task_defs import TASKS

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from eval_dagster.cli.terminal import PlainConsole
+from eval_dagster.terminal import PlainConsole
 from eval_dagster.visible_text import one_line
 
 _MOST_CHARACTERS = 200

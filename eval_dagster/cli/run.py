@@ -12,15 +12,15 @@ from pathlib import Path
 import typer
 
 from eval_dagster.cli.console import WarningHandler, errors, out, say
-from eval_dagster.cli.progress_bars import RichReporter
 from eval_dagster.cli.run_summary import print_end, read_end
 from eval_dagster.cli.sql import print_leaderboard
-from eval_dagster.cli.terminal import PlainConsole
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.lake.catalog import catalog_path
-from eval_dagster.progress import use_reporter
+from eval_dagster.progress.bars import RichReporter
+from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
+from eval_dagster.terminal import PlainConsole
 
 
 def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:

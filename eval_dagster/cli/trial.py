@@ -15,7 +15,7 @@ from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import current_reporter
+from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
 

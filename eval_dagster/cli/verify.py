@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from eval_dagster.cli.console import errors, out, print_table, program_name, say
-from eval_dagster.cli.progress_bars import RichReporter
 from eval_dagster.lake.files import trial_lake
 from eval_dagster.lake.verification import Verified, verifiable, verify
+from eval_dagster.progress.bars import RichReporter
 from eval_dagster.project import Project
 
 _COLUMNS = ("files of", "files", "MB", "without checksums", "damaged")

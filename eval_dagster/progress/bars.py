@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eval_dagster.cli.terminal import PlainConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from eval_dagster.progress import Advance, CountTokens, LogReporter, clock, ignore, rate_text
+from eval_dagster.progress.reporting import Advance, CountTokens, LogReporter, clock, ignore, rate_text
+from eval_dagster.terminal import PlainConsole
 
 
 class RichReporter:

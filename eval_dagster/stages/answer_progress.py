@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from eval_dagster.models.base import Model
-from eval_dagster.progress import Advance, Reporter
+from eval_dagster.progress.reporting import Advance, Reporter
 from eval_dagster.records import Request
 
 _VERBS = {"scoring": "score", "generation": "generate"}

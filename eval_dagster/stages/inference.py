@@ -10,7 +10,7 @@ from eval_dagster.lake.flushing import ResponseFlusher
 from eval_dagster.lake.responses import ResponseCache, to_row
 from eval_dagster.models.base import Model
 from eval_dagster.models.usage import Usage
-from eval_dagster.progress import Reporter, use_reporter
+from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import Request
 from eval_dagster.stages.answer_progress import AnswerProgress

@@ -15,7 +15,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.lake.responses import ResponseCache, to_row
-from eval_dagster.progress import Reporter
+from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
 from eval_dagster.records import ModelResponse

@@ -10,14 +10,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from eval_dagster import progress
 from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
 from eval_dagster.assets.run_logging import library_log
 from eval_dagster.models.scripted import ScriptedResponder
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.progress import LogReporter
+from eval_dagster.progress.reporting import LogReporter
+from eval_dagster.progress.reporting import reporting as progress
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
 

@@ -9,7 +9,7 @@ import pytest
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.previews import markdown_table, preview_metadata, table_metadata
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 

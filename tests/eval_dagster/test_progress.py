@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from eval_dagster.cli.progress_bars import RichReporter
-from eval_dagster.cli.terminal import PlainConsole
-from eval_dagster.progress import CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
+from eval_dagster.progress.bars import RichReporter
+from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
+from eval_dagster.terminal import PlainConsole
 
 
 @pytest.fixture

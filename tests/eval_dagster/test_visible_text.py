@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from eval_dagster.cli.terminal import PlainConsole
+from eval_dagster.terminal import PlainConsole
 from eval_dagster.visible_text import (
     is_storable,
     json_text,

@@ -15,7 +15,7 @@ from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
-from eval_dagster.progress import current_reporter
+from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.versions import code_version, package_versions, stable_hash
 

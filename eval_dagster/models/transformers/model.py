@@ -20,7 +20,7 @@ from eval_dagster.models.transformers.scoring.perplexity import perplexity_job
 from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
-from eval_dagster.progress import current_reporter
+from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
 _CPU_TOKENS = 2048

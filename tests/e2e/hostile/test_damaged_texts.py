@@ -22,7 +22,7 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog import read_rows as query
 from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.tasks.samples import build_samples

@@ -19,7 +19,7 @@ from hostile_texts import COLOURS, DANGEROUS, STORABLE
 
 from eval_dagster.cli.main import main
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
 

@@ -21,7 +21,7 @@ from eval_dagster.gate.records import ChangedSample, GateResult, Regression
 from eval_dagster.lake.files import read_rows
 from eval_dagster.notifications.messages import failure_notice, regression_notice
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.report.contents import Contents
 from eval_dagster.report.flips import flips_of

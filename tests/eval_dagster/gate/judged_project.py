@@ -10,7 +10,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.gate.results import write_result
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 

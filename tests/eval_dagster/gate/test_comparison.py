@@ -11,7 +11,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points
 from eval_dagster.gate.materializations import Point, PointName, history, previous_point
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 

@@ -14,7 +14,7 @@ from eval_dagster.cli.main import main
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.damage import INFO_KEY
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 

@@ -10,7 +10,7 @@ import pytest
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure
 

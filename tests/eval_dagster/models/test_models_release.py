@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from eval_dagster.models.transformers import model as transformers_model
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, Request
 from eval_dagster.stages.results import STAGES, StageFailure
@@ -110,7 +110,7 @@ MEASURE = """
     import gc, json, sys
     from pathlib import Path
     from eval_dagster.pipeline import evaluate
-    from eval_dagster.progress import SilentReporter
+    from eval_dagster.progress.reporting import SilentReporter
     from eval_dagster.project import Project
     from eval_dagster.stages.results import STAGES, StageFailure
 

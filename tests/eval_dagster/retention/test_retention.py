@@ -24,7 +24,7 @@ from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.lake.files import time_of, trial_lake
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.pruning import pruning as retention

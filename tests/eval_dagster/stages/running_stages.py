@@ -1,7 +1,7 @@
 """All stages on a scripted model, without Dagster."""
 
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
-from eval_dagster.progress import LogReporter
+from eval_dagster.progress.reporting import LogReporter
 from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
 

@@ -18,7 +18,7 @@ from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.network.architecture import constant_length
 from eval_dagster.models.transformers.network.batching import BatchRunner, refusal
 from eval_dagster.models.usage import GenerationUsage
-from eval_dagster.progress import current_reporter
+from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 _log = logging.getLogger(__name__)

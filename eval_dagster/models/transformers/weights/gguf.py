@@ -13,7 +13,7 @@ from eval_dagster.locks import locked
 from eval_dagster.models.transformers.weights.checkpoint import layout_problem
 from eval_dagster.models.transformers.weights.context import header_length
 from eval_dagster.models.transformers.weights.digests import Digests
-from eval_dagster.progress import current_reporter
+from eval_dagster.progress.reporting import current_reporter
 
 _MAGIC = b"GGUF"
 
