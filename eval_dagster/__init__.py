@@ -1,19 +1,129 @@
-"""LLM evaluation as a data pipeline."""
+"""LLM evaluation as a data pipeline.
 
+The names of `__all__` are the Python API. All else is private, and may change with any release.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from eval_dagster.wait_policy import IS_SPINNING_LIMITED
 
 if TYPE_CHECKING:
-    from eval_dagster.results import connect
+    from eval_dagster.api.connection import connect
+    from eval_dagster.api.evaluation import evaluate
+    from eval_dagster.api.results import Results
+    from eval_dagster.config.models import ModelSection
+    from eval_dagster.errors import EvalDagsterError, UsageError
+    from eval_dagster.metrics.base import (
+        BaseMetric,
+        CompletionMetric,
+        CorpusMetric,
+        LoglikelihoodMetric,
+        MetricResult,
+        PerplexityMetric,
+        RepeatedMetric,
+    )
+    from eval_dagster.metrics.completion import F1, AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch, PrefixExactMatch
+    from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+    from eval_dagster.models.base import Model, ModelBackend, ModelHandle
+    from eval_dagster.records import (
+        Completion,
+        GenerationSettings,
+        Loglikelihood,
+        Message,
+        MetricContext,
+        ModelResponse,
+        Request,
+        ResponseType,
+        Role,
+        Row,
+        TaskSample,
+    )
+    from eval_dagster.tasks.base import NO_SUBJECT, BaseTask
+    from eval_dagster.tasks.doc import Doc, SamplingMethod
+    from eval_dagster.tasks.doc_task import DocTask, doc_task
+    from eval_dagster.tasks.language import Language
+    from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
 
-__all__ = ["IS_SPINNING_LIMITED", "connect"]
+__all__ = [
+    "F1",
+    "IS_SPINNING_LIMITED",
+    "NO_SUBJECT",
+    "AccuracyCompletion",
+    "AccuracyLoglikelihood",
+    "AccuracyNormLoglikelihood",
+    "BPBStyle",
+    "BaseMetric",
+    "BaseTask",
+    "ClozeStyle",
+    "Completion",
+    "CompletionMetric",
+    "CorpusMetric",
+    "Doc",
+    "DocTask",
+    "EvalDagsterError",
+    "ExactMatch",
+    "ExactNumber",
+    "GenerationSettings",
+    "Language",
+    "Loglikelihood",
+    "LoglikelihoodMetric",
+    "MCCompletionStyle",
+    "MCStyle",
+    "Message",
+    "MetricContext",
+    "MetricResult",
+    "Model",
+    "ModelBackend",
+    "ModelHandle",
+    "ModelResponse",
+    "ModelSection",
+    "NormalizedExactMatch",
+    "PerplexityMetric",
+    "PrefixExactMatch",
+    "RepeatedMetric",
+    "Request",
+    "ResponseType",
+    "Results",
+    "Role",
+    "Row",
+    "SamplingMethod",
+    "TaskSample",
+    "TaskStyle",
+    "UsageError",
+    "connect",
+    "doc_task",
+    "evaluate",
+]
+
+_PLACES = {
+    "api.connection": "connect",
+    "api.evaluation": "evaluate",
+    "api.results": "Results",
+    "config.models": "ModelSection",
+    "errors": "EvalDagsterError UsageError",
+    "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric",
+    "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 NormalizedExactMatch PrefixExactMatch",
+    "metrics.loglikelihood": "AccuracyLoglikelihood AccuracyNormLoglikelihood",
+    "models.base": "Model ModelBackend ModelHandle",
+    "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",
+    "tasks.base": "NO_SUBJECT BaseTask",
+    "tasks.doc": "Doc SamplingMethod",
+    "tasks.doc_task": "DocTask doc_task",
+    "tasks.language": "Language",
+    "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
+}
+"""Module -> the names of `__all__` that it defines. They are imported when they are asked for, since pandas and DuckDB take a second."""
+_MODULE_OF = {name: f"eval_dagster.{module}" for module, names in _PLACES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import `connect` when it is asked for: DuckDB and Arrow take time that most parts of the package need not wait for."""
-    if name == "connect":
-        from eval_dagster.results import connect
+    """Import a name of the API when it is asked for."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)
 
-        return connect
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """The names of the API."""
+    return sorted(__all__)

@@ -63,9 +63,9 @@ class Project:
         return cls._of(load_config(path, tasks=tasks, sections=registered_sections()), path, tasks, home)
 
     @classmethod
-    def bare(cls) -> "Project":
-        """The project of a folder whose evals.yaml is missing, or cannot be read: the registered tasks alone."""
-        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), None)
+    def bare(cls, *, home: Path | None = None) -> "Project":
+        """The project of a folder whose evals.yaml is missing, or cannot be read: the registered tasks alone, and a home as in `open`."""
+        return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), home)
 
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":

@@ -10,6 +10,7 @@ from pkgutil import get_importer
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
+from eval_dagster.code_versions.notebook import is_notebook, notebook_source
 from eval_dagster.code_versions.source_files import is_user_module
 
 FIRST_PARTY = ("eval_dagster",)
@@ -24,6 +25,8 @@ _loaded_sources: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 def source_of(name: str) -> str | None:
     """The source of a module, of this project or not; None where there is none in Python."""
+    if name == "__main__" and is_notebook():
+        return notebook_source()
     path = _file_of(name)
     return None if path is None else _source_of(name, path)
 
@@ -90,6 +93,8 @@ def is_own(name: str) -> bool:
 
 def is_first_party(name: str) -> bool:
     """Whether a module belongs to the user or this project, rather than to Python or an installed package."""
+    if name == "__main__" and is_notebook():
+        return True
     return bool(name) and _is_first_party_root(name.partition(".")[0])
 
 

@@ -45,7 +45,7 @@ def connect(lake: Lake, *, unsafe: bool = False) -> duckdb.DuckDBPyConnection:
         raise QueryError(f"there is nothing to query yet: {path} does not exist; run `eval-dagster run` first")
     try:
         session = free_session(lake.home, path) if unsafe else held_session(path, lake.root)
-        if session.execute("select count(*) from duckdb_tables() where table_name = '_catalog_format'").fetchone() == (0,):
+        if session.execute("select count(*) from duckdb_tables() where table_name = '_catalog_format'").fetchall() == [(0,)]:
             session.close()
             raise QueryError(f"{path} was made by an earlier version; have it made anew from the lake: eval-dagster leaderboard")
         return session

@@ -1,0 +1,1 @@
+"""The Python API: evaluates tasks, and reads results, from scripts and notebooks."""

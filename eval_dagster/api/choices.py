@@ -1,0 +1,178 @@
+"""What a caller of Python names: tasks and models, by name, path, section, class or function."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from eval_dagster.code_versions.module_sources import source_of
+from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, ModelSection, ScriptedModel, Source, TransformersModel
+from eval_dagster.config.schema import EvalConfig, config_class
+from eval_dagster.config.values import NAME
+from eval_dagster.errors import UsageError
+from eval_dagster.models.base import ModelHandle
+from eval_dagster.models.registry import registered_sections
+from eval_dagster.models.scripted import AnswerFunction, ScriptedHandle
+from eval_dagster.project import Project
+from eval_dagster.tasks.base import BaseTask
+
+TaskChoice = str | type[BaseTask[Any]]
+"""A name such as `mmlu`, `path/to/file.py:Class`, or a class."""
+ModelChoice = str | Path | Mapping[str, Any] | ModelSection | AnswerFunction
+"""A name of evals.yaml, a folder, a GGUF file, `organisation/name@commit` of the Hub, a section as in evals.yaml, or a function."""
+
+_HUB = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenModel:
+    """A model under the name that it has in the results."""
+
+    name: str
+    section: ModelSection
+    handle: ModelHandle | None = None
+    """Of a function, which no section describes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenEval:
+    """A task with its settings, under the name that it has in the results."""
+
+    name: str
+    config: EvalConfig
+    task: type[BaseTask[Any]]
+
+
+def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, project: Project) -> ChosenEval:
+    """The eval that a task and settings make.
+
+    Args:
+        task: What the caller names.
+        keys: Keys of an eval in evals.yaml; those that are None are left out.
+        name: The name of the eval; that of the task where not given.
+        project: Knows tasks by name.
+
+    Raises:
+        TaskDefinitionError: There is no such task.
+        UsageError: A setting is wrong, or the code of a class cannot be read.
+    """
+    if isinstance(task, str):
+        found, spec, default = project.named_task(task), task, task.rpartition(":")[2]
+    else:
+        _require_code(task)
+        found, spec, default = task, "", str(getattr(task, "NAME", task.__name__))
+    try:
+        config = EvalConfig(task=spec, **{key: value for key, value in keys.items() if value is not None})
+    except ValidationError as error:
+        raise _usage_error(error) from error
+    return ChosenEval(name=name or _as_name(default), config=config, task=found)
+
+
+def choose_models(models: ModelChoice | Sequence[ModelChoice] | Mapping[str, ModelChoice], project: Project) -> list[ChosenModel]:
+    """The models that a caller names. A mapping without the key `backend` gives models their names.
+
+    Raises:
+        UsageError: There is no such model, or two have the same name.
+    """
+    if isinstance(models, Mapping) and "backend" not in models:
+        chosen = [_choose(model, project, name) for name, model in models.items()]
+    else:
+        listed: Sequence[Any] = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]
+        chosen = [_choose(model, project) for model in listed]
+    names = [each.name for each in chosen]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"two models would be called {sorted(twice)[0]!r}; name them: models={{'one': ..., 'other': ...}}")
+    return chosen
+
+
+def _choose(model: ModelChoice, project: Project, name: str | None = None) -> ChosenModel:
+    if name is not None and not NAME.fullmatch(name):
+        raise UsageError(f"a model cannot be called {name!r}; expected letters, digits, '.', '_' and '-', a letter or digit first")
+    if isinstance(model, str) and model in project.config.models:
+        return ChosenModel(name=name or model, section=project.config.models[model])
+    if isinstance(model, Mapping):
+        section = _section(model)
+        return ChosenModel(name=name or _name_of(section), section=section)
+    if isinstance(model, ModelSection):
+        return ChosenModel(name=name or _name_of(model), section=model)
+    if isinstance(model, str | Path):
+        section = TransformersModel(backend="transformers", source=_source(str(model), project))
+        return ChosenModel(name=name or _name_of(section), section=section)
+    return _function(model, name)
+
+
+def _function(function: AnswerFunction, name: str | None) -> ChosenModel:
+    if not isinstance(function, FunctionType):
+        raise UsageError(
+            f"found {type(function).__name__} for a model; expected a name of evals.yaml, a folder, a GGUF file, "
+            "'organisation/name@commit', a mapping as in evals.yaml, or a Python function"
+        )
+    _require_code(function)
+    name = name or _as_name(function.__name__)
+    return ChosenModel(name=name, section=ScriptedModel(backend="scripted"), handle=ScriptedHandle(name, function=function))
+
+
+def _source(model: str, project: Project) -> Source:
+    path = project.folder / Path(model).expanduser()
+    if path.is_dir():
+        return FolderSource(folder=model)
+    if path.suffix == ".gguf":
+        return GGUFSource(gguf=model)
+    if found := _HUB.fullmatch(model):
+        return HubSource(**found.groupdict())
+    named = ", ".join(project.config.models) or "none"
+    raise UsageError(
+        f"there is no model {model!r}: evals.yaml names {named}, and {path} is no folder. "
+        "A model of the Hub is named with its commit: organisation/name@0123456789abcdef0123456789abcdef01234567"
+    )
+
+
+def _section(model: Mapping[str, Any]) -> ModelSection:
+    try:
+        return _sections().validate_python(dict(model))
+    except ValidationError as error:
+        raise _usage_error(error) from error
+
+
+def _usage_error(error: ValidationError) -> UsageError:
+    """The first finding of pydantic, in a line."""
+    first = error.errors(include_url=False)[0]
+    return UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (found {first['input']!r})")
+
+
+def _require_code(value: type | FunctionType) -> None:
+    if source_of(value.__module__) is None:
+        raise UsageError(
+            f"the code of {value.__qualname__} cannot be read, so that the cache could not tell one version of it from the next; "
+            "define it in a file or in a notebook"
+        )
+
+
+@cache
+def _sections() -> TypeAdapter[ModelSection]:
+    """All kinds of sections, those of other packages too."""
+    field = config_class(registered_sections()).model_fields["models"].annotation
+    return TypeAdapter(field.__args__[1])  # type: ignore[union-attr]
+
+
+def _name_of(section: ModelSection) -> str:
+    source = getattr(section, "source", None)
+    match source:
+        case HubSource():
+            return _as_name(source.hub)
+        case FolderSource():
+            return _as_name(Path(source.folder).resolve().name)
+        case GGUFSource():
+            return _as_name(Path(source.gguf).stem)
+    return _as_name(Path(str(getattr(source, "file", section.backend))).stem)
+
+
+def _as_name(text: str) -> str:
+    """A text as the name of an eval or a model."""
+    name = re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "-", text).strip("-._")[:100]
+    return name or "unnamed"

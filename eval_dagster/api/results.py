@@ -1,0 +1,87 @@
+"""The results of an evaluation as tables of pandas and as a plot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from eval_dagster.errors import UsageError
+from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.files import Lake
+from eval_dagster.stages.results import StageFailure
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What came of evals and models."""
+
+    metrics: "pd.DataFrame"
+    """A row for each eval, model, metric and subject, with the columns of the relation `metrics`; `is_headline` marks the one of each eval
+    that the leaderboard shows."""
+    samples: "pd.DataFrame"
+    """A row for each eval, model, sample and metric, with the columns of the relation `sample_results`, such as prompt, answer, gold, score
+    and error."""
+    failures: Sequence[StageFailure]
+    """Evals that could not be evaluated with a model, each with the reason."""
+
+    @property
+    def scores(self) -> "pd.DataFrame":
+        """The headline metric of each eval and model, with its standard error and 95 % confidence interval."""
+        columns = ["eval", "model", "metric", "value", "stderr", "ci_low", "ci_high", "n", "n_errors"]
+        return self.metrics.loc[self.metrics["is_headline"], columns].reset_index(drop=True)
+
+    @property
+    def score(self) -> float:
+        """The one score. Raises `UsageError` where there are several evals or models."""
+        if len(self.scores) != 1:
+            raise UsageError(f"there are {len(self.scores)} scores, one for each eval and model; expected one: see `scores`")
+        return float(self.scores["value"].iloc[0])
+
+    @property
+    def errors(self) -> "pd.DataFrame":
+        """The samples that went wrong: those that could not be evaluated, and those whose answer is wrong by the headline metric.
+
+        An answer is wrong where its score is below 1, of a metric whose scores lie between 0 and 1. A perplexity calls no answer wrong.
+        """
+        headline = self.scores[["eval", "model", "metric"]]
+        judged = self.samples.merge(headline, on=["eval", "model", "metric"])
+        is_share = judged.groupby(["eval", "model"])["score"].transform(lambda scores: scores.between(0, 1).all())
+        return judged[judged["error"].notna() | (is_share & (judged["score"] < 1))].reset_index(drop=True)
+
+    def plot(self) -> "Axes":
+        """Draw the scores of all evals and models, with 95 % confidence intervals."""
+        from eval_dagster.api.plots import plot_scores
+
+        return plot_scores(self.scores)
+
+    def _repr_html_(self) -> str:
+        failed = "".join(f"<p>{each.stage} {each.eval_name}|{each.model} failed</p>" for each in self.failures)
+        return f"{self.scores.to_html(index=False, float_format='{:.3f}'.format)}{failed}"
+
+    def __repr__(self) -> str:
+        """The scores as a table, and how many evals failed."""
+        failed = f"\n{len(self.failures)} failed: see `failures`" if self.failures else ""
+        return f"{self.scores.to_string(index=False, float_format='{:.3f}'.format)}{failed}"
+
+
+def read_results(lake: Lake, partitions: Sequence[tuple[str, str]], failures: Sequence[StageFailure]) -> Results:
+    """Read the current results of partitions of eval and model, in this order."""
+    publish(lake)
+    metrics, samples = (_table(lake, query, partitions) for query in (_METRICS, _SAMPLES))
+    return Results(metrics=metrics, samples=samples, failures=tuple(failures))
+
+
+_METRICS = "select * from metrics where list_contains($evals, eval) and list_contains($models, model)"
+_SAMPLES = "select * from sample_results where list_contains($evals, eval) and list_contains($models, model)"
+
+
+def _table(lake: Lake, query: str, partitions: Sequence[tuple[str, str]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    values: dict[str, Any] = {"evals": sorted({name for name, _ in partitions}), "models": sorted({model for _, model in partitions})}
+    order = {partition: index for index, partition in enumerate(partitions)}
+    rows = [row for row in read_rows(lake, query, values) if (row["eval"], row["model"]) in order]
+    return pd.DataFrame(sorted(rows, key=lambda row: order[row["eval"], row["model"]]))
