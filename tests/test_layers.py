@@ -42,13 +42,13 @@ ARROWS = {
     "models.transformers.scoring models.transformers.weights progress records versions",
     "prompts": "config errors metrics models records sandbox tasks versions visible_text",
     "project": "config datasets errors lake models suggestions task_files tasks tracking",
-    "results": "lake project",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records sandbox statistics tasks tracking versions",
     "gate": "config errors lake metrics project stages statistics versions",
     "notifications": "errors gate lake project statistics visible_text",
     "retention": "errors gate lake project",
     "report": "errors gate lake project statistics versions visible_text",
     "pipeline": "errors lake progress project stages",
+    "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
     "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records report retention sandbox "

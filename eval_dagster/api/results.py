@@ -48,7 +48,7 @@ class Results:
         """
         headline = self.scores[["eval", "model", "metric"]]
         judged = self.samples.merge(headline, on=["eval", "model", "metric"])
-        is_share = judged.groupby(["eval", "model"])["score"].transform(lambda scores: scores.between(0, 1).all())
+        is_share = judged.groupby(["eval", "model"])["score"].transform(lambda scores: scores.dropna().between(0, 1).all())
         return judged[judged["error"].notna() | (is_share & (judged["score"] < 1))].reset_index(drop=True)
 
     def plot(self) -> "Axes":
@@ -84,4 +84,5 @@ def _table(lake: Lake, query: str, partitions: Sequence[tuple[str, str]]) -> "pd
     values: dict[str, Any] = {"evals": sorted({name for name, _ in partitions}), "models": sorted({model for _, model in partitions})}
     order = {partition: index for index, partition in enumerate(partitions)}
     rows = [row for row in read_rows(lake, query, values) if (row["eval"], row["model"]) in order]
-    return pd.DataFrame(sorted(rows, key=lambda row: order[row["eval"], row["model"]]))
+    rows.sort(key=lambda row: order[row["eval"], row["model"]])
+    return pd.DataFrame(rows)
