@@ -57,7 +57,7 @@ def heal_databases(folder: Path) -> list[str]:
 
 
 def keep_aside(path: Path, damage: str) -> str:
-    """Rename a damaged database, and say so in the log; gives the message."""
+    """Rename a damaged database and log that. Returns the message."""
     message = f"Dagster's database {path} was damaged ({damage}). It is kept as {set_aside(path).name}, and a new one is made."
     log.warning(message)
     return message

@@ -17,7 +17,7 @@ from eval_dagster.sqlite_files import damage_of
 _SETTLED_S = 2.0
 """A lock file younger than this may be about to be locked."""
 _LOST_S = 900.0
-"""A run that holds no lock for so long is not about to take one, nor to end: it takes seconds to start and to end."""
+"""A run that holds no lock for this long has died: to start and to end takes seconds."""
 _SUSPECT = ".lost"
 _held: set[Path] = set()
 """Locks of runs that this process holds."""
@@ -76,7 +76,7 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
 
 
 def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    message = "The process of this run ended without a word: it was killed. What it had flushed is kept."
+    message = "The process of this run was killed. The answers that it had flushed are kept."
     try:
         instance.report_run_failed(run, message)
     except DatabaseError:

@@ -114,7 +114,7 @@ def _materialization(result: StageResult, provenance: Mapping[str, str], picture
 
 
 def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]]:
-    """A file's counts, and apart from them what the model took where that was in an earlier run, the one in `made_by_run`."""
+    """A file's counts, separated from the cost of the earlier run that produced a cached file, which `made_by_run` names."""
     info = result.file.info
     counts = dict(info.counts)
     if not result.cached or "requests" not in counts:

@@ -1,4 +1,4 @@
-"""What a suite's people are told: evaluations that failed, results that got worse, a night that was left out."""
+"""Sends a suite's notifications: evaluations that failed, results that got worse, nights that were skipped."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -44,7 +44,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         results, damages = _judge(opened, [asked] if asked else list(opened.config.suites), context.run.run_id, since)
         runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
-        # Who clicks on the asset sees for himself; a run of one suite is a nightly one, or stands in somebody's script.
+        # Notify for runs of one suite only: these are nightly or scripted. Who clicks on the asset sees the result.
         told = [words for each in results if asked for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     warnings = [visible(text) for text in [*damages, *(warning for each in reports.values() for warning in each.warnings)]]

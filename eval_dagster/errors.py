@@ -23,7 +23,7 @@ class TaskDefinitionError(UsageError):
 
 
 class RequirementError(UsageError):
-    """What a metric needs is not there: a package of an extra, the project's leave to run code, or walls to run it behind."""
+    """What a metric needs is not there: a package of an extra, permission to run code, or a sandbox to run it in."""
 
 
 class DatasetNotFoundError(UsageError):

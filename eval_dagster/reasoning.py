@@ -1,4 +1,4 @@
-"""What a model thinks before it answers, told from the answer."""
+"""Separates a model's reasoning from its answer."""
 
 DEFAULT_TAGS = ("<think>", "</think>")
 

@@ -1,4 +1,4 @@
-"""How a suite's gate is told on the command line, and to CI systems."""
+"""Output of a suite's gate, on the command line and for CI systems."""
 
 import os
 from pathlib import Path

@@ -133,7 +133,7 @@ def compare(
     output: Annotated[Format, _FORMAT] = Format.TABLE,
 ) -> None:
     """Say by how much A differs from B on the samples that both answered, how sure that is, and what could be the cause."""
-    from eval_dagster.cli.compare import compare as print_comparison  # its libraries take a second, which no other command shall wait
+    from eval_dagster.cli.compare import compare as print_comparison  # imported lazily: slow to import
 
     print_comparison(a, b, evals=evals or [], all_metrics=all_metrics, alpha=alpha, samples=samples, output=output)
 

@@ -38,7 +38,7 @@ class References:
         self._parts: dict[Definition, Sequence[str | Sequence[Meaning]]] = {}
 
     def is_current(self) -> bool:
-        """Whether all modules still say what they said when they were read."""
+        """Whether the source of every module is unchanged since it was read."""
         return all(source_of(name) == source for name, source in self._sources.items() if source is not None)
 
     def module(self, name: str, *, is_wanted: bool = False) -> Module | None:

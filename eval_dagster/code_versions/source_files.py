@@ -29,7 +29,7 @@ class SourceFile(SourceFileLoader):
     """
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Python's question whether its bytecode is current, answered by: there is none."""
+        """Disables the bytecode cache."""
         raise OSError(path)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -71,9 +71,9 @@ class GateConfig(Section):
     max_error_rate: Number = Field(default=0.05, ge=0, le=1)
     """Of the samples that the baseline could evaluate, the largest share that may be errors now."""
     metrics: Literal["headline", "all"] = "headline"
-    """Which are compared: the one of each eval that the leaderboard shows, or every one. More of them see less each."""
+    """The metrics that are compared: the one of each eval that the leaderboard shows, or all. More comparisons have less power each."""
     severity: Literal["error", "warn"] = "error"
-    """Whether a regression fails the gate, or is only said."""
+    """Whether a regression fails the gate or is only reported."""
 
 
 class SuiteConfig(Section):
@@ -90,7 +90,7 @@ class SuiteConfig(Section):
     (the state before the last change, be it good or bad), a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
     notify: tuple[VariableName, ...] = ()
-    """Names of environment variables that hold the addresses (apprise URLs) which failures and regressions are told to."""
+    """Names of environment variables that hold the addresses (apprise URLs) to which failures and regressions are reported."""
 
     @field_validator("cron")
     @classmethod

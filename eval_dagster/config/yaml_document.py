@@ -1,4 +1,4 @@
-"""A YAML file as plain values, with the line of every key and a way to say what stands there."""
+"""A YAML file as plain values, with the line of every key and a description of its value."""
 
 from collections.abc import Iterator
 from pathlib import Path

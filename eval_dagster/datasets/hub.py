@@ -67,7 +67,7 @@ class HubRepo:
         return DatasetSource(path=self.path, revision=self.revision)
 
     def _builder(self, config: str) -> Any:
-        # It takes most of a second to import, which only those wait for who read from the Hub.
+        # Imported lazily: slow, and only needed for datasets of the Hub.
         import datasets
         from datasets.packaged_modules.cache.cache import Cache
 

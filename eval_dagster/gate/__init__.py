@@ -1,1 +1,1 @@
-"""Whether a model got worse, where and why: materializations compared sample by sample."""
+"""The regression gate: compares materializations sample by sample, and judges whether a model got worse."""

@@ -8,7 +8,7 @@ from typing import Literal
 from eval_dagster.statistics.verdicts import Verdict
 
 Severity = Literal["error", "warn"]
-"""Whether a regression fails the gate, or is only said."""
+"""Whether a regression fails the gate or is only reported."""
 NO_EARLIER_RESULT = "there is no earlier result to compare with; later results are compared with this one"
 """The reason of a first result. It names neither eval nor model, so that all first results have the same."""
 Against = Literal["baseline", "anchor"]

@@ -81,7 +81,7 @@ def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Loo
 
 
 def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
-    """What a file of judgements says of itself, and its rows. Raises `LakeError` where it is damaged."""
+    """The footer of a file of judgements, and its rows. Raises `LakeError` where it is damaged."""
     return read_info(path), [Regression(**_of(Regression, {**row, "verdict": Verdict(row["verdict"])})) for row in read_rows(path)]
 
 

@@ -31,7 +31,7 @@ _NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class FileInfo:
-    """What a lake file says of itself, in its footer."""
+    """The information in the footer of a lake file."""
 
     fingerprint: str
     """Hash of everything that determined the content: equal fingerprints need no second computation."""

@@ -13,7 +13,7 @@ FLUSH_S = 3.0
 class ResponseFlusher:
     """Takes answers and flushes them every few seconds; the rest when its `with` block is left, however it is left.
 
-    A thread of its own does it: the next answer of a large model can take minutes, and those before it shall not wait for that.
+    A thread of its own does it: the next answer of a large model can take minutes, and earlier answers must not wait for it.
     """
 
     def __init__(self, cache: ResponseCache, run_id: str, every_s: float = FLUSH_S) -> None:

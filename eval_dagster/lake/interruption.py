@@ -20,7 +20,7 @@ def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> 
     """Do something with a session, in a thread of its own for which the main thread waits.
 
     Raises:
-        KeyboardInterrupt: The process was interrupted; the query was told to end.
+        KeyboardInterrupt: The process was interrupted; the query was cancelled.
     """
     results: list[T] = []
     problems: list[BaseException] = []

@@ -77,7 +77,7 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
     _log_of_changes(path).unlink(missing_ok=True)
     building.replace(path)
     _log_of_changes(path).unlink(missing_ok=True)
-    if damages:  # which are to be said each time
+    if damages:  # so that every publication reports them
         _note(path).unlink(missing_ok=True)
     else:
         _note(path).write_text(json.dumps([sources, file_stamp(path)]), "utf-8")

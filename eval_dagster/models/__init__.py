@@ -1,1 +1,1 @@
-"""Model backends."""
+"""Model backends: their protocol, their registry, and the scripted one."""

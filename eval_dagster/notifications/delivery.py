@@ -160,7 +160,7 @@ def _lost(lake: Lake, suite: str) -> list[str]:
     for path in reversed(parquet_files(_folder(lake, suite))):
         try:
             rows = read_rows(path, ["title", "kind", "status"])
-        except LakeError:  # which publishing the catalog says
+        except LakeError:  # already reported by `publish`
             continue
         if any(row["status"] == "sent" for row in rows):
             break

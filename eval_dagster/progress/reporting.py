@@ -1,4 +1,4 @@
-"""How long work tells how far it is, without knowing who looks.
+"""Progress reporting, independent of where it is displayed.
 
 The one that works calls `track` on the reporter it was given, or on `current_reporter()`; who looks decides what becomes of it: a line
 in a log, a bar on a terminal, both, or nothing.
@@ -14,18 +14,18 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Says that `count` more units are done."""
+    """Reports that `count` more units are done."""
 
     def __call__(self, count: int = 1) -> None:
         """Count the units just done."""
 
 
 CountTokens = Callable[[], int]
-"""Tells how many tokens went through a model so far. Asked from other threads, while the model works."""
+"""Counts the tokens that a model has processed so far. Called from other threads, while the model works."""
 
 
 class Reporter(Protocol):
-    """Somebody who wants to know how far work is."""
+    """Receives progress updates."""
 
     def track(
         self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
@@ -42,7 +42,7 @@ class Reporter(Protocol):
 
 
 class SilentReporter:
-    """Tells nobody."""
+    """Discards progress updates."""
 
     @contextmanager
     def track(
@@ -117,7 +117,7 @@ def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) 
 
 
 class CombinedReporter:
-    """Tells several reporters."""
+    """Passes updates to several reporters."""
 
     def __init__(self, *reporters: Reporter) -> None:
         self._reporters = reporters

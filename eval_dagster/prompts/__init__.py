@@ -1,1 +1,1 @@
-"""Formatters: from messages to the text that a model sees."""
+"""Prompts: few-shot examples, messages, and the formatters that turn these into text."""

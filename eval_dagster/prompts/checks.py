@@ -122,7 +122,7 @@ def _begin_tokens(text: str, tokenizer: Any, *, adds: bool) -> tuple[int, str]:
 
 
 def _joint_problems(asked: _Asked) -> Iterator[str]:
-    """What is wrong where prompt and answer meet; of several choices the first is told."""
+    """What is wrong where prompt and answer meet; of several choices the first is reported."""
     request = asked.prompt.request
     if request.perplexity:
         return

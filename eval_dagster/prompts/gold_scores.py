@@ -20,7 +20,7 @@ Answers = Mapping[str, Completion | Loglikelihood]
 _IMPROBABLE = -1000.0
 """Log-probability a byte of what a model rules out: a probability of 0 even where a metric divides by the length."""
 _UNCERTAIN = -0.01
-"""Log-probability a character of a text that a model is not sure of; small, so that no exponential overflows, be a word ever so long."""
+"""Log-probability a character of a text that a model is not sure of; small enough that exp() does not overflow for long words."""
 _WRONG_TEXTS = ("qwzx vbnk", "")
 """Answers to nothing, unless nothing is the answer: a question that cannot be answered may want an empty text."""
 

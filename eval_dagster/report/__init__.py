@@ -1,1 +1,1 @@
-"""What a gate found, told: a page to read, plots, and summaries for CI systems."""
+"""Reports of a gate's findings: a page, plots, and summaries for CI systems."""

@@ -1,4 +1,4 @@
-"""Verdicts and figures as text, worded alike wherever a gate's result is told."""
+"""Verdicts and figures as text, in the same words wherever a gate's result is shown."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -44,7 +44,7 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
     """
     try:
         page = write_report(project, result, run_ids=run_ids)
-    except Exception as error:  # the boundary between a result and what is told of it
+    except Exception as error:  # the boundary between a result and its report
         return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {type(error).__name__}: {error}"])
     try:
         return Report(page=page, mlflow_link=track_report(project, result, page), warnings=[])

@@ -1,6 +1,6 @@
 """Prunes the past of a home: old materializations, judgements, reports and catalogs, and answers of models that nothing uses any more.
 
-`retained` says what of the lake stays, and why. Referrers go before what they refer to, behind a catalog that names none of them, so that
+`retained` determines which files stay, and why. Referrers go before what they refer to, behind a catalog that names none of them, so that
 a process killed at any moment leaves a lake that is whole, only larger than it need be.
 """
 
@@ -47,7 +47,7 @@ class Pruning:
     kept: Mapping[Reason, Sequence[Prunable]]
     """All other files, by the reason for which they stay."""
     notes: Sequence[str]
-    """What could not be told, and what stays for that."""
+    """Warnings: what could not be determined, and is therefore kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,7 +161,7 @@ class Retained:
             standings = read_standings(self._lake, name, list(product(suite.evals, suite.models)), now=self._now)
             yield from standings.files
             for (eval_name, model), standing in standings.by_result.items():
-                with suppress(LakeError):  # there is none, which the gate says
+                with suppress(LakeError):  # no baseline; the gate reports it
                     found = baseline.find(self._lake, eval_name, model, standing)
                     yield from [found.metrics.path] if found else []
                 with suppress(LakeError):
@@ -210,7 +210,7 @@ class Retained:
         return sorted(path for path in self.reasons if path.relative_to(self._lake.root).parts[0] in tables)
 
     def _info(self, path: Path) -> FileInfo | None:
-        """What a file says of itself; None where it is damaged."""
+        """The information in a file's footer; None where the file is damaged."""
         if path not in self._infos:
             try:
                 self._infos[path] = read_info(path)

@@ -48,7 +48,7 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
     """Make the scores of an eval's samples current; calls no model.
 
     Raises:
-        RequirementError: A metric lacks a package, or the leave or the walls to run code.
+        RequirementError: A metric lacks a package, permission to run code, or a sandbox.
         LakeError: Prompts or responses are missing, damaged, or do not belong together.
     """
     prompts, outputs = require_outputs(project, eval_name, model)
@@ -114,7 +114,7 @@ def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completi
     Neither hides the others. Where the machine failed rather than the text, the score is marked as one to be tried again.
 
     Raises:
-        RequirementError: A metric lacks a package, or the leave or the walls to run code.
+        RequirementError: A metric lacks a package, permission to run code, or a sandbox.
     """
     scores: list[Score] = []
     for metric in metrics:

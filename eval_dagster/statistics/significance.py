@@ -22,7 +22,7 @@ _WINDOW = 8
 
 
 def are_few(changed: int, clusters: int) -> bool:
-    """Whether so few clusters differ that a t test cries wolf, and all their swaps can be gone through instead.
+    """Whether so few clusters differ that a t test has an inflated type I error, and all their swaps can be enumerated instead.
 
     Of 300 differences of which four are alike and the others 0, t has p < 0.05 where all four have one sign: in 1 of 8 cases.
     """

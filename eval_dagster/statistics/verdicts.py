@@ -1,4 +1,4 @@
-"""What the comparisons of a suite mean together: which results got worse, where chance alone would say so of few suites."""
+"""Verdicts of a suite: which results got worse, at a bounded rate of false alarms."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
     """More of the samples than the suite allows are errors, so that the others say little."""
     IMPROVED = "improved"
     NO_CHANGE_SEEN = "no change seen"
-    """Not that there is none: `Comparison.min_detectable` says what would have been seen."""
+    """Not that there is none: `Comparison.min_detectable` is the smallest difference that would have been found."""
     NOT_COMPARABLE = "not comparable"
     """Fewer than two independent common samples, or no value of the metric."""
 
@@ -65,7 +65,7 @@ def judge_suite(cases: Sequence[Case], *, alpha: float = ALPHA) -> list[Judgemen
     Where nothing has changed, at most `alpha` of all suites have a result that regressed or improved.
 
     Args:
-        cases: All comparisons that are made, those of the headline metrics for instance. More of them see less each.
+        cases: All comparisons that are made, those of the headline metrics for instance. More comparisons lower the power of each.
         alpha: Two-sided level of significance of the suite.
     """
     adjusted = holm([case.comparison.p_value for case in cases])

@@ -1,1 +1,1 @@
-"""The task API and the loading of task files and datasets."""
+"""The task API: tasks, their samples, and the styles of their prompts."""

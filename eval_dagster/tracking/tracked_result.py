@@ -70,14 +70,14 @@ def metric_entities(result: TrackedResult) -> "list[Metric]":
 
 
 def param_entities(result: TrackedResult) -> "list[Param]":
-    """The parameters as text; what is too long for MLflow is cut and says so."""
+    """The parameters as text; what is too long for MLflow is cut, with a mark."""
     from mlflow.entities import Param
 
     return [Param(tracked_name(name), _shorten(str(value), _MAX_PARAM_CHARACTERS)) for name, value in result.params.items()]
 
 
 def tag_entities(result: TrackedResult) -> "list[RunTag]":
-    """The tags, and one with the names that are cut; what is too long for MLflow is cut and says so."""
+    """The tags, and one with the names that are cut; what is too long for MLflow is cut, with a mark."""
     from mlflow.entities import RunTag
 
     names = [name for name in (*result.metrics, *result.params, *result.tags) if original_name(tracked_name(name)) != name]

@@ -52,7 +52,7 @@ class ImageCodec(Protocol):
 
 
 def no_images() -> ImageCodec:
-    """Raise `ModelError`: what a model of text alone says to a request with images."""
+    """Raise `ModelError`: a model of text alone got a request with images."""
     raise ModelError("The request has images, and the model takes text alone.")
 
 

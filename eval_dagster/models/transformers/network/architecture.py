@@ -1,4 +1,4 @@
-"""What a network's configuration tells of its layers, positions and arguments."""
+"""Properties of a network: the windows of its layers, its longest constant length, its arguments."""
 
 import inspect
 from collections.abc import Mapping
@@ -39,5 +39,5 @@ def constant_length(config: Any) -> int | None:
 
 
 def takes_positions(network: Any) -> bool:
-    """Whether a network can be told to apply its output head to some positions alone."""
+    """Whether a network can apply its output head to some positions alone."""
     return "logits_to_keep" in inspect.signature(network.forward).parameters

@@ -1,4 +1,4 @@
-"""What a network is told of a piece of a prefix tree: positions, and a mask that lets each token see its ancestors alone."""
+"""The input of a network for a piece of a prefix tree: positions, and a mask that lets each token see its ancestors alone."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
