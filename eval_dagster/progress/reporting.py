@@ -1,7 +1,7 @@
 """Progress reporting, independent of where it is displayed.
 
-The one that works calls `track` on the reporter it was given, or on `current_reporter()`; who looks decides what becomes of it: a line
-in a log, a bar on a terminal, both, or nothing.
+Work calls `track` on the reporter that it was given, or on `current_reporter()`. The reporter writes a line in a log, draws a bar on a
+terminal, does both, or does nothing.
 """
 
 import threading
