@@ -7,12 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from eval_dagster.errors import LakeError, TrackingError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
+from eval_dagster.lake.files import LakeFile, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.example_sets import set_spread
 from eval_dagster.stages.outputs import require_outputs
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.tracking.tracker import TrackedResult
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
 _TRACKED = ("metric", "subject", *_PREVIEW[2:])
 _SCORE_PARTS = ("stderr", "ci_low", "ci_high", "n", "n_errors")
+_STAGE = "task_metrics"
 _MOST_TRACKED_SAMPLES = 1000
 _MOST_TRACKED_CHARACTERS = 20_000
 """Most characters of a text in the table of samples in MLflow. The lake has the whole text."""
@@ -37,24 +39,25 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
     Raises:
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
+    partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
     scores = _require_scores(project, eval_name, model)
     code = code_version(metric_rows, _spread)
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
-    current = project.lake.current("metrics", eval_name, model)
+    current = partition.current(_STAGE)
     warnings: list[str] = []
     is_current = current is not None and current.info.fingerprint == fingerprint and _names(project, current, scores)
     if current is not None and is_current and _is_tracked(project, current, warnings):
-        return _result(project, eval_name, model, current, cached=True, warnings=warnings)
+        return _result(partition, current, cached=True, warnings=warnings)
     rows = metric_rows(project.task(eval_name), read_rows(scores.path))
     key = stable_hash([eval_name, model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
         if not project.lake.is_trial:
-            mlflow_run = project.tracker.log(_tracked(project, eval_name, model, scores, rows, key, run_id))
+            mlflow_run = project.tracker.log(_tracked(partition, scores, rows, key))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
-    current = _write(project, eval_name, model, rows, scores, fingerprint, mlflow_run, run_id, _spread(project, eval_name, model, rows))
-    return _result(project, eval_name, model, current, cached=False, warnings=warnings)
+    current = _write(partition, rows, scores, fingerprint, mlflow_run)
+    return _result(partition, current, cached=False, warnings=warnings)
 
 
 def _require_scores(project: Project, eval_name: str, model: str) -> LakeFile:
@@ -82,38 +85,20 @@ def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> boo
         return True
 
 
-def _result(project: Project, eval_name: str, model: str, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:
+def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:
     links = {}
     if run := current.info.inputs.get("mlflow_run"):
         try:
-            links["mlflow_run"] = project.tracker.run_link(run)
+            links["mlflow_run"] = partition.project.tracker.run_link(run)
         except TrackingError:
             links = {}
     preview = read_head(current.path, 20, _PREVIEW)
-    return StageResult(
-        stage="task_metrics",
-        eval_name=eval_name,
-        model=model,
-        file=current,
-        cached=cached,
-        preview=preview,
-        links=links,
-        warnings=tuple(warnings),
-    )
+    return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
 
-def _write(
-    project: Project,
-    eval_name: str,
-    model: str,
-    rows: Sequence[Mapping[str, Any]],
-    scores: LakeFile,
-    fingerprint: str,
-    mlflow_run: str | None,
-    run_id: str,
-    spread: Mapping[str, float],
-) -> LakeFile:
-    time = project.lake.next_time("metrics", eval_name, model)
+def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: LakeFile, fingerprint: str, mlflow_run: str | None) -> LakeFile:
+    project, eval_name, model = partition.project, partition.eval_name, partition.model
+    time = partition.next_time(_STAGE)
     inputs = scores.info.inputs
     prompts, _ = require_outputs(project, eval_name, model)
     samples_version, questions_version = asked_versions(prompts.path)
@@ -121,7 +106,7 @@ def _write(
     shared = {
         "eval": eval_name,
         "model": model,
-        "dagster_run_id": run_id,
+        "dagster_run_id": partition.run_id,
         "mlflow_run_id": mlflow_run,
         "materialized_at": datetime.fromisoformat(time),
         "dataset_version": inputs["dataset_snapshot"],
@@ -134,16 +119,16 @@ def _write(
         "samples_version": samples_version,
         "questions_version": questions_version,
     }
-    info = FileInfo(
+    spread = _spread(project, eval_name, model, rows)
+    return partition.write(
+        _STAGE,
+        [{**row, **shared} for row in rows],
         fingerprint=fingerprint,
         version=_content_version(rows),
-        run_id=run_id,
-        materialized_at=time,
+        time=time,
         inputs={**inputs, "sample_scores": scores.info.version, **({"mlflow_run": mlflow_run} if mlflow_run else {})},
         counts={"metrics": len(rows), **{name: scores.info.counts[name] for name in ("samples", "errors")}, **spread},
     )
-    table = table_of("metrics", [{**row, **shared} for row in rows])
-    return project.lake.write("metrics", table, eval_name=eval_name, model=model, info=info)
 
 
 def _changed_inputs(project: Project, eval_name: str, model: str, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
@@ -194,9 +179,8 @@ def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:
     return stable_hash([[row[name] for name in content] for row in rows])
 
 
-def _tracked(
-    project: Project, eval_name: str, model: str, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str, run_id: str
-) -> TrackedResult:
+def _tracked(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str) -> TrackedResult:
+    project, eval_name, model = partition.project, partition.eval_name, partition.model
     task, inputs = project.task(eval_name), scores.info.inputs
     snapshot = project.lake.require("samples", "dataset_snapshot", eval_name)
     params = {
@@ -215,7 +199,7 @@ def _tracked(
         tags={
             "eval": eval_name,
             "model": model,
-            "dagster_run_id": run_id,
+            "dagster_run_id": partition.run_id,
             "scores_file": str(scores.path.relative_to(project.lake.root)),
         },
         dataset_name=eval_name,

@@ -5,7 +5,7 @@ response cache every few seconds and when the stage is interrupted.
 
 Counts of an eval's file are of its own requests: `requests` and `errors` and `prompt_tokens` of all of them, `tokens_asked` and
 `model_seconds` (its part of the passes that it shared) of those that this run sent. Names in `run_` are of the whole call of the model,
-which may have served several evals (see `stages.asking`); an eval all of whose answers were cached has none of them.
+which may have served several evals (see `stages.inference`); an eval all of whose answers were cached has none of them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
+from eval_dagster.lake.files import LakeFile, read_head, read_rows
 from eval_dagster.lake.responses import ResponseCache, to_row
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.inference import ModelRun, ask
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import code_version, stable_hash
@@ -30,9 +31,9 @@ _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error"
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """An eval whose responses are not current."""
+    """A partition whose responses are not current."""
 
-    eval_name: str
+    partition: Partition
     prompts: LakeFile
     fingerprint: str
     rows: Sequence[Mapping[str, Any]]
@@ -50,7 +51,7 @@ def materialize_outputs(
     plans: list[_Plan] = []
     for eval_name in evals:
         try:
-            planned = _plan(project, model, eval_name, model_version)
+            planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), model_version)
         except EvalDagsterError as error:
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=str(error))
             continue
@@ -63,19 +64,19 @@ def materialize_outputs(
     unasked = {row["request_id"]: _unasked(row, model_version) for plan in plans for row in plan.rows if row.get("error")}
     known = unasked | cache.find({row["request_id"] for plan in plans for row in plan.rows if row["request_id"] not in unasked})
     missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
-    owners = {row["request_id"]: plan.eval_name for plan in reversed(plans) for row in plan.rows}
+    owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows}
     run = ask(project, model, model_version, cache, list(missing.values()), owners, run_id=run_id, reporter=reporter)
     answers = known | run.answers
     # Before the evals' results, since a warning is shown with them.
     problem = _merge(cache, run_id)
     for plan in plans:
         if all(row["request_id"] in answers for row in plan.rows):
-            file = _write(project, model, plan, answers, run, model_version, run_id, merge_failures=int(problem is not None))
-            yield _result(model, plan.eval_name, file, cached=False, warnings=(problem,) if problem else ())
+            file = _write(plan, answers, run, model_version, merge_failures=int(problem is not None))
+            yield _result(plan.partition, file, cached=False, warnings=(problem,) if problem else ())
         else:
             message = run.failure or "the model left requests unanswered"
             message = f"{message}; {problem}" if problem else message
-            yield StageFailure(stage=_STAGE, eval_name=plan.eval_name, model=model, message=message)
+            yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message=message)
 
 
 def _unasked(row: Mapping[str, Any], model_version: str) -> dict[str, Any]:
@@ -95,43 +96,32 @@ def _merge(cache: ResponseCache, run_id: str) -> str | None:
     return None
 
 
-def _plan(project: Project, model: str, eval_name: str, model_version: str) -> StageResult | _Plan:
+def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
+    project, eval_name, model = partition.project, partition.eval_name, partition.model
     prompts = project.lake.require("prompts", "rendered_prompts", eval_name, model)
     code = code_version(_with_answers, to_row)
     fingerprint = stable_hash([prompts.info.version, model_version, reasoning_tags(project, model), code])
-    current = project.lake.current("responses", eval_name, model)
+    current = partition.current(_STAGE)
     if current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]:
-        return _result(model, eval_name, current, cached=True)
-    return _Plan(eval_name=eval_name, prompts=prompts, fingerprint=fingerprint, rows=read_rows(prompts.path))
+        return _result(partition, current, cached=True)
+    return _Plan(partition=partition, prompts=prompts, fingerprint=fingerprint, rows=read_rows(prompts.path))
 
 
-def _result(model: str, eval_name: str, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
-    preview = read_head(file.path, 5, _PREVIEW)
-    warnings = (*warnings, *_escape_warning(eval_name, model, int(file.info.counts.get("escaped", 0))))
-    return StageResult(stage=_STAGE, eval_name=eval_name, model=model, file=file, cached=cached, preview=preview, warnings=warnings)
+def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
+    warnings = (*warnings, *_escape_warning(partition, int(file.info.counts.get("escaped", 0))))
+    return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
-def _escape_warning(eval_name: str, model: str, count: int) -> Sequence[str]:
+def _escape_warning(partition: Partition, count: int) -> Sequence[str]:
     if not count:
         return ()
     answers = "answer holds" if count == 1 else "answers hold"
-    return (
-        f"{eval_name}|{model}: {count} {answers} half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d",
-    )
+    return (f"{partition}: {count} {answers} half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d",)
 
 
-def _write(
-    project: Project,
-    model: str,
-    plan: _Plan,
-    answers: Mapping[str, Mapping[str, Any]],
-    run: ModelRun,
-    model_version: str,
-    run_id: str,
-    *,
-    merge_failures: int,
-) -> LakeFile:
-    shared = {"eval": plan.eval_name, "model": model}
+def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
+    project, model = plan.partition.project, plan.partition.model
+    shared = {"eval": plan.partition.eval_name, "model": model}
     tags = reasoning_tags(project, model)
     rows = [
         {"retryable": False, **_with_answers(answers[row["request_id"]], row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
@@ -139,11 +129,11 @@ def _write(
     ]
     fresh = [row for row in rows if row["request_id"] in run.answers]
     asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in plan.rows if row["request_id"] in run.answers]
-    info = FileInfo(
+    return plan.partition.write(
+        _STAGE,
+        rows,
         fingerprint=plan.fingerprint,
         version=_content_version(rows),
-        run_id=run_id,
-        materialized_at=project.lake.next_time("responses", plan.eval_name, model),
         inputs={
             "rendered_prompts": plan.prompts.info.version,
             "model": model_version,
@@ -170,7 +160,6 @@ def _write(
         },
         notes=run.notes if fresh else {},
     )
-    return project.lake.write("responses", table_of("responses", rows), eval_name=plan.eval_name, model=model, info=info)
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:

@@ -7,18 +7,20 @@ from dataclasses import asdict
 from typing import Any
 
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, table_of
+from eval_dagster.lake.files import LakeFile, read_head
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import Formatter, formatter_for
 from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
 from eval_dagster.prompts.unusable import checked, unreadable_prompt
 from eval_dagster.records import GenerationSettings, Grammar, Request, ResponseType, Sample
 from eval_dagster.stages.code_execution import require_execution
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.versions import code_version, stable_hash
 
+_STAGE, _SNAPSHOT = "rendered_prompts", "dataset_snapshot"
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
 
 
@@ -30,17 +32,17 @@ def materialize_prompts(project: Project, eval_name: str, model: str, run_id: st
         DataError: A row lacks a field, a gold answer is not among the choices, or the few-shot pool is too small.
         LakeError: The snapshot is missing or damaged.
     """
-    snapshot = project.lake.require("samples", "dataset_snapshot", eval_name)
+    partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
+    snapshot = project.lake.require("samples", _SNAPSHOT, eval_name)
     formatter = formatter_for(project.model(model).prompt_format, project.handle(model))
     fingerprint = _fingerprint(project, eval_name, model, snapshot, formatter)
-    current = project.lake.current("prompts", eval_name, model)
+    current = partition.current(_STAGE)
     cached = current is not None and current.info.fingerprint == fingerprint
     if current is None or not cached:
         require_execution(project, eval_name)
         prompts = render_eval(project, eval_name, model, formatter)
-        current = _write(project, eval_name, model, prompts, fingerprint, snapshot, run_id)
-    preview = read_head(current.path, 3, _PREVIEW)
-    return StageResult(stage="rendered_prompts", eval_name=eval_name, model=model, file=current, cached=cached, preview=preview)
+        current = _write(partition, prompts, fingerprint, snapshot)
+    return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW))
 
 
 def render_eval(project: Project, eval_name: str, model: str, formatter: Formatter, most: int | None = None) -> list[RenderedPrompt]:
@@ -100,15 +102,7 @@ def _fingerprint(project: Project, eval_name: str, model: str, snapshot: LakeFil
     )
 
 
-def _write(
-    project: Project,
-    eval_name: str,
-    model: str,
-    prompts: Sequence[RenderedPrompt],
-    fingerprint: str,
-    snapshot: LakeFile,
-    run_id: str,
-) -> LakeFile:
+def _write(partition: Partition, prompts: Sequence[RenderedPrompt], fingerprint: str, snapshot: LakeFile) -> LakeFile:
     version = stable_hash(
         [
             [
@@ -118,14 +112,14 @@ def _write(
             for p in prompts
         ]
     )
-    num_fewshot = project.num_fewshot(eval_name)
-    rows = [_row(eval_name, model, prompt, num_fewshot, version) for prompt in prompts]
-    info = FileInfo(
+    num_fewshot = partition.project.num_fewshot(partition.eval_name)
+    rows = [_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts]
+    return partition.write(
+        _STAGE,
+        rows,
         fingerprint=fingerprint,
         version=version,
-        run_id=run_id,
-        materialized_at=project.lake.next_time("prompts", eval_name, model),
-        inputs={"dataset_snapshot": snapshot.info.version, **snapshot.info.inputs},
+        inputs={_SNAPSHOT: snapshot.info.version, **snapshot.info.inputs},
         counts={
             "prompts": len(rows),
             "errors": sum(row["error"] is not None for row in rows),
@@ -133,7 +127,6 @@ def _write(
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
         },
     )
-    return project.lake.write("prompts", table_of("prompts", rows), eval_name=eval_name, model=model, info=info)
 
 
 def _row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_rows, table_of
+from eval_dagster.lake.files import LakeFile, read_rows
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
@@ -24,6 +24,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import Completion, Loglikelihood, Message, MetricContext, ResponseType, Role, Sample, Score, TaskSample
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.sample_errors import error_warning
 from eval_dagster.stages.sample_preview import preview_samples
@@ -33,6 +34,7 @@ from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow
 from eval_dagster.versions import code_version, package_versions, stable_hash
 
+_STAGE = "sample_scores"
 _CONTENT = ("sample_id", "cluster", "metric", "value", "error")
 
 
@@ -51,22 +53,23 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
         RequirementError: A metric lacks a package, permission to run code, or a sandbox.
         LakeError: Prompts or responses are missing, damaged, or do not belong together.
     """
+    partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
     prompts, outputs = require_outputs(project, eval_name, model)
     task = project.task(eval_name)
     versions = metric_versions(task)
     code = [code_version(task), code_version(_score_rows)]
     fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code])
-    current = project.lake.current("scores", eval_name, model)
+    current = partition.current(_STAGE)
     cached = current is not None and current.info.fingerprint == fingerprint and not current.info.counts.get("retryable_errors")
     if current is None or not cached:
         require_execution(project, eval_name)
         with allowed_execution(project):
             rows = list(_score_rows(project, eval_name, model, prompts, outputs))
-        info = FileInfo(
+        current = partition.write(
+            _STAGE,
+            rows,
             fingerprint=fingerprint,
             version=stable_hash([[row[name] for name in _CONTENT] for row in rows]),
-            run_id=run_id,
-            materialized_at=project.lake.next_time("scores", eval_name, model),
             inputs={"model_outputs": outputs.info.version, "metrics": stable_hash(versions), **outputs.info.inputs},
             counts={
                 "scores": len(rows),
@@ -75,13 +78,10 @@ def materialize_scores(project: Project, eval_name: str, model: str, run_id: str
                 "retryable_errors": len({row["sample_id"] for row in rows if row["retryable"]}),
             },
         )
-        current = project.lake.write("scores", table_of("scores", rows), eval_name=eval_name, model=model, info=info)
     warning = error_warning(eval_name, model, current)
-    return StageResult(
-        stage="sample_scores",
-        eval_name=eval_name,
-        model=model,
-        file=current,
+    return partition.result(
+        _STAGE,
+        current,
         cached=cached,
         preview=preview_samples(prompts, outputs, current, (task.HEADLINE_METRIC or task.METRICS[0]).NAME),
         warnings=[warning] if warning else [],
