@@ -3,7 +3,7 @@
 Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOTS` names. The README's are of the demo suite:
 
     EVAL_DAGSTER_HOME=/tmp/demo eval-dagster run --suite demo
-    EVAL_DAGSTER_HOME=/tmp/demo EVAL_DAGSTER_SCREENSHOTS=tests/e2e/screenshots pytest tests/e2e/test_browser.py -k readme
+    EVAL_DAGSTER_HOME=/tmp/demo EVAL_DAGSTER_SCREENSHOTS=docs/pictures pytest tests/e2e/test_browser.py -k readme
 """
 
 import os
