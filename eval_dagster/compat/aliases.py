@@ -104,7 +104,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "Role": f"{_RECORDS}:Role",
     },
     "lighteval.models.model_output": {"ModelResponse": f"{_RECORDS}:ModelResponse"},
-    "lighteval.tasks.lighteval_task": {"LightevalTaskConfig": f"{_TASKS}.lighteval_config:LightevalTaskConfig"},
+    "lighteval.tasks.lighteval_task": {"LightevalTaskConfig": "eval_dagster.compat.lighteval_config:LightevalTaskConfig"},
     "lighteval.tasks.requests": {
         "Doc": "eval_dagster.tasks.doc:Doc",
         "SamplingMethod": "eval_dagster.tasks.doc:SamplingMethod",
