@@ -155,7 +155,7 @@ def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, text
         meaning = texts.get(f"{name}.{column}", texts.get(f"{name.removesuffix('_history')}.{column}", texts.get(column)))
         if meaning is None:
             raise ValueError(f"the column {column} of {name} has no meaning; add it to docs/generated.yaml")
-        lines.append(f"| `{column}` | {_sql_type(kind)} | {_cell(meaning)} |")
+        lines.append(f"| `{column}` | `{_sql_type(kind)}` | {_cell(meaning)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -212,7 +212,9 @@ def _bar(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return _bar(text) if "`" in text else _bar(text).replace("<", "&lt;")
+    """Text in a table. Brackets and angles outside of code are no markup."""
+    parts = _bar(text).split("`")
+    return "`".join(part if index % 2 else part.replace("<", "&lt;").replace("[", "\\[") for index, part in enumerate(parts))
 
 
 def _anchor(title: str) -> str:
