@@ -1,7 +1,7 @@
 """Writes the reference pages that are made from code: evals.yaml, command line, SQL relations, Python API and tasks.
 
 `make docs` runs it. The pages are committed, so that they can be read in the repository and a change of an interface shows in a diff;
-`tests/test_docs.py` compares them with the code.
+`tests/test_docs_site.py` compares them with the code.
 """
 
 import ast

@@ -18,6 +18,7 @@ from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"Save this as `([^`]+)`")
 NOT_RUN = ("eval-dagster ui", "eval-dagster init", "make", "pip install", "ssh ")
@@ -38,6 +39,11 @@ class Block:
     """Page and line, for messages."""
 
 
+def name_of(page: Path) -> str:
+    """The name of a page in the output of pytest."""
+    return str(page.relative_to(ROOT))
+
+
 def blocks(page: Path) -> Iterator[Block]:
     """The blocks of a page, in order."""
     text = page.read_text("utf-8")
@@ -45,12 +51,7 @@ def blocks(page: Path) -> Iterator[Block]:
         before = text[: match.start()].rstrip().rpartition("\n\n")[2]
         named = None if before.endswith("```") else FILE.search(before)
         line = text.count("\n", 0, match.start()) + 1
-        yield Block(language=match[1], text=match[2], file=named and named[1], where=f"{page.relative_to(ROOT)}:{line}")
-
-
-def commands(block: Block) -> list[str]:
-    """The lines of a block of commands, without their comments, with the expected exit status in the comment if it is not 0."""
-    return [line for line in block.text.splitlines() if line.strip()]
+        yield Block(language=match[1], text=match[2], file=named and named[1], where=f"{name_of(page)}:{line}")
 
 
 class Reader:
@@ -75,7 +76,7 @@ class Reader:
     def _do(self, block: Block) -> bool:
         match block.language:
             case "sh":
-                for line in commands(block):
+                for line in filter(str.strip, block.text.splitlines()):
                     self.run(line, block.where)
             case "text":
                 missing = [line for line in block.text.splitlines() if _plain(line) not in _plain(self.printed)]
