@@ -127,7 +127,7 @@ def _command(name: str, command: Any) -> str:
     lines = [f"## {name}", "", _one_line(command.help or ""), "", "```text", usage, "```", ""]
     records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
     if records:
-        lines += ["| argument or option | meaning |", "|---|---|", *(f"| `{_bar(term)}` | {_cell(text)} |" for term, text in records), ""]
+        lines += ["| argument or option | meaning |", "|---|---|", *(f"| {_code(term)} | {_cell(text)} |" for term, text in records), ""]
     return "\n".join(lines)
 
 
@@ -205,6 +205,11 @@ def tasks_page() -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """Code in a table. A bar ends a cell in one renderer and needs no backslash in another; both know its entity."""
+    return f"`{text}`" if "|" not in text else f"<code>{text.replace('<', '&lt;').replace('|', '&#124;')}</code>"
 
 
 def _bar(text: str) -> str:
