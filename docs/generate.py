@@ -178,8 +178,8 @@ def python_page() -> str:
 
 
 def _public_names() -> Iterator[str]:
-    """Where the functions and classes of `eval_dagster.__all__` are defined, by dotted name."""
-    for name in sorted(eval_dagster.__all__):
+    """Where the functions and classes of `eval_dagster.__all__` are defined, by dotted name, functions first."""
+    for name in sorted(eval_dagster.__all__, key=lambda name: (not name.islower(), name)):
         value = getattr(eval_dagster, name)
         if inspect.isclass(value) or inspect.isfunction(value):
             yield f"{value.__module__}.{value.__qualname__}"

@@ -76,7 +76,7 @@ def test_the_layout_names_every_package() -> None:
         for name in re.findall(r"`([^`]+)`", name)
     }
     packages = {path.parent.name for path in (ROOT / "eval_dagster").glob("*/__init__.py")} | {"sql"}
-    assert named - {"tests"} == packages
+    assert packages <= named
 
 
 def test_the_numbers_are_those_of_the_pages() -> None:
