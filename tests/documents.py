@@ -111,8 +111,11 @@ class Reader:
         self.printed = done.stdout
 
     def python(self, text: str, where: str) -> None:
-        """Run a script in the folder."""
-        done = self.program(["-W", "error::SyntaxWarning", "-c", text])
+        """Run a script in the folder. It is a file, since versions of functions are those of their code."""
+        script = self.folder / "block.py"
+        script.write_text(text, "utf-8")
+        done = self.program([str(script)])
+        script.unlink()
         assert done.returncode == 0, f"{where}: {done.stderr}"
 
     def program(self, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
