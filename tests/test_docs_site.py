@@ -11,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 import yaml
 from documents import DOCS, PAGES, ROOT, name_of
+
+from eval_dagster.cli.main import app
 
 DOCUMENTS = [*PAGES, *sorted(ROOT.glob("*.md"))]
 
@@ -63,6 +66,13 @@ def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {target for document in DOCUMENTS for target in re.findall(r"(?:`|^)make ([a-z-]+)", document.read_text(), re.MULTILINE)}
     assert {"docs", "test", "check", "goldens"} <= named <= targets
+
+
+def test_every_command_that_is_named_exists() -> None:
+    commands = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    named = {name for document in DOCUMENTS for name in re.findall(r"(?:`|^|&& )eval-dagster ([a-z]+)", document.read_text(), re.MULTILINE)}
+    # test_readme.py tries `init`, or shows that it is skipped.
+    assert commands <= named <= commands | {"init"}
 
 
 def test_the_paths_of_the_changelog_exist() -> None:
