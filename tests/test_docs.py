@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from documents import DOCS, PAGES, Reader, block_of, blocks, name_of
+from documents import DOCS, PAGES, SHOWN, Reader, block_of, blocks, name_of
 
 import eval_dagster
 from eval_dagster.cli.task_page import show_task
@@ -15,7 +15,13 @@ from eval_dagster.progress import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 
-TRIED = [page for page in PAGES if any(block.language not in ("text", "nginx") for block in blocks(page))]
+SLOW = ("docs/how-to/run.md",)
+"""Pages that take most of a minute, and whose commands others try, too."""
+TRIED = [
+    pytest.param(page, marks=[pytest.mark.long] if name_of(page) in SLOW else [], id=name_of(page))
+    for page in PAGES
+    if any(block.language not in SHOWN for block in blocks(page))
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", TRIED, ids=name_of)
+@pytest.mark.parametrize("page", TRIED)
 def test_every_block_of_a_page_works(page: Path, workplace: Path, tmp_path: Path) -> None:
     """A page with an evals.yaml of its own starts in an empty folder."""
     own = any(block.file == "evals.yaml" for block in blocks(page))
