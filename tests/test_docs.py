@@ -1,11 +1,13 @@
-"""The examples of the documentation, as a reader would try them."""
+"""Every page of the documentation, done as a reader would do it."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
+from documents import DOCS, PAGES, SHOWN, Reader, block_of, blocks, name_of
 
+import eval_dagster
 from eval_dagster.cli.task_page import show_task
 from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
@@ -13,24 +15,57 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-FILE = re.compile(r"Save this as `([^`]+)`[^`]*:\n\n```\w+\n(.*?)```", re.DOTALL)
+SLOW = ("docs/how-to/run.md",)
+"""Pages that take most of a minute, and whose commands others try, too."""
+TRIED = [
+    pytest.param(page, marks=[pytest.mark.long] if name_of(page) in SLOW else [], id=name_of(page))
+    for page in PAGES
+    if any(block.language not in SHOWN for block in blocks(page))
+]
 
 
-@pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Writes the files of a page into a folder, which becomes the current one."""
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the evals, models and suite that the guides name, evaluated once. The models answer from a table."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "planets.py").write_text(block_of(DOCS / "tutorial.md", "planets.py"))
+    suites = next(text for block in blocks(DOCS / "how-to" / "nightly-gate.md") if "suites" in (text := yaml.safe_load(block.text)))
+    config = {
+        "models": {
+            "smollm2-135m": {"backend": "scripted", "default": " 7"},
+            "smollm2-135m-bf16": {"backend": "scripted", "default": " Mars"},
+        },
+        "evals": {
+            "capitals": {"task": "capitals", "limit": 2},
+            "arithmetic": {"task": "arithmetic", "limit": 2},
+            "planets": {"task": "planets.py:Planets", "num_fewshot": 2},
+        },
+        **suites,
+    }
+    (folder / "evals.yaml").write_text(yaml.safe_dump(config))
+    Reader(folder).run("eval-dagster run", "the workplace")
+    return folder
 
-    def write(page: str) -> Path:
-        for name, text in FILE.findall((DOCS / page).read_text()):
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(text)
-        for name in ("EVAL_DAGSTER_CONFIG", "EVAL_DAGSTER_HOME", "EVAL_DAGSTER_DATASETS"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.chdir(tmp_path)
-        return tmp_path
 
-    return write
+@pytest.mark.parametrize("page", TRIED)
+def test_every_block_of_a_page_works(page: Path, workplace: Path, tmp_path: Path) -> None:
+    """A page with an evals.yaml of its own starts in an empty folder."""
+    own = any(block.file == "evals.yaml" for block in blocks(page))
+    assert Reader(tmp_path if own else workplace).do(page) > 0
+
+
+@pytest.mark.skipif(not hasattr(eval_dagster, "evaluate"), reason="this version has no eval_dagster.evaluate")
+def test_a_notebook_evaluates(tmp_path: Path) -> None:
+    page = DOCS / "how-to" / "notebooks.md"
+    block = next(block for block in blocks(page) if "evaluate(" in block.text)
+    Reader(tmp_path).python(block.text, block.where)
+
+
+def test_the_benchmark_of_the_tutorial_is_short() -> None:
+    assert len(block_of(DOCS / "tutorial.md", "planets.py").splitlines()) <= 40
+
+
+# ---- the metric of the page
 
 
 def run() -> dict[str, StageResult]:
@@ -47,15 +82,22 @@ def values(results: dict[str, StageResult]) -> dict[str, float]:
     return {row["metric"]: round(row["value"], 3) for row in read_rows(results["task_metrics"].file.path) if row["subject"] is None}
 
 
-def test_the_metric_of_the_page_scores_as_the_page_has_it(written: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    folder = written("write-a-metric.md")
+def test_the_metric_of_the_page_scores_as_the_page_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = DOCS / "how-to" / "own-metric.md"
+    Reader(tmp_path).do(page)
+    for name in ("EVAL_DAGSTER_CONFIG", "EVAL_DAGSTER_HOME", "EVAL_DAGSTER_DATASETS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
     show_task("distances", None, None)
     assert "checked the first 3 rows: the gold answer scores best, a wrong one worse" in " ".join(capsys.readouterr().out.split())
-    page, first = (DOCS / "write-a-metric.md").read_text(), run()
+    first = run()
     for name, value in values(first).items():
-        assert re.search(rf"`{name}`( is)? {value:.3f}", page), f"{name} is {value:.3f}"
+        assert re.search(rf"`{name}`( is)? {value:.3f}", page.read_text()), f"{name} is {value:.3f}"
     assert len(values(first)) == 2
-    (folder / "closeness.py").write_text((folder / "closeness.py").read_text().replace("<= 0.1)", "<= 0.01)"))
+    closeness = tmp_path / "closeness.py"
+    closeness.write_text(closeness.read_text().replace("<= 0.1)", "<= 0.01)"))
     second = run()
     assert values(second) == {**values(first), "within_10_percent": 0.333}
     cached = {stage: result.cached for stage, result in second.items()}

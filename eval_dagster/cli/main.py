@@ -84,7 +84,7 @@ def models() -> None:
 
 @app.command()
 def show(
-    eval_name: Annotated[str, typer.Argument(metavar="EVAL")],
+    eval_name: Annotated[str, typer.Argument(metavar="EVAL", help="Name of the eval.")],
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Whose prompt format; the first model when absent.")] = None,
     sample: Annotated[int, typer.Option(min=0, help="Which sample, from 0.")] = 0,
 ) -> None:

@@ -60,7 +60,9 @@ class GenerationConfig(Section):
     temperature: Number = Field(default=0.0, ge=0)
     """0 is greedy."""
     top_k: Integer | None = Field(default=None, ge=1)
+    """Samples from the k most probable tokens; from all where not given."""
     top_p: Number | None = Field(default=None, gt=0, le=1)
+    """Samples from the most probable tokens that have this probability together; from all where not given."""
     max_tokens: Integer | None = Field(default=None, ge=1)
     """Most tokens of a text: the maximum of a task that names none, and an upper bound on every task's own. Where neither names one, a
     text may fill the context."""
@@ -78,16 +80,22 @@ class ModelSection(Section):
     backend: str
     """The name of the backend."""
     prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
+    """How messages become the prompt; `chat` uses the tokenizer's template."""
     generation: GenerationConfig = GenerationConfig()
+    """How texts are generated."""
     reasoning_tags: ReasoningTags = DEFAULT_TAGS
+    """What opens and what closes the reasoning in a text; it is no part of the answer."""
 
 
 class TransformersModel(ModelSection):
     """A causal language model run by Hugging Face transformers on this machine."""
 
     backend: Literal["transformers"]
+    """Hugging Face transformers."""
     source: Source
+    """Where the weights are."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Type of the weights and of the computation."""
     device: str = Field(
         default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="'auto', 'cpu', 'mps', 'cuda' or 'cuda:<number>'"
     )
@@ -104,6 +112,7 @@ class ScriptedModel(ModelSection):
     """A model that answers from a table or a function: for tests and demonstrations."""
 
     backend: Literal["scripted"]
+    """Answers from a table or a function."""
     answers: dict[str, str] = Field(default_factory=dict)
     """Text by which a prompt that contains the key is answered; the first match counts."""
     default: str = ""
@@ -111,6 +120,7 @@ class ScriptedModel(ModelSection):
     function: str | None = None
     """`path/to/file.py:name` of a function from `Request` to a text, or to one log-probability a choice."""
     prompt_format: Literal["plain", "llama3", "identity"] = "plain"
+    """How messages become the prompt."""
 
 
 ModelConfig = Annotated[TransformersModel | ScriptedModel, Field(discriminator="backend")]

@@ -80,7 +80,9 @@ class SuiteConfig(Section):
     """Evals and models that belong together, with a schedule, a baseline and a gate."""
 
     evals: tuple[str, ...] = Field(min_length=1)
+    """Names of evals."""
     models: tuple[str, ...] = Field(min_length=1)
+    """Names of models; each eval runs with each model."""
     cron: str | None = None
     """Five fields: minute, hour, day of month, month, day of week."""
     timezone: str = "UTC"
@@ -89,6 +91,7 @@ class SuiteConfig(Section):
     """What the suite's results are compared with: `last_passed` (the newest state that its gate let pass or a person accepted), `previous`
     (the state before the last change, be it good or bad), a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
+    """When a result counts as worse."""
     notify: tuple[VariableName, ...] = ()
     """Names of environment variables that hold the addresses (apprise URLs) to which failures and regressions are reported."""
 
@@ -131,6 +134,7 @@ class TrackingConfig(Section):
     tracking_uri: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
     """A server or a database; the home's own SQLite file where not given. It can hold a password, so that no message repeats it."""
     experiment: str = "eval_dagster"
+    """Name of the MLflow experiment."""
 
     @field_validator("tracking_uri")
     @classmethod
@@ -144,13 +148,17 @@ class Config(Section):
     """The whole of `evals.yaml`."""
 
     datasets: DatasetsConfig = DatasetsConfig()
+    """Where datasets are read from."""
     mlflow: TrackingConfig = TrackingConfig()
+    """Where MLflow keeps its runs."""
     sandbox: SandboxConfig = SandboxConfig()
+    """Whether code that a model wrote may run."""
     models: dict[Name, ModelConfig]
     """By name, as in the keys of partitions."""
     evals: dict[Name, EvalConfig]
     """By name, as in the keys of partitions."""
     suites: dict[Name, SuiteConfig] = Field(default_factory=dict)
+    """By name."""
 
 
 def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:

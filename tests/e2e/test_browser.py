@@ -1,9 +1,9 @@
 """A real headless Chromium on the real UIs: materialize a partition by hand, see it succeed, see its metadata and its MLflow run.
 
-Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOTS` names. The README's are of the demo suite:
+Pictures of what it sees are written to the folder that `EVAL_DAGSTER_SCREENSHOTS` names. Those of the documentation are of the demo suite:
 
     EVAL_DAGSTER_HOME=/tmp/demo eval-dagster run --suite demo
-    EVAL_DAGSTER_HOME=/tmp/demo EVAL_DAGSTER_SCREENSHOTS=tests/e2e/screenshots pytest tests/e2e/test_browser.py -k readme
+    EVAL_DAGSTER_HOME=/tmp/demo EVAL_DAGSTER_SCREENSHOTS=docs/pictures pytest tests/e2e/test_browser.py -k readme
 """
 
 import os
@@ -66,7 +66,7 @@ def test_materialize_a_partition_and_see_its_result(
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["asset_graph.png", "mlflow_run.png", "partitions.png"]
 
 
-@pytest.mark.skipif(SCREENSHOTS is None, reason="takes the README's pictures where EVAL_DAGSTER_SCREENSHOTS names a folder")
+@pytest.mark.skipif(SCREENSHOTS is None, reason="takes the pictures of the documentation where EVAL_DAGSTER_SCREENSHOTS names a folder")
 def test_readme_pictures(page: Page, tmp_path: Path) -> None:
     home, folder = Path(os.environ["EVAL_DAGSTER_HOME"]).resolve(), Path(str(SCREENSHOTS)).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def _mlflow_link(metadata: Locator) -> str:
 
 
 def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder: Path) -> None:
-    """What the README shows: the asset graph, the partitions of the metrics, a run in MLflow."""
+    """What the documentation shows: the asset graph, the partitions of the metrics, a run in MLflow."""
     metadata = _open_partition(page, ui, "task_metrics", eval_name, model)
     link = _mlflow_link(metadata)
     expect(_value(metadata, "preview").get_by_text("±").first).to_be_visible()

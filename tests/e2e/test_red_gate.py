@@ -1,6 +1,6 @@
 """A suite that got worse, as a real headless Chromium shows it in the Dagster UI: its check is red and names the eval.
 
-Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the README's picture is written to it.
+Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the picture of the documentation is written to it.
 """
 
 import os

@@ -1,6 +1,6 @@
 """A report as a phone and a desktop show it, in a real headless Chromium, from the file alone.
 
-Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the README's picture is written to it.
+Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the picture of the documentation is written to it.
 """
 
 import os

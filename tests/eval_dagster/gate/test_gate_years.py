@@ -1,6 +1,6 @@
 """False alarms and power of the gate over a year of simulated nights.
 
-`EVAL_DAGSTER_UPDATE_YEARS=1 pytest -m long tests/eval_dagster/gate/test_gate_years.py` writes the measured tables into the README.
+`EVAL_DAGSTER_UPDATE_YEARS=1 pytest -m long tests/eval_dagster/gate/test_gate_years.py` writes the measured tables into the page.
 """
 
 import os
@@ -22,7 +22,7 @@ from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.paired_means import compare_means
 from eval_dagster.statistics.verdicts import Case, Verdict
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "gate.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_YEARS"
 SUITES = 200
 FALL = 30
@@ -153,7 +153,7 @@ def _power(words: str, points: float, *, slow: bool = False, at: int = FALL) -> 
 
 
 def tables() -> dict[str, str]:
-    """The tables of the README by their heads."""
+    """The tables of the page by their heads."""
     return {
         ALARMS_HEAD: "".join(_alarms(baseline) for baseline in ("last_passed", "previous")),
         POWER_HEAD: "".join(
@@ -167,14 +167,14 @@ def tables() -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_the_readme_shows_what_was_measured() -> None:
-    text = README.read_text()
+def test_the_page_shows_what_was_measured() -> None:
+    text = PAGE.read_text()
     for head, measured in tables().items():
         start = text.index(head) + len(head)
         end = text.index("\n\n", start) + 1
         if os.environ.get(UPDATE_VARIABLE):
             text = text[:start] + measured + text[end:]
-            README.write_text(text)
+            PAGE.write_text(text)
             continue
         for line, expected in zip(text[start:end].splitlines(), measured.splitlines(), strict=True):
             assert line.split("|")[1] == expected.split("|")[1]

@@ -1,6 +1,6 @@
 """How often a model that got worse is found out, by the comparison of the same samples and by that of two scores.
 
-`EVAL_DAGSTER_UPDATE_DETECTION=1 pytest tests/eval_dagster/statistics/test_paired_detection.py` writes the measured table into the README.
+`EVAL_DAGSTER_UPDATE_DETECTION=1 pytest tests/eval_dagster/statistics/test_paired_detection.py` writes the measured table into the page.
 """
 
 import os
@@ -20,7 +20,7 @@ from eval_dagster.statistics.paired_means import compare_means
 from eval_dagster.statistics.significance import POWER, detectable_share, exact_mcnemar
 from eval_dagster.statistics.verdicts import holm
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "statistics.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_DETECTION"
 HEAD = "| drop | samples | found | found in a suite of 10 | found from two scores |\n|---|---|---|---|---|\n"
 
@@ -74,7 +74,7 @@ def _line(drop: float, n: int) -> str:
 
 
 def detection_table() -> str:
-    """The table of the README."""
+    """The table of the page."""
     return HEAD + "".join(_line(drop, n) for drop, n in GRID)
 
 
@@ -116,12 +116,12 @@ def test_the_simulated_tests_are_those_that_suites_are_judged_by() -> None:
         assert proportions_ztest(rights, np.array([300, 300]))[1] == pytest.approx(unpaired[number])
 
 
-def test_the_readme_shows_what_was_measured() -> None:
-    text = README.read_text()
+def test_the_page_shows_what_was_measured() -> None:
+    text = PAGE.read_text()
     start = text.index(HEAD)
     shown = text[start : text.index("\n\n", start) + 1]
     if os.environ.get(UPDATE_VARIABLE):
-        README.write_text(text[:start] + detection_table() + text[start + len(shown) :])
+        PAGE.write_text(text[:start] + detection_table() + text[start + len(shown) :])
         pytest.skip(f"the table is written; run again without {UPDATE_VARIABLE}")
     for line, expected in zip(shown.splitlines()[2:], detection_table().splitlines()[2:], strict=True):
         assert line.split("|")[1:3] == expected.split("|")[1:3]

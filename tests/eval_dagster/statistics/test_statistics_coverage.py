@@ -1,6 +1,6 @@
-"""The 95 % intervals contain the truth in 93 to 97 of 100 simulated evals, and the README says how often.
+"""The 95 % intervals contain the truth in 93 to 97 of 100 simulated evals, and docs/explanation/statistics.md has how often.
 
-`EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/statistics/test_statistics_coverage.py` writes the measured table into the README.
+`EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/statistics/test_statistics_coverage.py` writes the measured table into the page.
 """
 
 import os
@@ -17,7 +17,7 @@ from simulated_scores import DRAWS, SCENARIOS, Scenario
 
 from eval_dagster.statistics.estimates import estimate_mean
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "statistics.md"
 UPDATE_VARIABLE = "EVAL_DAGSTER_UPDATE_COVERAGE"
 HEAD = "| scores | samples | coverage | error bar ÷ true one |\n|---|---|---|---|\n"
 
@@ -54,13 +54,13 @@ def test_the_interval_contains_the_truth(number: int) -> None:
         assert 0.95 < measured.ratio < 1.05, "the error bar is as wide as the values scatter"
 
 
-def test_the_readme_shows_what_was_measured() -> None:
+def test_the_page_shows_what_was_measured() -> None:
     lines = [_line(scenario, _measure(number)) for number, scenario in enumerate(SCENARIOS)]
-    text = README.read_text()
+    text = PAGE.read_text()
     start = text.index(HEAD) + len(HEAD)
     shown = text[start : text.index("\n\n", start) + 1]
     if os.environ.get(UPDATE_VARIABLE):
-        README.write_text(text[:start] + "".join(lines) + text[start + len(shown) :])
+        PAGE.write_text(text[:start] + "".join(lines) + text[start + len(shown) :])
         pytest.skip(f"the table is written; run again without {UPDATE_VARIABLE}")
     for line, expected in zip(shown.splitlines(), lines, strict=True):
         (names, coverage, ratio), (expected_names, expected_coverage, expected_ratio) = _parts(line), _parts(expected)

@@ -1,0 +1,250 @@
+"""Writes the reference pages that are made from code: evals.yaml, command line, SQL relations, Python API and tasks.
+
+`make docs` runs it. The pages are committed, so that they can be read in the repository and a change of an interface shows in a diff;
+`tests/test_docs_site.py` compares them with the code.
+"""
+
+import ast
+import inspect
+import tempfile
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import duckdb
+import typer
+import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+import eval_dagster
+from eval_dagster.cli.main import app
+from eval_dagster.config import models, schema
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.relations import build, relation_files
+from eval_dagster.task_defs import TASKS
+
+DOCS = Path(__file__).resolve().parent
+TEXTS: Mapping[str, Any] = yaml.safe_load((DOCS / "generated.yaml").read_text("utf-8"))
+NOTE = "<!-- Written by docs/generate.py; run `make docs` after a change of the code. -->\n\n"
+
+# ---- evals.yaml
+
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "The whole file": schema.Config,
+    "models: transformers": models.TransformersModel,
+    "models: scripted": models.ScriptedModel,
+    "source: hub": models.HubSource,
+    "source: folder": models.FolderSource,
+    "source: gguf": models.GGUFSource,
+    "source: package": models.PackageSource,
+    "generation": models.GenerationConfig,
+    "evals": schema.EvalConfig,
+    "suites": schema.SuiteConfig,
+    "gate": schema.GateConfig,
+    "datasets": schema.DatasetsConfig,
+    "mlflow": schema.TrackingConfig,
+    "sandbox": schema.SandboxConfig,
+}
+"""The sections of evals.yaml by the headings of the page."""
+
+
+def configuration_page() -> str:
+    """The keys of evals.yaml, with their types, defaults and meanings."""
+    return "\n".join(_section(title, section) for title, section in SECTIONS.items())
+
+
+def _section(title: str, section: type[BaseModel]) -> str:
+    texts = _field_texts(section)
+    lines = [f"## {title}", "", _one_line(inspect.getdoc(section) or ""), "", "| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in section.model_fields.items():
+        default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        meaning = texts.get(name) or field.description
+        if not meaning:
+            raise ValueError(f"{section.__name__}.{name} has no docstring; write one below the field")
+        lines.append(f"| `{name}` | {_type_text(section.__annotations__.get(name, field.annotation))} | {default} | {_cell(meaning)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _field_texts(section: type[BaseModel]) -> dict[str, str]:
+    """The docstrings below the fields of a class and its bases."""
+    found: dict[str, str] = {}
+    for parent in reversed(
+        [each for each in section.__mro__ if issubclass(each, BaseModel) and each.__module__.startswith("eval_dagster")]
+    ):
+        body = ast.parse(textwrap.dedent(inspect.getsource(parent))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                assert isinstance(field.target, ast.Name)
+                found[field.target.id] = _one_line(str(text.value.value))
+    return found
+
+
+def _default(value: object) -> str:
+    if value is None or value is PydanticUndefined:
+        return ""
+    if isinstance(value, BaseModel) or value in ((), {}):
+        return "empty" if value in ((), {}) else "see its section"
+    return f"`{yaml.safe_dump(list(value) if isinstance(value, tuple) else value, default_flow_style=True).splitlines()[0]}`"
+
+
+def _type_text(kind: Any) -> str:
+    """A type in the words of YAML."""
+    if kind is None or kind is type(None):
+        return "null"
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " or ".join(f"`{each}`" for each in arguments)
+    if hasattr(kind, "__metadata__"):
+        return _type_text(arguments[0])
+    if origin in (tuple, list):
+        return f"list of {_type_text(arguments[0])}"
+    if origin is dict:
+        return f"mapping of name to {_type_text(arguments[1])}"
+    if origin is not None:
+        return " or ".join(dict.fromkeys(_type_text(each) for each in arguments if each is not type(None)))
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        title = next((title for title, section in SECTIONS.items() if section is kind), kind.__name__)
+        return f"[{title}](#{_anchor(title)})"
+    return {"str": "text", "int": "integer", "float": "number", "bool": "`true` or `false`"}.get(kind.__name__, kind.__name__)
+
+
+# ---- command line
+
+
+def cli_page() -> str:
+    """The commands with their arguments and options."""
+    group: Any = typer.main.get_command(app)
+    parts = [_command(name, command) for name, command in group.commands.items() if not command.hidden]
+    return "\n".join(parts)
+
+
+def _command(name: str, command: Any) -> str:
+    context = typer.Context(command, info_name=f"eval-dagster {name}", max_content_width=10_000, terminal_width=10_000)
+    usage = _one_line(command.get_usage(context).removeprefix("Usage: "))
+    lines = [f"## {name}", "", _one_line(command.help or ""), "", "```text", usage, "```", ""]
+    records = [record for parameter in command.params if (record := parameter.get_help_record(context))]
+    if records:
+        lines += ["| argument or option | meaning |", "|---|---|", *(f"| {_code(term)} | {_cell(text)} |" for term, text in records), ""]
+    return "\n".join(lines)
+
+
+# ---- relations
+
+MACROS = {"paired_difference": "paired_difference('model_a', 'model_b')"}
+
+
+def relations_page() -> str:
+    """The relations with their grain and columns, as a catalog without results has them."""
+    questions = {name: path.read_text().splitlines()[0].removeprefix("-- One row per ") for name, path in relation_files().items()}
+    with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
+        build(connection, Lake(Path(folder)), {})
+        parts = [_relation(connection, name, grain, TEXTS["columns"]) for name, grain in sorted({**TEXTS["tables"], **questions}.items())]
+    return "\n".join(parts)
+
+
+def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, texts: Mapping[str, str]) -> str:
+    shown = MACROS.get(name, name)
+    lines = [f"## {name}", "", f"One row per {grain.rstrip('.')}."]
+    if name in MACROS:
+        lines += ["", f"A macro: `from {shown}`."]
+    lines += ["", "| column | type | meaning |", "|---|---|---|"]
+    for column, kind, *_ in connection.execute(f"describe from {shown}").fetchall():
+        meaning = texts.get(f"{name}.{column}", texts.get(f"{name.removesuffix('_history')}.{column}", texts.get(column)))
+        if meaning is None:
+            raise ValueError(f"the column {column} of {name} has no meaning; add it to docs/generated.yaml")
+        lines.append(f"| `{column}` | `{_sql_type(kind)}` | {_cell(meaning)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sql_type(kind: str) -> str:
+    return kind.lower().replace("timestamp with time zone", "timestamptz")
+
+
+# ---- Python API
+
+
+def python_page() -> str:
+    """Directives of mkdocstrings for the public names of the package and for the base classes."""
+    classes = {title: names.split() for title, names in TEXTS["classes"].items()}
+    shown = {name for names in classes.values() for name in names}
+    public = [name for name in _public_names() if name not in shown]
+    parts = [*(f"::: {name}\n" for name in public)]
+    for title, names in classes.items():
+        parts += [f"## {title}\n", *(f"::: {name}\n" for name in names)]
+    return "\n".join(parts)
+
+
+def _public_names() -> Iterator[str]:
+    """Where the functions and classes of `eval_dagster.__all__` are defined, by dotted name, functions first."""
+    for name in sorted(eval_dagster.__all__, key=lambda name: (not name.islower(), name)):
+        value = getattr(eval_dagster, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            yield f"{value.__module__}.{value.__qualname__}"
+
+
+# ---- tasks
+
+
+def tasks_page() -> str:
+    """The registry by topic: what each task asks for, how it is reported, and where its rows are."""
+    topics = {module: topic for topic, names in TEXTS["topics"].items() for module in names.split()}
+    rows: dict[str, list[str]] = {topic: [] for topic in TEXTS["topics"]}
+    for name, task in sorted(TASKS.items()):
+        headline = (task.HEADLINE_METRIC or task.METRICS[0]).NAME
+        asked = f"{task.RESPONSE_TYPE.value} | {task.customary().num_fewshot} | `{headline}` | {_cell(task.DATASET_PATH)}"
+        rows[topics[task.__module__.split(".")[-1]]].append(f"| `{name}` | {asked} |\n")
+    head = "| task | asks for | shots | metric | rows |\n|---|---|---|---|---|\n"
+    return "".join(f"\n## {topic}\n\n{head}{''.join(lines)}" for topic, lines in rows.items())
+
+
+# ----
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """Code in a table. A bar ends a cell in one renderer and needs no backslash in another; both know its entity."""
+    return f"`{text}`" if "|" not in text else f"<code>{text.replace('<', '&lt;').replace('|', '&#124;')}</code>"
+
+
+def _bar(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")
+
+
+def _cell(text: str) -> str:
+    """Text in a table. Brackets and angles outside of code are no markup."""
+    parts = _bar(text).split("`")
+    return "`".join(part if index % 2 else part.replace("<", "&lt;").replace("[", "\\[") for index, part in enumerate(parts))
+
+
+def _anchor(title: str) -> str:
+    return "-".join(word.strip(":.").lower() for word in title.split())
+
+
+PAGES = {
+    "configuration.md": configuration_page,
+    "cli.md": cli_page,
+    "relations.md": relations_page,
+    "python.md": python_page,
+    "tasks.md": tasks_page,
+}
+
+
+def written(name: str) -> str:
+    """The whole text of a page."""
+    return f"{NOTE}{TEXTS['introductions'][name]}\n{PAGES[name]().strip()}\n"
+
+
+def main() -> None:
+    """Write all pages."""
+    for name in PAGES:
+        (DOCS / "reference" / name).write_text(written(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
