@@ -233,7 +233,7 @@ def test_a_reworded_message_and_a_moved_module_leave_the_version(tiny_folders: d
     """What the authors say may change an answer changes it."""
     script = (
         "import sys; from pathlib import Path\n"
-        "from eval_dagster.config.schema import FolderSource, TransformersModel\n"
+        "from eval_dagster.config.models import FolderSource, TransformersModel\n"
         "from eval_dagster.models.registry import open_model\n"
         "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
         "print(open_model('m', config, folder=Path(), home=Path(sys.argv[2])).version())\n"
@@ -283,7 +283,7 @@ def test_a_version_needs_no_torch_and_is_the_same_with_it(tiny_folders: dict[str
     script.write_text(
         "import sys\n"
         "from pathlib import Path\n"
-        "from eval_dagster.config.schema import FolderSource, TransformersModel\n"
+        "from eval_dagster.config.models import FolderSource, TransformersModel\n"
         "from eval_dagster.models.registry import open_model\n"
         "config = TransformersModel(backend='transformers', source=FolderSource(folder=sys.argv[1]))\n"
         "handle = open_model('m', config, folder=Path(), home=Path(sys.argv[2]))\n"
