@@ -70,7 +70,7 @@ import logging, sys
 logging.basicConfig()
 {first}
 from pathlib import Path
-from eval_dagster.config.schema import TransformersModel
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.transformers.handle import TransformersHandle
 settings = {{"backend": "transformers", "source": {{"folder": sys.argv[1]}}, "device": "cpu"}}
 TransformersHandle("tiny", TransformersModel.model_validate(settings), folder=Path(), home=Path(sys.argv[2])).load()
