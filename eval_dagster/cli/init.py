@@ -49,13 +49,13 @@ def write_project(folder: Path) -> None:
             f"{folder.resolve()} already has {', '.join(existing)}, and init overwrites nothing; name another folder, or move "
             f"{'this file' if len(existing) == 1 else 'these files'} away"
         )
-    rows = []
     try:
+        texts = [(_TEMPLATES / each.template).read_text("utf-8") for each in _FILES]
         with _undone_on_failure() as made:
-            for each in _FILES:
-                rows.append([each.path, _write(folder / each.path, (_TEMPLATES / each.template).read_text("utf-8"), made), each.content])
+            statuses = [_write(folder / each.path, text, made) for each, text in zip(_FILES, texts, strict=True)]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the files of a project cannot be written to {folder.resolve()} ({error}); nothing was written") from error
+    rows = [[each.path, status, each.content] for each, status in zip(_FILES, statuses, strict=True)]
     print_table(None, ["file", "status", "content"], rows)
     out.print(f"\nNext\n  {_next_command(folder)}", soft_wrap=True)
 
