@@ -50,6 +50,9 @@ class FreshEnvironment:
                 (shared / entry.name).symlink_to(entry)
         self.site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(self.folder)}))
         (self.site_packages / "shared.pth").write_text(f"{shared}\n")
+        pip = Path(self.program("pip"))
+        pip.write_text(f'#!/bin/sh\nexec "{self.program("python")}" -m pip "$@"\n')
+        pip.chmod(0o755)
         self.files_before = self.files()
 
     def pip(self, *arguments: str) -> "subprocess.CompletedProcess[str]":

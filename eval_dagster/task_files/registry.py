@@ -33,7 +33,7 @@ def _tasks_of(entry: EntryPoint) -> Mapping[str, type[BaseTask[Any]]]:
     tasks = value if isinstance(value, Mapping) else {entry.name: value}
     for name, task in tasks.items():
         if not (isinstance(name, str) and isinstance(task, type) and issubclass(task, BaseTask)):
-            return _left_out(entry, f"have {task!r} under the name {name!r}; expected a task class, or a mapping from names to task classes")
+            return _left_out(entry, f"have {task!r} under the name {name!r}; expected a task class, or a mapping of them by name")
     return tasks
 
 
