@@ -213,3 +213,14 @@ def test_the_workspace_names_the_container_of_the_code_location() -> None:
         assert "/opt/dagster/workspace.yaml" in SERVICES[name]["command"]
     assert ("COPY", "deploy/dagster.yaml deploy/workspace.yaml /opt/dagster/") in instructions()
     assert "DAGSTER_HOME=/opt/dagster" in shlex.split(dict(instructions())["ENV"])
+
+
+def test_the_page_names_every_container_volume_and_variable() -> None:
+    page = (ROOT / "docs/containers.md").read_text()
+    for name in (*SERVICES, *COMPOSE["volumes"]):
+        assert f"| `{name}` |" in page
+    for variable in {variable for name in OWN for variable in environment(name)} - {"POSTGRES_HOST", "POSTGRES_USER"}:
+        assert variable in page or variable.startswith("MLFLOW_"), variable
+    for name, service in SERVICES.items():
+        for port in service.get("ports", []):
+            assert re.search(rf"^\| `{name}` \|.*\| {port.split(':')[1]} \|$", page, re.MULTILINE)

@@ -41,7 +41,7 @@ class RunningUi:
         """
         self.home = home
         self._output = output
-        port, mlflow_port = _free_ports(2)
+        port, mlflow_port = free_ports(2)
         environment = variables or os.environ | {
             "EVAL_DAGSTER_CONFIG": str(config),
             "EVAL_DAGSTER_HOME": str(home),
@@ -127,7 +127,7 @@ def is_open(port: int, host: str = "127.0.0.1") -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; the command takes the next one if someone is faster."""
     sockets = [socket.socket() for _ in range(count)]
     try:
