@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
@@ -40,7 +40,7 @@ def main() -> None:
     configure_loggers(formatter="colored", log_level="INFO")
     with DagsterInstance.get() as instance:
         if arguments.web_only:
-            with _web_server(instance, arguments.workspace, arguments.host, arguments.port) as server:
+            with _web_server(instance, arguments.workspace, arguments.host, arguments.port) as server, suppress(KeyboardInterrupt):
                 server.run()
             return
         os.environ |= {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_verbose": ""}

@@ -1,4 +1,4 @@
-"""The commands and health checks of compose.yaml as processes on loopback: a run goes from the web server by the daemon to the code location.
+"""The commands and health checks of compose.yaml as processes on loopback: web server, daemon and code location execute a run together.
 
 Once with SQLite, and once with PostgreSQL as in the containers, where its programs and the extra `postgres` are installed.
 """
@@ -45,7 +45,9 @@ LAUNCH = """
 STATUS = "query Status($run: ID!) { runOrError(runId: $run) { ... on Run { status } } }"
 LINKS = """
     query Links($asset: AssetKeyInput!) {
-      assetOrError(assetKey: $asset) { ... on Asset { assetMaterializations { metadataEntries { label ... on UrlMetadataEntry { url } } } } }
+      assetOrError(assetKey: $asset) {
+        ... on Asset { assetMaterializations { metadataEntries { label ... on UrlMetadataEntry { url } } } }
+      }
     }
 """
 
@@ -208,6 +210,7 @@ def test_the_guard_refuses_foreign_hosts(services: Services, service: str) -> No
     request = urllib.request.Request(f"http://127.0.0.1:{services.port[service]}/", headers={"Host": "evil.example"})
     with pytest.raises(urllib.error.HTTPError) as refusal:
         urllib.request.urlopen(request, timeout=60)
+    refusal.value.close()
     assert refusal.value.code == 403
 
 
