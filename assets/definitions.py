@@ -1,6 +1,7 @@
 """Everything Dagster loads, made from evals.yaml."""
 
 import warnings
+from pathlib import Path
 
 import dagster as dg
 
@@ -16,8 +17,35 @@ from eval_dagster.assets.snapshots import snapshot_assets
 from eval_dagster.project import Project
 
 
-def build_definitions(project: Project) -> dg.Definitions:
-    """The assets, jobs, schedules and sensors of a project."""
+def evaluation_definitions(config_path: Path | str | None = None, *, home: Path | str | None = None) -> dg.Definitions:
+    """The assets, jobs, schedules and sensors of an evals.yaml, to be merged into the definitions of another Dagster project.
+
+    An asset of that project can depend on `leaderboard`, for instance:
+
+        defs = dg.Definitions.merge(own, evaluation_definitions("path/to/evals.yaml"))
+
+    The executor is the other project's. The names of the assets (`dataset_snapshot`, `rendered_prompts`, `model_outputs`,
+    `sample_scores`, `task_metrics`, `leaderboard`, `regressions`) and of the resource (`project`) must be free in that project.
+
+    Args:
+        config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` where not given.
+        home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file where not given.
+
+    Raises:
+        ConfigError: The file is missing or wrong.
+    """
+    return build_definitions(
+        Project.open(config_path=Path(config_path) if config_path else None, home=Path(home) if home else None), executor=None
+    )
+
+
+def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | None = dg.in_process_executor) -> dg.Definitions:
+    """The assets, jobs, schedules and sensors of a project.
+
+    Args:
+        project: The project.
+        executor: Runs the steps of jobs that name no executor of their own; Dagster's default where None.
+    """
     config = project.config
     gates = {name: gate_job(name, project) for name in config.suites}
     nightly = [name for name, suite in config.suites.items() if suite.cron]
@@ -41,5 +69,5 @@ def build_definitions(project: Project) -> dg.Definitions:
                 *([skipped_nights_sensor] if nightly else []),
             ],
             resources={"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))},
-            executor=dg.in_process_executor,
+            executor=executor,
         )

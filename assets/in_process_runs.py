@@ -60,7 +60,7 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
         definitions = build_definitions(project)
 
         def run(job: str, run_config: Mapping[str, object]) -> dg.JobExecutionResult:
-            return execute(definitions.resolve_job_def(job), instance, home=project.home, tags=tags, run_config={**_QUIET, **run_config})
+            return execute(definitions.resolve_job_def(job), instance, project=project, tags=tags, run_config={**_QUIET, **run_config})
 
         _add(summary, run(suite_job_name(suite) if suite else EVALUATION_JOB, choice))
         _add(summary, run(LEADERBOARD_JOB, {}))

@@ -91,12 +91,18 @@ def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
         selection=dg.AssetSelection.assets(REGRESSIONS).without_checks() | dg.AssetSelection.checks(check),
         description=f"Compare the suite {name} with its baseline: {suite.baseline}.",
         tags=suite_tags(project.home, name),
+        executor_def=dg.in_process_executor,
     )
 
 
 def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
     """The job that refreshes the leaderboard."""
-    return dg.define_asset_job(LEADERBOARD_JOB, selection=dg.AssetSelection.assets("leaderboard"), tags=home_tags(project.home))
+    return dg.define_asset_job(
+        LEADERBOARD_JOB,
+        selection=dg.AssetSelection.assets("leaderboard"),
+        tags=home_tags(project.home),
+        executor_def=dg.in_process_executor,
+    )
 
 
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
@@ -109,7 +115,7 @@ def _evaluation(context: dg.OpExecutionContext, config: Choice, project: Project
 
 
 def _evaluation_job(name: str, description: str, tags: dict[str, str]) -> dg.JobDefinition:
-    @dg.job(name=name, description=description, tags=tags)
+    @dg.job(name=name, description=description, tags=tags, executor_def=dg.in_process_executor)
     def job() -> None:
         _evaluation()
 

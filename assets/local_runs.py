@@ -2,22 +2,20 @@
 
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
 from dagster._core.execution.api import execute_run
-from dagster._core.remote_origin import CodeLocationOrigin, RemoteRepositoryOrigin
-from dagster._core.workspace.load import location_origins_from_yaml_paths
+from dagster._core.remote_origin import RemoteRepositoryOrigin
 
 from eval_dagster.assets.killed_runs import alive
-
-WORKSPACE = Path(__file__).resolve().parents[1] / "workspace.yaml"
+from eval_dagster.assets.workspace import code_location
+from eval_dagster.project import Project
 
 
 def execute(
-    job: dg.JobDefinition, instance: dg.DagsterInstance, *, home: Path, tags: Mapping[str, str], run_config: Mapping[str, object]
+    job: dg.JobDefinition, instance: dg.DagsterInstance, *, project: Project, tags: Mapping[str, str], run_config: Mapping[str, object]
 ) -> dg.JobExecutionResult:
     """Execute a job as `JobDefinition.execute_in_process` does, and record from which code location it is.
 
@@ -25,18 +23,11 @@ def execute(
 
     Dagster's pages look for runs by code location: its timeline, and the page of a job, leave out runs without one.
     """
-    location = _code_location()
+    location = code_location(project)
     origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME).get_job_origin(job.name) if location else None
     run_id = str(uuid.uuid4())
-    with alive(home, run_id):
+    with alive(project.home, run_id):
         run = instance.create_run_for_job(
             job, run_id=run_id, run_config=run_config, tags={**job.run_tags, **tags}, remote_job_origin=origin
         )
         return execute_run(InMemoryJob(job), run, instance)
-
-
-def _code_location() -> CodeLocationOrigin | None:
-    """The code location of these assets in workspace.yaml; None where they are installed without one, and so without a UI."""
-    if not WORKSPACE.exists():
-        return None
-    return next(iter(location_origins_from_yaml_paths([str(WORKSPACE)])))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
+from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake
@@ -19,6 +20,9 @@ from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tracking.tracker import Tracker
+
+TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
+"""Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]
@@ -78,7 +82,7 @@ class Project:
             tasks=tasks,
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
             reader=DatasetReader(_mirror(config, path.parent), path.parent),
-            tracker=Tracker(home=home, tracking_uri=config.mlflow.tracking_uri, experiment=config.mlflow.experiment),
+            tracker=Tracker(home=home, tracking_uri=_tracking_uri(config), experiment=config.mlflow.experiment),
         )
 
     def trial(self, limit: int) -> "Project":
@@ -215,6 +219,13 @@ def _usable(home: Path) -> Path:
             "set EVAL_DAGSTER_HOME to a folder without it"
         )
     return home
+
+
+def _tracking_uri(config: Config) -> str | None:
+    given = os.environ.get(TRACKING_VARIABLE)
+    if given and (reason := wrong_uri(given)):  # it can hold a password, so that it is not repeated
+        raise ConfigError(f"the environment variable {TRACKING_VARIABLE} is wrong: {reason}; expected {TRACKING_URIS}")
+    return given or config.mlflow.tracking_uri
 
 
 def _mirror(config: Config, folder: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """Dagster's web server with a guard before it, its daemon and its code servers: `python -m eval_dagster.cli.dagster_server`.
 
-What `dagster dev` starts, except that the web server runs in this process, where the guard can stand before it.
+What `dagster dev` starts, except that the web server runs in this process, where the guard can stand before it. With `--web-only` the
+daemon and the code servers run elsewhere, in containers of their own for instance.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
@@ -34,24 +35,41 @@ _PAGES = r"/(?!(graphql|logs|notebook|dagit|download_debug|report_asset_\w+)(/|$
 
 def main() -> None:
     """Serve until an interrupt, or until the daemon has ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    arguments = argument_parser().parse_args()
+    setup_interrupt_handlers()
+    configure_loggers(formatter="colored", log_level="INFO")
+    with DagsterInstance.get() as instance:
+        if arguments.web_only:
+            with _web_server(instance, arguments.workspace, arguments.host, arguments.port) as server, suppress(KeyboardInterrupt):
+                server.run()
+            return
+        os.environ |= {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_verbose": ""}
+        with _code_servers(instance, arguments.workspace) as workspace, _daemon(workspace) as daemon:
+            with _web_server(instance, workspace, arguments.host, arguments.port) as server:
+                threading.Thread(target=_end_with, args=(daemon, server), daemon=True).start()
+                server.run()
+            if daemon.poll() is not None:
+                sys.exit(f"the daemon ended by itself, with status {daemon.returncode}")
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The arguments of the program."""
+    parser = argparse.ArgumentParser(prog="eval_dagster.cli.dagster_server", description=__doc__)
     parser.add_argument("--workspace", required=True)
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", required=True, type=int)
-    arguments = parser.parse_args()
-    os.environ |= {"DAGSTER_IS_DEV_CLI": "1", "DAGSTER_verbose": ""}
-    setup_interrupt_handlers()
-    configure_loggers(formatter="colored", log_level="INFO")
-    with DagsterInstance.get() as instance, _code_servers(instance, arguments.workspace) as workspace, _daemon(workspace) as daemon:
-        instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
-        with WorkspaceProcessContext(instance, WorkspaceFileTarget(paths=[workspace])) as context:
-            app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_RATE_MS)
-            guarded = LoopbackGuard(app, pages=_PAGES, graphql=["/graphql"])
-            server = uvicorn.Server(uvicorn.Config(guarded, host=arguments.host, port=arguments.port, log_level="warning"))
-            threading.Thread(target=_end_with, args=(daemon, server), daemon=True).start()
-            server.run()
-        if daemon.poll() is not None:
-            sys.exit(f"the daemon ended by itself, with status {daemon.returncode}")
+    parser.add_argument("--web-only", action="store_true", help="start no daemon and no code servers")
+    return parser
+
+
+@contextmanager
+def _web_server(instance: DagsterInstance, workspace: str, host: str, port: int) -> Iterator[uvicorn.Server]:
+    """The web server behind its guard, not yet running."""
+    instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
+    with WorkspaceProcessContext(instance, WorkspaceFileTarget(paths=[workspace])) as context:
+        app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_RATE_MS)
+        guarded = LoopbackGuard(app, pages=_PAGES, graphql=["/graphql"])
+        yield uvicorn.Server(uvicorn.Config(guarded, host=host, port=port, log_level="warning"))
 
 
 @contextmanager

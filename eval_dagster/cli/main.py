@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from eval_dagster.cli import init as starting
 from eval_dagster.cli import run as running
 from eval_dagster.cli import show as inspecting
 from eval_dagster.cli import sql as querying
@@ -56,6 +57,12 @@ def options(
     ] = False,
 ) -> None:
     """LLM evaluation as a data pipeline."""
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(help="Where; created if it does not exist.")] = Path()) -> None:
+    """Write the files of a new project: evals.yaml, a benchmark, a workspace of Dagster, a CI workflow."""
+    starting.write_project(folder)
 
 
 @app.command()

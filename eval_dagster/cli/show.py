@@ -22,7 +22,7 @@ def list_models() -> None:
             state = f"not there: {error}"
         except UsageError as error:
             state = f"refused: {error}"
-        source = model.source.model_dump() if isinstance(model, TransformersModel) else {"answers": "scripted"}
+        source = model.source.model_dump() if isinstance(model, TransformersModel) else {}
         dtype = model.dtype if isinstance(model, TransformersModel) else ""
         rows.append((name, model.backend, " ".join(str(part) for part in source.values()), dtype, model.prompt_format, state))
     print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)

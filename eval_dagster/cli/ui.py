@@ -39,14 +39,14 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
     """
     os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
     project = Project.open()
-    workspace = Path("workspace.yaml").resolve()
-    if not workspace.exists():
-        raise UsageError(f"there is no {workspace}; run this in the folder of the project's workspace.yaml")
     from eval_dagster.assets.instance import prepare_instance
+    from eval_dagster.assets.workspace import code_location, workspace_file
+
+    code_location(project)  # raises ConfigError where the workspace cannot be read
 
     dagster_url = f"http://{_HOST}:{_free_port(port)}"
     served_at = ["--host", _HOST, "--port", dagster_url.rpartition(":")[2]]
-    commands = {"Dagster": ["-m", "eval_dagster.cli.dagster_server", "--workspace", str(workspace), *served_at]}
+    commands = {"Dagster": ["-m", "eval_dagster.cli.dagster_server", "--workspace", str(workspace_file(project)), *served_at]}
     if project.tracker.is_server:
         mlflow_url = project.tracker.shown_uri
     else:

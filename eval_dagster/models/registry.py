@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import ConfigDict, create_model
 
 from eval_dagster.config.models import ModelConfig, ModelSection
 from eval_dagster.errors import ConfigError
@@ -25,7 +28,7 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
         home: The folder of all state.
 
     Raises:
-        ConfigError: The backend cannot be imported.
+        ConfigError: The backend cannot be imported, or is none.
     """
     return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
 
@@ -33,24 +36,49 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
 def registered_sections() -> Mapping[str, type[ModelSection]]:
     """The sections of evals.yaml that backends of other packages define, by backend.
 
-    Raises:
-        ConfigError: A backend cannot be imported.
+    A backend that cannot be used has a section with any keys: the models of other backends stay usable, and `open_model` raises the
+    reason.
     """
-    return {name: _load(entry).SECTION for name, entry in _registered().items() if name not in _BUILT_IN}
+    return {name: _section(entry) for name, entry in _registered().items() if name not in _BUILT_IN}
 
 
 @cache
 def _registered() -> Mapping[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    # Those of this package come last: no other package replaces one by its name.
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
+    return {entry.name: entry for entry in found}
+
+
+class _UnusableSection(ModelSection):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+def _section(entry: EntryPoint) -> type[ModelSection]:
+    try:
+        return _load(entry).SECTION
+    except ConfigError:
+        backend: Any = Literal[entry.name]
+        return create_model("UnusableSection", __base__=_UnusableSection, backend=(backend, ...))
 
 
 def _load(entry: EntryPoint) -> type[ModelBackend]:
+    package = entry.dist.name if entry.dist else "another package"
+    where = f"the model backend {entry.name!r} of {package}"
     try:
         backend: type[ModelBackend] = entry.load()
-    except Exception as error:
-        package = entry.dist.name if entry.dist else "another package"
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"the model backend {entry.name!r} of {package} cannot be imported from {entry.value} ({type(error).__name__}: {error}); "
-            "correct or uninstall that package"
+            f"{where} cannot be imported from {entry.value} ({type(error).__name__}: {error}); correct or uninstall that package"
         ) from error
+    section = getattr(backend, "SECTION", None)
+    if not (isinstance(section, type) and issubclass(section, ModelSection) and callable(getattr(backend, "open", None))):
+        raise ConfigError(
+            f"{where} is {entry.value}, which is no backend; expected a class with a SECTION, a subclass of ModelSection "
+            "(of eval_dagster.config.models), and a class method `open`; correct or uninstall that package"
+        )
+    if get_args(section.model_fields["backend"].annotation) != (entry.name,):
+        raise ConfigError(
+            f"{where} has the section {section.__name__}, whose field `backend` has another name; expected "
+            f'`backend: Literal["{entry.name}"]`; correct or uninstall that package'
+        )
     return backend

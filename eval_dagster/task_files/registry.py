@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from eval_dagster.tasks.base import BaseTask
@@ -14,15 +15,29 @@ log = logging.getLogger("eval_dagster.tasks")
 
 
 def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
-    """All tasks by name. A package whose tasks cannot be imported is left out, which a warning says."""
+    """All tasks by name. A package whose tasks cannot be used is left out, and a warning is logged once."""
     found: dict[str, type[BaseTask[Any]]] = {}
     # Those of this package come last: no other package replaces one by its name.
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster.")):
-        try:
-            value = entry.load()
-        except Exception as error:
-            package = entry.dist.name if entry.dist else "another package"
-            log.warning(f"the tasks {entry.value} of {package} cannot be imported ({type(error).__name__}: {error}) and are left out")
-            continue
-        found.update(value if isinstance(value, Mapping) else {entry.name: value})
+        found.update(_tasks_of(entry))
     return found
+
+
+@cache
+def _tasks_of(entry: EntryPoint) -> Mapping[str, type[BaseTask[Any]]]:
+    """The tasks of an entry point; none where they cannot be used, which is logged."""
+    try:
+        value = entry.load()
+    except (Exception, SystemExit) as error:
+        return _left_out(entry, f"cannot be imported ({type(error).__name__}: {error})")
+    tasks = value if isinstance(value, Mapping) else {entry.name: value}
+    for name, task in tasks.items():
+        if not (isinstance(name, str) and isinstance(task, type) and issubclass(task, BaseTask)):
+            return _left_out(entry, f"have {task!r} under the name {name!r}; expected a task class, or a mapping of them by name")
+    return tasks
+
+
+def _left_out(entry: EntryPoint, reason: str) -> Mapping[str, type[BaseTask[Any]]]:
+    package = entry.dist.name if entry.dist else "another package"
+    log.warning(f"the tasks {entry.value} of {package} {reason}; they are left out")
+    return {}

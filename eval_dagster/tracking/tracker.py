@@ -32,7 +32,7 @@ __all__ = ["TrackedResult", "Tracker"]
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag by which a result's run is found again."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
-"""Environment variable: where the MLflow UI of a local store is served."""
+"""Environment variable: where browsers reach the MLflow UI, that of a local store or of a server."""
 
 _DEFAULT_UI = "http://127.0.0.1:5000"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -122,7 +122,7 @@ class Tracker:
             return run is not None and run.lifecycle_stage == "active"
 
     def run_link(self, run_id: str) -> str:
-        """The address at which the MLflow UI shows a run; `EVAL_DAGSTER_MLFLOW_UI` says where a local store's UI is served.
+        """The address at which the MLflow UI shows a run; `EVAL_DAGSTER_MLFLOW_UI` says where that is.
 
         Raises:
             TrackingError: There is no such run, or MLflow cannot be reached.
@@ -131,7 +131,7 @@ class Tracker:
             run = self._run_facts(run_id)
             if run is None:
                 raise TrackingError(f"MLflow at {self.shown_uri} has no run {run_id}")
-            base = re.sub("//[^/@]*@", "//", self._uri) if self.is_server else os.environ.get(UI_VARIABLE) or _DEFAULT_UI
+            base = os.environ.get(UI_VARIABLE) or (re.sub("//[^/@]*@", "//", self._uri) if self.is_server else _DEFAULT_UI)
             return f"{base.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run_id}"
 
     @property

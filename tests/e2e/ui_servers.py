@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,22 @@ _POLL_S = 0.25
 class RunningUi:
     """Both servers, with the addresses that the command printed."""
 
-    def __init__(self, config: Path, home: Path, output: Path) -> None:
+    def __init__(
+        self, config: Path, home: Path, output: Path, *, python: str = sys.executable, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the command.
+
+        Args:
+            config: The evals.yaml.
+            home: The folder of all state.
+            output: Where the command prints.
+            python: The interpreter.
+            variables: Environment variables; where given, the command runs in the folder of evals.yaml and finds file and home itself.
+        """
         self.home = home
         self._output = output
-        port, mlflow_port = _free_ports(2)
-        environment = os.environ | {
+        port, mlflow_port = free_ports(2)
+        environment = variables or os.environ | {
             "EVAL_DAGSTER_CONFIG": str(config),
             "EVAL_DAGSTER_HOME": str(home),
             "DAGSTER_HOME": str(home / "dagster"),
@@ -40,8 +51,8 @@ class RunningUi:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with output.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "eval_dagster.cli.main", "ui", "--port", str(port), "--mlflow-port", str(mlflow_port)],
-                cwd=REPOSITORY,
+                [python, "-m", "eval_dagster.cli.main", "ui", "--port", str(port), "--mlflow-port", str(mlflow_port)],
+                cwd=config.parent if variables else REPOSITORY,
                 env=environment,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -116,7 +127,7 @@ def is_open(port: int, host: str = "127.0.0.1") -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on; the command takes the next one if someone is faster."""
     sockets = [socket.socket() for _ in range(count)]
     try:
@@ -129,9 +140,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running_ui(config: Path, home: Path, output: Path) -> Iterator[RunningUi]:
+def running_ui(config: Path, home: Path, output: Path, **options: Any) -> Iterator[RunningUi]:
     """Start the command, and see that Ctrl-C ends it with everything it started."""
-    ui = RunningUi(config, home, output)
+    ui = RunningUi(config, home, output, **options)
     try:
         ui.read_addresses()
         yield ui

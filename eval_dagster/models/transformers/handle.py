@@ -176,7 +176,7 @@ class TransformersHandle:
             except Exception as error:
                 raise ModelError(
                     f"Model {self._name!r}: the processor in {folder} cannot be loaded ({type(error).__name__}: {error}). "
-                    "Check that its files are complete and need no remote code. Where it lacks a package: "
-                    "pip install 'eval_dagster[vision]', and for a processor of videos the torchvision that belongs to this torch."
+                    "Check that its files are complete and need no remote code. A processor of videos also "
+                    "needs the torchvision that belongs to this torch."
                 ) from error
         return self._processor

@@ -98,7 +98,7 @@ def read_image(png: bytes, index: int) -> Any:
 
         return Image.open(BytesIO(png)).convert("RGB")
     except ImportError as error:
-        raise ModelError(f"The package that reads images is missing ({error}). Install it: pip install 'eval_dagster[vision]'.") from error
+        raise ModelError(f"The package that reads images is missing ({error}). Install it: pip install pillow.") from error
     except Exception as error:
         raise ModelError(f"Image {index} (from 0) of the request cannot be read ({type(error).__name__}: {error}).") from error
 

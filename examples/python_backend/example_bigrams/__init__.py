@@ -1,0 +1,1 @@
+"""A language model of word pairs, and tasks for it."""

@@ -1,0 +1,66 @@
+"""The assets as a part of another Dagster project."""
+
+import textwrap
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from eval_dagster import connect
+from eval_dagster.assets import evaluation_definitions
+from eval_dagster.errors import ConfigError
+
+CONFIG = """
+    models:
+      sevens: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, num_fewshot: 0, limit: 2}
+    suites:
+      nightly: {evals: [sums], models: [sevens], cron: "0 2 * * *"}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("EVAL_DAGSTER_CONFIG", "EVAL_DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
+    return tmp_path
+
+
+def merged(folder: Path) -> dg.Definitions:
+    @dg.asset(deps=["leaderboard"])
+    def best_model() -> dg.MaterializeResult[None]:
+        with connect(folder / ".eval_dagster") as connection:
+            rows = connection.execute("select model, value from leaderboard where rank = 1").fetchall()
+        return dg.MaterializeResult(metadata={"rows": rows})
+
+    own = dg.Definitions(assets=[best_model], jobs=[dg.define_asset_job("refresh", ["leaderboard", "best_model"])])
+    return dg.Definitions.merge(own, evaluation_definitions(str(folder / "evals.yaml")))
+
+
+def test_an_asset_of_another_project_depends_on_the_leaderboard(folder: Path) -> None:
+    definitions = merged(folder)
+    dg.Definitions.validate_loadable(definitions)
+    graph = definitions.resolve_asset_graph()
+    assert graph.get(dg.AssetKey("best_model")).parent_keys == {dg.AssetKey("leaderboard")}
+    assert definitions.resolve_schedule_def("suite_nightly_schedule").cron_schedule == "0 2 * * *"
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert definitions.resolve_job_def("suite_nightly").execute_in_process(instance=instance).success
+        result = definitions.resolve_job_def("refresh").execute_in_process(instance=instance)
+    assert result.success
+    [materialization] = result.asset_materializations_for_node("best_model")
+    rows = materialization.metadata["rows"].value
+    assert [model for model, _ in rows] == ["sevens"]  # type: ignore[union-attr]
+
+
+def test_the_executor_of_the_other_project_is_left_to_it(folder: Path) -> None:
+    definitions = merged(folder)
+    assert definitions.resolve_job_def("refresh").executor_def.name != "in_process"
+    for job in ("suite_nightly", "evaluate_all", "refresh_leaderboard", "gate_nightly"):
+        assert definitions.resolve_job_def(job).executor_def.name == "in_process"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"elsewhere\.yaml: there is no such file"):
+        evaluation_definitions(tmp_path / "elsewhere.yaml")

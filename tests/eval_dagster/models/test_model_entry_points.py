@@ -1,0 +1,167 @@
+"""Model backends of other packages: found by their entry point, and harmless to everything else where they are broken."""
+
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from eval_dagster.cli.main import main
+from eval_dagster.errors import ConfigError
+from eval_dagster.models import registry
+from eval_dagster.models.scripted import ScriptedHandle
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+
+BACKEND = """
+    from typing import Literal
+
+    from eval_dagster.config.models import ModelSection
+    from eval_dagster.models.scripted import ScriptedHandle
+
+    class ParrotSection(ModelSection):
+        backend: Literal["parrot"]
+        word: str
+
+    class Parrot(ScriptedHandle):
+        SECTION = ParrotSection
+
+        @classmethod
+        def open(cls, name, config, *, folder, home):
+            return cls(name, default=config.word)
+"""
+CONFIG = """
+    models:
+      polly: {{backend: parrot, {keys}}}
+      sevens: {{backend: scripted, default: " 7"}}
+    evals:
+      sums: {{task: arithmetic, num_fewshot: 0, limit: 2}}
+"""
+
+Install = Callable[..., None]
+"""Code, value of the entry point, and its name."""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts a distribution with one module and one entry point where Python finds it."""
+
+    def put(code: str, value: str, *, name: str = "parrot") -> None:
+        folder = tmp_path / "site"
+        information = folder / "parrots-1.0.dist-info"
+        information.mkdir(parents=True)
+        (folder / "parrots.py").write_text(textwrap.dedent(code))
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: parrots\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
+        monkeypatch.syspath_prepend(str(folder))
+        registry._registered.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    registry._registered.cache_clear()
+    sys.modules.pop("parrots", None)
+
+
+def project(folder: Path, keys: str = 'word: " 7"') -> Project:
+    (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG.format(keys=keys)))
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
+
+
+def outcomes(opened: Project) -> dict[str, list[StageResult | StageFailure]]:
+    found: dict[str, list[StageResult | StageFailure]] = {}
+    partitions = [("sums", model) for model in opened.config.models]
+    for outcome in evaluate(opened, partitions, stages=set(STAGES), run_id="test", reporter=SilentReporter()):
+        found.setdefault(str(outcome.model), []).append(outcome)
+    return found
+
+
+def test_a_backend_has_its_own_keys_and_answers(install: Install, tmp_path: Path) -> None:
+    install(BACKEND, "parrots:Parrot")
+    opened = project(tmp_path)
+    assert type(opened.handle("polly")).__name__ == "Parrot"
+    assert all(isinstance(outcome, StageResult) for outcome in outcomes(opened)["polly"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("wrd: x", "models.polly.wrd: found an unknown key; expected one of backend, prompt_format, .*word; did you mean 'word'"),
+        ("word: 7", "models.polly.word: found 7; expected text"),
+        ("generation: {}", "models.polly.word: found nothing; expected text"),
+    ],
+)
+def test_wrong_keys_are_named(install: Install, tmp_path: Path, keys: str, message: str) -> None:
+    install(BACKEND, "parrots:Parrot")
+    with pytest.raises(ConfigError, match=message):
+        project(tmp_path, keys)
+
+
+def test_an_unknown_backend_lists_what_exists(install: Install, tmp_path: Path) -> None:
+    install(BACKEND, "parrots:Parrot")
+    (tmp_path / "evals.yaml").write_text("models: {m: {backend: parot}}\nevals: {sums: {task: arithmetic}}\n")
+    expected = r"models\.m\.backend: found 'parot'; expected 'transformers' or 'scripted' or 'parrot'; did you mean 'parrot'"
+    with pytest.raises(ConfigError, match=expected):
+        Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+
+
+BROKEN = {
+    "import": ("import no_such_library", "parrots:Parrot", "cannot be imported from parrots:Parrot .*No module named 'no_such_library'"),
+    "name": ("", "parrots:Parrot", "cannot be imported from parrots:Parrot .*AttributeError"),
+    "exit": ("raise SystemExit(3)", "parrots:Parrot", "cannot be imported from parrots:Parrot .SystemExit: 3"),
+    "no class": ("Parrot = 7", "parrots:Parrot", "is parrots:Parrot, which is no backend; expected a class with a SECTION"),
+    "no open": (BACKEND.replace("Parrot(ScriptedHandle)", "Parrot").replace("def open", "def start"), "parrots:Parrot", "is no backend"),
+    "other name": (BACKEND.replace('Literal["parrot"]', 'Literal["bird"]'), "parrots:Parrot", 'expected `backend: Literal."parrot".`'),
+}
+
+
+@pytest.mark.parametrize(("code", "value", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_backend_is_named_once_and_other_models_stay_usable(
+    install: Install, tmp_path: Path, code: str, value: str, message: str
+) -> None:
+    install(code, value)
+    opened = project(tmp_path)
+    with pytest.raises(Exception, match=message) as raised:
+        opened.check(["sums"], ["polly", "sevens"])
+    assert str(raised.value).count("the model backend 'parrot' of parrots") == 1
+    assert "correct or uninstall that package" in str(raised.value)
+    opened.check(["sums"], ["sevens"])
+
+
+def test_the_models_of_other_backends_are_evaluated(install: Install, tmp_path: Path) -> None:
+    install(*BROKEN["import"][:2])
+    results = outcomes(project(tmp_path))
+    assert [type(outcome) for outcome in results["polly"]] == [StageFailure]
+    assert all(isinstance(outcome, StageResult) for outcome in results["sevens"])
+
+
+def test_the_commands_say_it_in_one_line(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(*BROKEN["import"][:2])
+    project(tmp_path)
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("os._exit", sys.exit)
+    printed = {}
+    for arguments, expected in ((["models"], 0), (["run"], 2)):
+        monkeypatch.setattr(sys, "argv", ["eval-dagster", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == expected
+        captured = capsys.readouterr()
+        printed[arguments[0]] = captured.out + captured.err
+    assert "Traceback" not in "".join(printed.values())
+    [line] = printed["run"].splitlines()
+    assert line.startswith("error: the model backend 'parrot' of parrots cannot be imported")
+    assert "refused: the model backend 'parrot'" in printed["models"]
+    assert "ready, version" in printed["models"]
+
+
+def test_no_package_replaces_a_backend_of_this_one(install: Install, tmp_path: Path) -> None:
+    install(BACKEND, "parrots:Parrot", name="scripted")
+    (tmp_path / "evals.yaml").write_text("models: {m: {backend: scripted}}\nevals: {sums: {task: arithmetic}}\n")
+    handle = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home").handle("m")
+    assert type(handle) is ScriptedHandle

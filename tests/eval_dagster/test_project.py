@@ -1,0 +1,31 @@
+"""What the environment says instead of evals.yaml."""
+
+from pathlib import Path
+
+import pytest
+
+from eval_dagster.errors import ConfigError
+from eval_dagster.project import Project
+
+CONFIG = "mlflow: {tracking_uri: http://in-the-file:5000}\nmodels: {m: {backend: scripted}}\nevals: {sums: {task: arithmetic}}\n"
+
+
+def opened(folder: Path) -> Project:
+    (folder / "evals.yaml").write_text(CONFIG)
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
+
+
+def test_the_tracking_server_of_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EVAL_DAGSTER_TRACKING_URI", raising=False)
+    assert opened(tmp_path).tracker.shown_uri == "http://in-the-file:5000"
+    monkeypatch.setenv("EVAL_DAGSTER_TRACKING_URI", "http://in-the-environment:5000")
+    assert opened(tmp_path).tracker.shown_uri == "http://in-the-environment:5000"
+    monkeypatch.setenv("EVAL_DAGSTER_TRACKING_URI", "")
+    assert opened(tmp_path).tracker.shown_uri == "http://in-the-file:5000"
+
+
+def test_a_wrong_address_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVAL_DAGSTER_TRACKING_URI", "ftp://evals:secret@host")
+    with pytest.raises(ConfigError, match=r"EVAL_DAGSTER_TRACKING_URI is wrong: its scheme is 'ftp'; expected http://") as raised:
+        opened(tmp_path)
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,88 @@
+"""What the wheel and the source archive hold."""
+
+import email
+import sys
+import tarfile
+import tomllib
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+from fresh_environment import REPOSITORY, build, run
+
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+METADATA = f"eval_dagster-{PROJECT['version']}.dist-info"
+FOLDERS = {"assets": ".py", "task_defs": ".py", "sql": ".sql"}
+"""Folders of the checkout that are packages of eval_dagster, by symbolic links."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel")))
+
+
+def tracked() -> set[str]:
+    """The files of the package in the checkout, by their path in the wheel."""
+    package = REPOSITORY / "eval_dagster"
+    found = {path for folder in (package, *(package / name for name in FOLDERS)) for path in folder.rglob("*")}
+    files = {path for path in found if path.is_file() and "__pycache__" not in path.parts}
+    return {str(path.relative_to(REPOSITORY)) for path in files}
+
+
+def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert len(names) == len(set(names))
+    held = {name for name in names if ".dist-info/" not in name}
+    assert held == tracked()
+    assert {name.split("/")[0] for name in names} == {"eval_dagster", METADATA}
+
+
+@pytest.mark.parametrize(("folder", "suffix"), FOLDERS.items())
+def test_folders_behind_links_are_packages(wheel: zipfile.ZipFile, folder: str, suffix: str) -> None:
+    expected = {f"eval_dagster/{folder}/{path.name}" for path in (REPOSITORY / folder).glob(f"*{suffix}")}
+    assert len(expected) > 5
+    assert expected <= set(wheel.namelist())
+
+
+def test_files_that_are_no_modules_are_held(wheel: zipfile.ZipFile) -> None:
+    for name in (
+        "py.typed",
+        "report/templates/report.html",
+        "report/templates/style.css",
+        "sql/leaderboard.sql",
+        "templates/project/evals.yaml",
+        "templates/project/gitignore",
+        "templates/project/workflow.yml",
+    ):
+        assert wheel.read(f"eval_dagster/{name}") == (REPOSITORY / "eval_dagster" / name).read_bytes()
+
+
+def test_the_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
+    metadata = email.message_from_bytes(wheel.read(f"{METADATA}/METADATA"))
+    assert (metadata["Name"], metadata["Requires-Python"]) == ("eval_dagster", ">=3.11")
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
+    required = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
+    assert len(required) == len(PROJECT["dependencies"])
+    names = {name.split(">")[0].split("[")[0] for name in PROJECT["dependencies"]}
+    for extra, packages in PROJECT["optional-dependencies"].items():
+        again = {name.split(">")[0] for name in packages} & names
+        assert not again, f"the extra {extra} names {again}, which is required anyway"
+    entries = ConfigParser(delimiters="=")
+    entries.read_string(wheel.read(f"{METADATA}/entry_points.txt").decode())
+    declared = {"console_scripts": PROJECT["scripts"], **PROJECT["entry-points"]}
+    assert {group: dict(entries[group]) for group in entries.sections()} == declared
+
+
+def test_a_wheel_of_the_source_archive_is_the_same(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    archive_path = build(tmp_path, sdist=True)
+    with tarfile.open(archive_path) as archive:
+        names = {name.partition("/")[2]: archive.getmember(name) for name in archive.getnames()}
+    assert tracked() | {"pyproject.toml", "README.md", "LICENSE"} <= set(names)
+    assert not [name for name, member in names.items() if member.islnk() or member.issym()]
+    assert not {name.split("/")[0] for name in names} & set(FOLDERS)
+    run([sys.executable, "-m", "pip", "wheel", str(archive_path), "--no-deps", "--no-build-isolation"], tmp_path)
+    [path] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as other:
+        assert {each.filename: each.CRC for each in other.infolist()} == {each.filename: each.CRC for each in wheel.infolist()}
