@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from eval_dagster.tasks.base import NO_SUBJECT, BaseTask
     from eval_dagster.tasks.doc import Doc, SamplingMethod
     from eval_dagster.tasks.doc_task import DocTask, doc_task
+    from eval_dagster.tasks.idk import IDKMixin
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
 
@@ -65,6 +66,7 @@ __all__ = [
     "ExactMatch",
     "ExactNumber",
     "GenerationSettings",
+    "IDKMixin",
     "Language",
     "Loglikelihood",
     "LoglikelihoodMetric",
@@ -110,6 +112,7 @@ _PLACES = {
     "tasks.base": "NO_SUBJECT BaseTask",
     "tasks.doc": "Doc SamplingMethod",
     "tasks.doc_task": "DocTask doc_task",
+    "tasks.idk": "IDKMixin",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
 }
