@@ -56,7 +56,8 @@ def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, ty
     shown = _shown(path)
     if not path.exists():
         raise ConfigError(
-            f"{shown}: there is no such file; name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml, or create it, for instance with:\n"
+            f"{shown}: there is no such file; name another by EVAL_DAGSTER_CONFIG=path/to/evals.yaml, write a new project by "
+            f"`eval-dagster init`, or create the file, for instance with:\n"
             f"{SMALLEST}"
         )
     document = YamlDocument(read_text(path, shown), shown)

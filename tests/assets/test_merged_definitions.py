@@ -1,7 +1,9 @@
 """The assets as a part of another Dagster project."""
 
+import re
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -10,6 +12,7 @@ from eval_dagster import connect
 from eval_dagster.assets import evaluation_definitions
 from eval_dagster.errors import ConfigError
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = """
     models:
       sevens: {backend: scripted, default: " 7"}
@@ -52,6 +55,24 @@ def test_an_asset_of_another_project_depends_on_the_leaderboard(folder: Path) ->
     [materialization] = result.asset_materializations_for_node("best_model")
     rows = materialization.metadata["rows"].value
     assert [model for model, _ in rows] == ["sevens"]  # type: ignore[union-attr]
+
+
+def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "evals").mkdir()
+    (folder / "evals.yaml").rename(folder / "evals" / "evals.yaml")
+    monkeypatch.chdir(folder)
+    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "dagster-project.md").read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(example, names)
+    definitions: dg.Definitions = names["defs"]
+    dg.Definitions.validate_loadable(definitions)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert definitions.resolve_job_def("suite_nightly").execute_in_process(instance=instance).success
+        everything = definitions.resolve_implicit_global_asset_job_def()
+        selection = [dg.AssetKey("leaderboard"), dg.AssetKey("best_models")]
+        result = everything.execute_in_process(instance=instance, asset_selection=selection)
+    [materialization] = result.asset_materializations_for_node("best_models")
+    assert str(materialization.metadata["best"].value["sums"]).startswith("sevens: 0.")  # type: ignore[index, call-overload]
 
 
 def test_the_executor_of_the_other_project_is_left_to_it(folder: Path) -> None:
