@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from eval_dagster.api.evaluation import evaluate
     from eval_dagster.api.results import Results
     from eval_dagster.config.models import ModelSection
-    from eval_dagster.errors import EvalDagsterError, UsageError
+    from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
     from eval_dagster.metrics.base import (
         BaseMetric,
         CompletionMetric,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from eval_dagster.metrics.completion import F1, AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch, PrefixExactMatch
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
     from eval_dagster.models.base import Model, ModelBackend, ModelHandle
+    from eval_dagster.models.usage import Usage
     from eval_dagster.records import (
         Completion,
         GenerationSettings,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from eval_dagster.tasks.idk import IDKMixin
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
+    from eval_dagster.versions import code_version, file_hash, package_versions, stable_hash
 
 __all__ = [
     "F1",
@@ -60,6 +62,7 @@ __all__ = [
     "Completion",
     "CompletionMetric",
     "CorpusMetric",
+    "DataError",
     "Doc",
     "DocTask",
     "EvalDagsterError",
@@ -77,7 +80,9 @@ __all__ = [
     "MetricResult",
     "Model",
     "ModelBackend",
+    "ModelError",
     "ModelHandle",
+    "ModelNotFoundError",
     "ModelResponse",
     "ModelSection",
     "NormalizedExactMatch",
@@ -92,10 +97,15 @@ __all__ = [
     "SamplingMethod",
     "TaskSample",
     "TaskStyle",
+    "Usage",
     "UsageError",
+    "code_version",
     "connect",
     "doc_task",
     "evaluate",
+    "file_hash",
+    "package_versions",
+    "stable_hash",
 ]
 
 _PLACES = {
@@ -103,11 +113,12 @@ _PLACES = {
     "api.evaluation": "evaluate",
     "api.results": "Results",
     "config.models": "ModelSection",
-    "errors": "EvalDagsterError UsageError",
+    "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric",
     "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 NormalizedExactMatch PrefixExactMatch",
     "metrics.loglikelihood": "AccuracyLoglikelihood AccuracyNormLoglikelihood",
     "models.base": "Model ModelBackend ModelHandle",
+    "models.usage": "Usage",
     "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",
     "tasks.base": "NO_SUBJECT BaseTask",
     "tasks.doc": "Doc SamplingMethod",
@@ -115,6 +126,7 @@ _PLACES = {
     "tasks.idk": "IDKMixin",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
+    "versions": "code_version file_hash package_versions stable_hash",
 }
 """Module -> the names of `__all__` that it defines. They are imported when they are asked for, since pandas and DuckDB take a second."""
 _MODULE_OF = {name: f"eval_dagster.{module}" for module, names in _PLACES.items() for name in names.split()}

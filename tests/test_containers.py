@@ -216,7 +216,7 @@ def test_the_workspace_names_the_container_of_the_code_location() -> None:
 
 
 def test_the_page_names_every_container_volume_and_variable() -> None:
-    page = (ROOT / "docs/containers.md").read_text()
+    page = (ROOT / "docs/how-to/containers.md").read_text()
     for name in (*SERVICES, *COMPOSE["volumes"]):
         assert f"| `{name}` |" in page
     for variable in {variable for name in OWN for variable in environment(name)} - {"POSTGRES_HOST", "POSTGRES_USER"}:

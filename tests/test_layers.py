@@ -27,7 +27,7 @@ ARROWS = {
     "metrics": "errors records sandbox",
     "tasks": "errors metrics records versions visible_text",
     "task_defs": "metrics records tasks versions",
-    "templates": "metrics records tasks",
+    "templates": "",
     "compat": "errors metrics records suggestions tasks",
     "task_files": "code_versions compat errors metrics records suggestions tasks",
     "datasets": "code_versions errors locks records suggestions tasks versions",

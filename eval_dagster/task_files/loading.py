@@ -118,9 +118,9 @@ def _remedy(name: str, found: object) -> str:
     if isfunction(found):
         return (
             f"a function becomes one under a decorator: @doc_task(dataset_path=..., sample_split=..., metrics=[...]) above def {name} "
-            "(from eval_dagster.tasks.doc_task import doc_task)"
+            "(from eval_dagster import doc_task)"
         )
-    expected = "expected a subclass of eval_dagster.tasks.base.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
+    expected = "expected a subclass of eval_dagster.BaseTask, a function under @doc_task, or a LightevalTaskConfig"
     if origin := installed_origin(found if isinstance(found, type) else type(found)):
         return (
             f"{expected}; it is made of the installed package {origin}, which eval_dagster stands in for only where it is not installed: "

@@ -60,7 +60,7 @@ class DocTask(BaseTask[str]):
         docs = [] if made is None else [made] if isinstance(made, Doc) else made
         if not isinstance(docs, list) or not all(isinstance(each, Doc) for each in docs):
             raise DataError(
-                f"task {self.NAME} made {made!r} of a row; expected a Doc, a list of Docs or None (from eval_dagster.tasks.doc)"
+                f"task {self.NAME} made {made!r} of a row; expected a Doc, a list of Docs or None (from eval_dagster import Doc)"
             )
         name = row_name(row)
         return [replace(doc, id=f"{name}.{index}" if index else name, task_name=self.NAME) for index, doc in enumerate(docs)]

@@ -2,7 +2,7 @@
 
 import re
 
-from eval_dagster.records import Request
+from eval_dagster import Request
 
 _OPERATIONS = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
 

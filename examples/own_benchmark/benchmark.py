@@ -1,8 +1,6 @@
 """Which planet does a moon orbit?"""
 
-from eval_dagster.metrics.completion import ExactMatch
-from eval_dagster.records import ResponseType, Row
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster import BaseTask, ExactMatch, ResponseType, Row
 
 
 class Moons(BaseTask[str]):

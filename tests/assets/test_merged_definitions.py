@@ -61,7 +61,7 @@ def test_the_example_of_the_page_works_as_it_is_written(folder: Path, monkeypatc
     (folder / "evals").mkdir()
     (folder / "evals.yaml").rename(folder / "evals" / "evals.yaml")
     monkeypatch.chdir(folder)
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "dagster-project.md").read_text(), re.DOTALL)
+    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "how-to/dagster-project.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {"__name__": "example"}
     exec(example, names)
     definitions: dg.Definitions = names["defs"]

@@ -16,8 +16,8 @@ from eval_dagster.models.scripted import ScriptedResponder
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring
+from eval_dagster.progress import reporting as progress
 from eval_dagster.progress.reporting import LogReporter
-from eval_dagster.progress.reporting import reporting as progress
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
 

@@ -3,9 +3,7 @@
 `eval-dagster tasks units` shows one prompt and checks the benchmark.
 """
 
-from eval_dagster.metrics.completion import ExactNumber
-from eval_dagster.records import ResponseType, Row
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster import BaseTask, ExactNumber, ResponseType, Row
 
 # The rows that are evaluated. A benchmark can also read files or a dataset of the Hugging Face Hub.
 ROWS: list[Row] = [

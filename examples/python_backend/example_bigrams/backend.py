@@ -9,11 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from eval_dagster.config.models import ModelSection
-from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.usage import Usage
-from eval_dagster.records import Message, ModelResponse, Request
-from eval_dagster.versions import file_hash, stable_hash
+from eval_dagster import Message, ModelError, ModelNotFoundError, ModelResponse, ModelSection, Request, Usage, file_hash, stable_hash
 
 ENGINE_VERSION = 1
 """Raise it with every change of this file after which an answer can differ: the cache then holds none of its answers."""

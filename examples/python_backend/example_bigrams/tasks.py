@@ -1,9 +1,6 @@
 """Tasks that the package registers: which word follows?"""
 
-from eval_dagster.metrics.completion import ExactMatch
-from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
-from eval_dagster.records import ResponseType, Row
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster import AccuracyLoglikelihood, BaseTask, ExactMatch, ResponseType, Row
 
 _ROWS: list[Row] = [
     {"text": "the cat sat", "next": "on", "others": ["is", "to"]},

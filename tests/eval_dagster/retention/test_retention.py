@@ -26,8 +26,8 @@ from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.retention import pruning as retention
 from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
-from eval_dagster.retention.pruning import pruning as retention
 from eval_dagster.retention.retained import Keep, Reason
 from eval_dagster.stages.results import STAGES, StageResult
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from eval_dagster.statistics import estimates as statistics
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
-from eval_dagster.statistics.estimates import estimates as statistics
 
 Floats = NDArray[np.float64]
 

@@ -214,11 +214,11 @@ def test_an_element_of_the_files_table(doc_file: Path, name: str, subject: str, 
         (
             "docs.py:prompt",
             r"prompt in .*docs\.py is no task: a function becomes one under a decorator: @doc_task\(dataset_path=\.\.\., "
-            r"sample_split=\.\.\., metrics=\[\.\.\.\]\) above def prompt \(from eval_dagster\.tasks\.doc_task import doc_task\)",
+            r"sample_split=\.\.\., metrics=\[\.\.\.\]\) above def prompt \(from eval_dagster import doc_task\)",
         ),
         (
             "docs.py:DocTask",
-            r"DocTask in .*docs\.py is no task: expected a subclass of eval_dagster\.tasks\.base\.BaseTask, a function under",
+            r"DocTask in .*docs\.py is no task: expected a subclass of eval_dagster\.BaseTask, a function under",
         ),
         ("docs.py:Doc", r"Doc in .*docs\.py is no task"),
     ],
