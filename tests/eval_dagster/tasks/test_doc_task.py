@@ -344,7 +344,8 @@ def test_what_is_no_image_is_refused(image: Any) -> None:
 
 @pytest.mark.parametrize("made", ["a text", [Doc("?", [], 0), "a text"], {"query": "?"}])
 def test_what_is_no_doc_is_refused(made: Any) -> None:
-    with pytest.raises(DataError, match=r"task words made .* of a row; expected a Doc, a list of Docs or None \(from eval_dagster import Doc\)"):
+    expected = r"task words made .* of a row; expected a Doc, a list of Docs or None \(from eval_dagster import Doc\)"
+    with pytest.raises(DataError, match=expected):
         render(task_of(lambda row: made, name="words"))
 
 
