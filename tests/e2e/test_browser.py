@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from ui_servers import REPOSITORY, RunningUi, running_ui
 
 pytestmark = pytest.mark.e2e
@@ -30,6 +31,7 @@ CONFIG = """
 ASSETS = ("dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics", "leaderboard", "regressions")
 SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
 RUN_MS = 180_000
+MENU_MS = 20_000
 
 
 def test_materialize_a_partition_and_see_its_result(
@@ -87,12 +89,22 @@ def _materialize(page: Page, button: str, partition: dict[str, str]) -> None:
         chooser = dialog.locator(".bp5-popover-target").nth(number)
         if chooser.get_by_text(key, exact=True).is_visible():
             continue
-        chooser.click()
-        page.get_by_role("menuitem").filter(has=page.get_by_title(key, exact=True)).click()
+        _pick(chooser, page.get_by_role("menuitem").filter(has=page.get_by_title(key, exact=True)))
         dialog.get_by_text("Launch runs to materialize").click()
     expect(dialog.get_by_text("1 partition", exact=True)).to_be_visible()
     dialog.get_by_role("button", name="Launch 1 run", exact=True).click()
     page.get_by_text("View", exact=True).click()
+
+
+def _pick(chooser: Locator, item: Locator) -> None:
+    """Open a menu and click one of its items; once more where Dagster closed the menu on the way, as it does when its data arrive."""
+    chooser.click()
+    try:
+        item.click(timeout=MENU_MS)
+    except PlaywrightTimeoutError:
+        if not item.is_visible():
+            chooser.click()
+        item.click()
 
 
 def _see_success(page: Page, partition: str | None = None) -> None:
