@@ -15,8 +15,8 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
 
-SLOW = ("docs/how-to/run.md",)
-"""Pages that take most of a minute, and whose commands others try, too."""
+SLOW = ("docs/how-to/compare.md", "docs/how-to/nightly-gate.md", "docs/how-to/run.md")
+"""Pages that take long, and whose commands the tests of the command line try, too."""
 ELSEWHERE = ("docs/how-to/containers.md", "docs/how-to/dagster-project.md")
 """Pages whose blocks need more than a folder; `test_containers` and `test_merged_definitions` try them."""
 TRIED = [

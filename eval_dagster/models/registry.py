@@ -73,8 +73,8 @@ def _load(entry: EntryPoint) -> type[ModelBackend]:
     section = getattr(backend, "SECTION", None)
     if not (isinstance(section, type) and issubclass(section, ModelSection) and callable(getattr(backend, "open", None))):
         raise ConfigError(
-            f"{where} is {entry.value}, which is no backend; expected a class with a SECTION, a subclass of ModelSection "
-            "(of eval_dagster.config.models), and a class method `open`; correct or uninstall that package"
+            f"{where} is {entry.value}, which is no backend; expected a class with a SECTION, a subclass of "
+            "eval_dagster.ModelSection, and a class method `open`; correct or uninstall that package"
         )
     if get_args(section.model_fields["backend"].annotation) != (entry.name,):
         raise ConfigError(

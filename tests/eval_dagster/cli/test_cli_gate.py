@@ -77,6 +77,7 @@ def test_a_smallest_difference_beyond_the_metrics_range_is_said_before_anything_
     assert not (folder / ".eval_dagster" / "lake").exists()
 
 
+@pytest.mark.long
 def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     junit, markdown = folder / "gate.xml", folder / "gate.md"
     first = cli("run", "--suite", "nightly", "--junit", str(junit))

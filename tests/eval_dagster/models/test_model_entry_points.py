@@ -12,7 +12,7 @@ from eval_dagster.errors import ConfigError
 from eval_dagster.models import registry
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate
-from eval_dagster.progress import SilentReporter
+from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 

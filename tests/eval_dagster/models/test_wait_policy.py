@@ -52,7 +52,7 @@ def _spins(command: list[str], folder: Path, tiny_model: Path, **variables: str)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="torch comes with GNU's OpenMP on Linux alone")
 
 
-@pytest.mark.parametrize("kind", PROCESSES)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind == "Dagster run")) for kind in PROCESSES])
 def test_threads_do_not_spin_for_long(kind: str, tmp_path: Path, tiny_model: Path) -> None:
     spins, text = _spins(PROCESSES[kind], tmp_path, tiny_model)
     assert spins == "1000", text
@@ -64,6 +64,7 @@ def test_a_choice_of_the_user_stays(variable: str, value: str, spins: str, tmp_p
     assert found == spins, text
 
 
+@pytest.mark.long
 def test_a_model_loaded_where_torch_came_first_says_so(tmp_path: Path, tiny_model: Path) -> None:
     load = """
 import logging, sys
