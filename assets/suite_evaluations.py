@@ -111,7 +111,7 @@ def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, 
 
 
 def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> str | None:
-    """The reason why a tick at `since` is skipped: an earlier one, or somebody else's run of the suite, is not done.
+    """The reason why a tick at `since` is skipped: an earlier tick, or a run of the suite that a person started, is not finished.
 
     Runs of the tick itself are no reason: the daemon may have been killed in the middle of asking for them, and asks again.
     """

@@ -7,7 +7,6 @@ import pytest
 import yaml
 from documents import DOCS, PAGES, SHOWN, Reader, block_of, blocks, name_of
 
-import eval_dagster
 from eval_dagster.cli.task_page import show_task
 from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
@@ -56,7 +55,6 @@ def test_every_block_of_a_page_works(page: Path, workplace: Path, tmp_path: Path
     assert Reader(tmp_path if own else workplace).do(page) > 0
 
 
-@pytest.mark.skipif(not hasattr(eval_dagster, "evaluate"), reason="this version has no eval_dagster.evaluate")
 def test_a_notebook_evaluates(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "notebooks.md"
     block = next(block for block in blocks(page) if "evaluate(" in block.text)

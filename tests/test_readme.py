@@ -3,11 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from documents import DOCS, ROOT, Reader, block_of, blocks
 
-from eval_dagster.cli.main import app
 from eval_dagster.config.loading import load_config
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
@@ -18,7 +16,6 @@ from eval_dagster.task_files.loading import load_task
 
 PAGE = ROOT / "README.md"
 README = PAGE.read_text()
-HAS_INIT = "init" in {command.name or (command.callback and command.callback.__name__) for command in app.registered_commands}
 
 
 def test_the_readme_is_one_page() -> None:
@@ -44,7 +41,6 @@ def test_the_benchmark_of_the_readme_is_scored(tmp_path: Path) -> None:
     assert len(block_of(PAGE, "quiz.py").splitlines()) <= 10
 
 
-@pytest.mark.skipif(not HAS_INIT, reason="this version has no `eval-dagster init`")
 def test_the_commands_of_a_new_project_end_with_a_leaderboard(tmp_path: Path) -> None:
     assert "eval-dagster init && eval-dagster run" in README
     reader = Reader(tmp_path)

@@ -91,7 +91,7 @@ def _require_names_of_their_own(evals: Mapping[str, ChosenEval], models: Sequenc
             )
     for model in models:
         known_model = project.config.models.get(model.name)
-        if known_model is not None and known_model != model.section:
+        if known_model is not None and (known_model != model.section or model.handle is not None):
             raise UsageError(f"evals.yaml has another model {model.name!r}; name this one otherwise: {{'another-name': ...}}")
 
 

@@ -1,4 +1,4 @@
-"""Which file tells Dagster what to load."""
+"""The workspace file of a project: its own one, or a default one in the home."""
 
 from pathlib import Path
 

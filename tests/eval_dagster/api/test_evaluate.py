@@ -12,6 +12,7 @@ import eval_dagster as ed
 CONFIG = """
     models:
       sevens: {backend: scripted, default: " 7"}
+      empty: {backend: scripted}
     evals:
       arithmetic: {task: arithmetic, limit: 3}
 """
@@ -100,6 +101,8 @@ def test_names_of_the_registry_and_of_the_configuration(folder: Path) -> None:
     assert len(evaluate("arithmetic", "sevens", limit=4, name="more").samples) == 12
     with pytest.raises(ed.UsageError, match=r"evals\.yaml has another model 'sevens'"):
         evaluate("arithmetic", {"sevens": repeats}, limit=3)
+    with pytest.raises(ed.UsageError, match=r"evals\.yaml has another model 'empty'"):
+        evaluate("arithmetic", {"empty": repeats}, limit=3)
 
 
 def test_a_folder_is_a_model(tiny_model: Path) -> None:
