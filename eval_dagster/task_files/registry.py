@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from eval_dagster.errors import ConfigError
 from eval_dagster.tasks.base import BaseTask
 
 GROUP = "eval_dagster.tasks"
@@ -15,10 +16,20 @@ log = logging.getLogger("eval_dagster.tasks")
 
 
 def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
-    """All tasks by name. A package whose tasks cannot be used is left out, and a warning is logged once."""
+    """All tasks by name. A package whose tasks cannot be used is left out, and a warning is logged once.
+
+    Raises:
+        ConfigError: The installation of this package is older than its code, as after an update of a checkout.
+    """
+    entries = entry_points(group=GROUP)
+    if not any(entry.value.startswith("eval_dagster.") for entry in entries):
+        raise ConfigError(
+            "the installed eval_dagster is older than its code: it registers no tasks; install it again, with `make` in a checkout or "
+            "`pip install --editable .`"
+        )
     found: dict[str, type[BaseTask[Any]]] = {}
     # Those of this package come last: no other package replaces one by its name.
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster.")):
+    for entry in sorted(entries, key=lambda entry: entry.value.startswith("eval_dagster.")):
         found.update(_tasks_of(entry))
     return found
 
