@@ -1,5 +1,6 @@
 """What tests of several folders share: a tokenizer, a model with a chat template, stores of MLflow, the option for golden files."""
 
+import gc
 import json
 import shutil
 from collections.abc import Iterator
@@ -39,6 +40,13 @@ TEMPLATE = """\
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write golden prompts anew, and the engines' golden answers")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections_are_quick() -> None:
+    """A load of a model and a correction of p-values collect garbage: for a second, if among all that earlier tests imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

