@@ -85,3 +85,9 @@ def test_an_eval_of_a_task_that_was_left_out_is_an_error_of_that_eval(install: I
     (tmp_path / "evals.yaml").write_text("models: {m: {backend: scripted}}\nevals: {mine: {task: doubles}}\n")
     with pytest.raises(ConfigError, match=r"evals\.mine\.task: found 'doubles'; expected a name that `eval-dagster tasks` lists"):
         Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+
+
+def test_an_installation_that_is_older_than_the_code_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda *, group: ())
+    with pytest.raises(ConfigError, match="older than its code: it registers no tasks; install it again, with `make` in a checkout"):
+        registry.registered_tasks()

@@ -1,0 +1,62 @@
+"""A home that an earlier state of the code made: no answer is asked for again, and every result is the same."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_dagster.lake.files import Lake, read_rows
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+
+HOME = Path(__file__).with_name("earlier_home")
+"""Of three evals and a scripted model, before the modules of the package were moved to the packages that they are in."""
+EVALS = ("sums", "capitals", "capitals-in-words")
+IDENTITIES = {
+    "prompts": ("sample_id", "source_id", "request_id", "prompt_version", "prompt", "choices", "messages", "fewshot_ids"),
+    "responses": ("sample_id", "request_id", "model_version", "text", "choice_logprobs"),
+    "scores": ("sample_id", "source_id", "cluster", "metric", "value"),
+    "metrics": ("metric", "aggregation", "subject", "value", "stderr", "n", "samples_version", "questions_version"),
+}
+"""Columns that name what was asked, of what, and what came of it."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    shutil.copytree(HOME, tmp_path / "project")
+    return Project.open(config_path=tmp_path / "project" / "evals.yaml", home=tmp_path / "project" / "home")
+
+
+def test_every_identity_and_result_is_the_same(project: Project) -> None:
+    before, contents = _identities(project.lake), _contents(project.lake)
+    partitions = [(name, "guesser") for name in EVALS]
+    results = list(evaluate(project, partitions, stages=set(STAGES), run_id="today", reporter=SilentReporter()))
+    assert not [each for each in results if isinstance(each, StageFailure)]
+    made = {(each.stage, each.cached) for each in results if isinstance(each, StageResult)}
+    assert ("model_outputs", True) in made
+    assert ("model_outputs", False) not in made
+    assert len(list(project.lake.root.glob("response_cache/*/*.parquet"))) == 1, "no request is sent"
+    assert _identities(project.lake) == before
+    assert _contents(project.lake) == contents
+
+
+def _identities(lake: Lake) -> Mapping[tuple[str, str], list[tuple[object, ...]]]:
+    """What the identifying columns of each current file hold."""
+    return {
+        (table, name): sorted((tuple(row[column] for column in columns) for row in _rows(lake, table, name)), key=repr)
+        for table, columns in IDENTITIES.items()
+        for name in EVALS
+    }
+
+
+def _rows(lake: Lake, table: str, name: str) -> Iterator[Mapping[str, Any]]:
+    return read_rows(lake.require(table, table, name, "guesser").path)
+
+
+def _contents(lake: Lake) -> Mapping[str, str]:
+    """The versions of the contents of all samples."""
+    return {name: lake.require("samples", "dataset_snapshot", name).info.version for name in EVALS}
