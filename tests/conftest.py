@@ -38,6 +38,14 @@ TEMPLATE = """\
 """A template in the manner of ChatML, that writes the begin token itself."""
 
 
+LONGEST = ("test_nightly_gate.py", "test_docs.py")
+"""Files whose tests take minutes together: they begin first, so that no worker waits for them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write golden prompts anew, and the engines' golden answers")
 

@@ -53,6 +53,7 @@ INSTANCE = """
     nux: {enabled: false}
     run_retries: {enabled: true, max_retries: 0, retry_on_asset_or_op_failure: false}
     concurrency: {runs: {max_concurrent_runs: 1}}
+    run_coordinator: {module: dagster, class: QueuedRunCoordinator, config: {dequeue_interval_seconds: 1}}
     run_launcher: {module: night_launcher, class: ForkserverLauncher}
 """
 WARM_UP = 0.25
