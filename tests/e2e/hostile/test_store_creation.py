@@ -43,11 +43,13 @@ def _open_dagster(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _kept_aside(folder: Path) -> list[str]:
-    return sorted(path.name.partition(".damaged-")[0] for path in folder.rglob("*.damaged-*"))
+    """The databases that were kept aside; SQLite's journal of one is kept with it."""
+    names = (path.name for path in folder.rglob("*.damaged-*"))
+    return sorted(name.partition(".damaged-")[0] for name in names if not name.endswith(("-journal", "-wal", "-shm")))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("statement", [1, 15, 60, 400, 1000, 1690])
+@pytest.mark.parametrize("statement", [1, 15, 60, 400, 1000, 1600])
 def test_a_kill_while_the_store_of_mlflow_is_made_leaves_none(tmp_path: Path, statement: int) -> None:
     _kill("mlflow", tmp_path, statement)
     assert not (tmp_path / "mlflow.db").exists()
