@@ -8,7 +8,7 @@ from typing import ClassVar
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.metrics.fields import find_field, require_field
 from eval_dagster.records import Completion
-from eval_dagster.sandbox import run_python
+from eval_dagster.sandbox import Limits, Program, run_python
 
 
 class CodeExecutionPassAtOne(CompletionMetric):
@@ -41,15 +41,14 @@ class CodeExecutionPassAtOne(CompletionMetric):
             MachineError: The sandbox failed.
         """
         entry = find_field(response, "entry_point")
-        result = run_python(
-            program_of(response),
+        program = Program(
+            code=program_of(response),
+            name="program",
             tests=checks_of(response),
             given=str(find_field(response, "code_prefix") or ""),
             entry=None if not entry else str(entry),
-            timeout_s=self.TIMEOUT_S,
-            memory_bytes=self.MEMORY_BYTES,
-            name="program",
         )
+        result = run_python(program, Limits(timeout_s=self.TIMEOUT_S, memory_bytes=self.MEMORY_BYTES))
         return float(result.completed)
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.project import Project
-from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, available_isolation, sandbox_policy
+from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 
 
 def require_execution(project: Project, eval_name: str) -> None:
@@ -20,10 +20,10 @@ def require_execution(project: Project, eval_name: str) -> None:
     if not project.config.sandbox.allow_code_execution:
         raise RequirementError(
             f"eval {eval_name}: {' and '.join(names)} would run code that a model wrote, which {project.config_path.name} does not allow; "
-            f"set {ALLOW_KEY}: true in it. The code runs without network, in namespaces of its own, and sees no files but Python's"
+            f"set {ALLOW_KEY}: true in it. The code runs in a sandbox without network or access to files"
         )
     try:
-        available_isolation()
+        require_sandbox()
     except RequirementError as problem:
         raise RequirementError(f"eval {eval_name}: {problem}") from problem
 
