@@ -34,7 +34,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     )
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
-        yield from _evaluate(context.op_execution_context, project.open(context), split_keys(context.partition_keys), stages)
+        yield from _evaluate(context.op_execution_context, project.open(), split_keys(context.partition_keys), stages)
 
     return evaluate
 

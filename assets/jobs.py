@@ -108,7 +108,7 @@ def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
 def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
     """Evaluate what the job is for, or the part of it that the config names; Dagster wants one op a name, whatever the jobs."""
-    opened = project.open(context)
+    opened = project.open()
     suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
     evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
     yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])

@@ -35,7 +35,7 @@ from eval_dagster.visible_text import visible
 )
 def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Judge, publish, write the report, and tell those whom the suite names."""
-    opened = project.open(context)
+    opened = project.open()
     asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
     with at_work(context.op_execution_context, opened.home):
         evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None

@@ -33,7 +33,7 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
         can_subset=True,
     )
     def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
-        opened, step = project.open(context), context.op_execution_context
+        opened, step = project.open(), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
             yield from report(step, outcomes)

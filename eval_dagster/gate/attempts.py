@@ -24,7 +24,7 @@ class Attempts:
     def problem(self, eval_name: str, model: str) -> str | None:
         """Why the current result is not one of the last evaluation; None where it is.
 
-        A failure stands until the stage that failed, or a later one, is done. Results from before attempts were written down count.
+        A failure stands until the stage that failed, or a later one, is done.
         """
         attempts = self._by_partition[eval_name, model]
         failure: Attempt | None = None

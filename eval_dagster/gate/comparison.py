@@ -165,7 +165,7 @@ def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macr
     return compare_means(
         [a[sample]["value"] if sample in a else None for sample in samples],
         [b[sample]["value"] if sample in b else None for sample in samples],
-        clusters=[_cluster(a.get(sample) or b[sample]) for sample in samples],
+        clusters=[(a.get(sample) or b[sample])["cluster"] for sample in samples],
         subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
         alpha=alpha,
     )
@@ -175,7 +175,7 @@ def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, 
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
     samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws follow the order
-    clusters = [next(_cluster(column[sample]) for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
+    clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
     return compare_corpora(
         _statistics(columns_a, samples), _statistics(columns_b, samples), metric.aggregate, clusters=clusters, alpha=alpha
     )
@@ -187,16 +187,11 @@ def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Seq
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
 
 
-def _cluster(row: Mapping[str, Any]) -> str:
-    return str(row.get("cluster") or row["source_id"])
-
-
 def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
     """What differs for every metric. Data and prompts count where a sample that was scored is touched."""
     causes: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
     if a.versions["model"] != b.versions["model"]:
-        is_same = a.model_content is not None and a.model_content == b.model_content
-        causes.append("engine" if is_same else "model")
+        causes.append("engine" if a.model_content == b.model_content else "model")
     return tuple(causes)
 
 

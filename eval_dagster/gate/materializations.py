@@ -46,12 +46,12 @@ class Point:
     @property
     def scores_version(self) -> str:
         """Hash of its scores: two points with the same one differ in nothing that could be tested."""
-        return self.metrics.info.inputs.get("sample_scores", self.metrics.path.name)
+        return self.metrics.info.inputs["sample_scores"]
 
     @property
-    def model_content(self) -> str | None:
-        """Version of weights, tokenizer and chat template; None where the materialization is from before it was written down."""
-        return self.metrics.info.inputs.get("model_content")
+    def model_content(self) -> str:
+        """Version of weights, tokenizer and chat template."""
+        return self.metrics.info.inputs["model_content"]
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -104,7 +104,7 @@ class Point:
     @cached_property
     def _scores_path(self) -> Path:
         name = str(self.metric_rows[0]["scores_file"])
-        return self.lake.scores_of(name, self.metrics.info.inputs.get("sample_scores"))
+        return self.lake.scores_of(name, self.scores_version)
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):

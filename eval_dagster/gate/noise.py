@@ -25,11 +25,11 @@ def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseF
     Raises:
         LakeError: The scores of one are gone.
     """
-    if point.metrics.info.inputs.get("model_outputs") is None or metric not in overall(point):
+    if metric not in overall(point):
         return None
     is_macro = overall(point)[metric]["aggregation"] == "macro"
     rows = point.scores_by_metric.get(metric, {})
-    texts = [row.get("text_values") or () for row in rows.values()]
+    texts = [row["text_values"] or () for row in rows.values()]
     most = max(map(len, texts), default=0)
     if most > 1:
         return noise_floor(_matrix(texts, most), texts=most, subjects=_subjects(rows) if is_macro else None)
@@ -46,9 +46,8 @@ def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
     found: dict[str, Point] = {}
     for other in others:
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
-        answers = other.metrics.info.inputs.get("model_outputs")
-        if is_same and answers is not None and other.has_scores:
-            found[answers] = other
+        if is_same and other.has_scores:
+            found[other.metrics.info.inputs["model_outputs"]] = other
     found.pop(point.metrics.info.inputs["model_outputs"], None)
     return list(found.values())
 

@@ -66,8 +66,8 @@ class Regression:
     verdict: Verdict
     against: Against | None = None
     """What it is worse than; null where it is not worse."""
-    is_passed: bool | None = None
-    """Whether later results are compared with this state; null in a judgement of an earlier version."""
+    is_passed: bool = False
+    """Whether later results are compared with this state."""
     cause: str | None = None
     """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `metric`, with commas between; empty if nothing."""
     reason: str | None = None

@@ -93,7 +93,7 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         judged_at=datetime.fromisoformat(file.info.materialized_at),
         run_id=file.info.run_id,
         alpha=file.info.counts["alpha"],
-        level=file.info.counts.get("level", file.info.counts["alpha"]),  # which it was in earlier versions
+        level=file.info.counts["level"],
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
@@ -102,5 +102,5 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
 
 
 def _of(record: type[Regression | ChangedSample | Look], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that are fields of a record; null where the file is from before there was one."""
-    return {field.name: row.get(field.name) for field in fields(record)}
+    """The columns that are fields of a record."""
+    return {field.name: row[field.name] for field in fields(record)}

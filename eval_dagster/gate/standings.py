@@ -63,7 +63,7 @@ def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: dateti
     tested_at, tested_in = None, set[Path]()
     for path, info, rows in _judgements(lake, suite):
         judged_at = time_of(path)
-        if tested_at is None and _is_tested(info, rows):
+        if tested_at is None and info.counts["level"] > 0:
             tested_at, tested_in = judged_at, {path}
         for key, search in searches.items():
             if not search.is_done:
@@ -98,9 +98,9 @@ class _Search:
         """Take the rows of a judgement, which is older than all before."""
         if self._acceptance is not None and self._acceptance.accepted_at >= time_of(path):
             self._accept(self._acceptance)
-        elif (state := _passed_state(rows)) is not None:
-            self.is_done, self._baseline_at, self._files["passed"] = True, state, path
-            self._judged_at = self._judged_at or state
+        elif rows and rows[0].is_passed:  # all rows of an eval and a model have the same
+            self.is_done, self._baseline_at, self._files["passed"] = True, rows[0].materialized_at, path
+            self._judged_at = self._judged_at or rows[0].materialized_at
             self._anchors = _anchors(rows)
         elif rows:
             self._look_at_stopped(path, rows)
@@ -128,7 +128,7 @@ class _Search:
         if baseline := next((row.baseline_materialized_at for row in rows if _is_of_own_model(row)), None):
             self._baseline_at, self._files["baseline"] = baseline, path
             self._anchors |= _anchors(rows)
-        if any(row.is_red and row.is_passed is not None for row in rows):
+        if any(row.is_red for row in rows):
             self._is_known = True
             self._files.setdefault("known", path)
         if self._judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
@@ -160,19 +160,6 @@ def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:
 def _is_of_own_model(row: Regression) -> bool:
     """Whether it was compared with a state of its own model, which not each `baseline` of a suite is."""
     return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
-
-
-def _passed_state(rows: Sequence[Regression]) -> datetime | None:
-    """The state that a judgement let pass; null where it did not, or judged none."""
-    if not rows or rows[0].is_passed is False:
-        return None
-    was_compared = all(row.verdict in _GREEN and not row.is_partial for row in rows)
-    return rows[0].materialized_at if rows[0].is_passed or was_compared else None
-
-
-def _is_tested(info: FileInfo, rows: Sequence[Regression]) -> bool:
-    """Whether a judgement spent a part of what false alarms are allowed; one of an earlier version did with each comparison."""
-    return info.counts["level"] > 0 if "level" in info.counts else any(row.p_value is not None for row in rows)
 
 
 def _newest_acceptances(lake: Lake, suite: str, keys: Collection[Key]) -> dict[Key, Acceptance | None]:
