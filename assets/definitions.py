@@ -1,4 +1,4 @@
-"""Everything Dagster loads, made from evals.yaml."""
+"""The definitions that Dagster loads, made from evals.yaml."""
 
 import warnings
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The assets that depend on eval and model: prompts, outputs, scores, metrics.
 
-They are one Dagster step: a model is loaded once for all partitions of a run, and a partition that fails at one stage does not keep
-the others from the next stage, which steps of their own would do. Any subset of them can be materialized.
+They are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not stop
+the others at the next stage. Any subset of the assets can be materialized.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -12,9 +12,9 @@ from eval_dagster import pipeline
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
 from eval_dagster.assets.partitions import eval_model_partitions, split_keys
+from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.run_logging import library_log
-from eval_dagster.assets.stage_code import stage_code_version
 from eval_dagster.config.schema import Config
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, partition_key
@@ -42,9 +42,9 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
 def evaluate_all_stages(
     context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]]
 ) -> Iterator[dg.AssetMaterialization]:
-    """Take (eval, model) partitions from dataset to metrics, in a step that is no asset's own.
+    """Evaluate (eval, model) partitions from dataset to metrics, in a step that does not belong to the assets.
 
-    Dagster shows them in progress, and as failed where they are not made, as it does for a step of the assets themselves.
+    Dagster shows the partitions in progress, and as failed if they are not materialized, as it does for a step of the assets.
     """
     keys = [partition_key(eval_name, model) for eval_name, model in partitions]
     evals = list(dict.fromkeys(eval_name for eval_name, _ in partitions))

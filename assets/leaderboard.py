@@ -1,4 +1,4 @@
-"""The asset `leaderboard`: who is best at what, refreshed when the metrics it shows are."""
+"""The asset `leaderboard`, which is refreshed when metrics change."""
 
 from typing import Any
 

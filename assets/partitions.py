@@ -1,4 +1,4 @@
-"""Partition keys: one an eval, one an eval and model, in the order of evals.yaml."""
+"""Partitions by eval, and by eval and model, in the order of evals.yaml."""
 
 from collections.abc import Iterable
 
@@ -8,12 +8,12 @@ from eval_dagster.config.schema import Config
 
 
 def eval_partitions(config: Config) -> dg.StaticPartitionsDefinition:
-    """One partition an eval."""
+    """One partition for each eval."""
     return dg.StaticPartitionsDefinition(list(config.evals))
 
 
 def eval_model_partitions(config: Config) -> dg.MultiPartitionsDefinition:
-    """One partition an eval and model; keys read `eval|model`."""
+    """One partition for each eval and model, with keys `eval|model`."""
     return dg.MultiPartitionsDefinition({"eval": eval_partitions(config), "model": dg.StaticPartitionsDefinition(list(config.models))})
 
 

@@ -22,5 +22,5 @@ class ProjectResource(dg.ConfigurableResource[Project]):
 
 
 def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:
-    """Progress for whoever started the run, and as lines in its log."""
+    """Reports progress to the starter of the run, and as lines in its log."""
     return CombinedReporter(current_reporter(), LogReporter(context.log.info))

@@ -8,9 +8,9 @@ from eval_dagster import pipeline
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.materializations import report
 from eval_dagster.assets.partitions import eval_partitions
+from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.run_logging import library_log
-from eval_dagster.assets.stage_code import stage_code_version
 from eval_dagster.config.schema import Config
 
 

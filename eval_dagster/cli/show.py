@@ -11,7 +11,7 @@ from eval_dagster.stages.snapshot import materialize_snapshot
 
 
 def list_models() -> None:
-    """Print the models of evals.yaml with their state."""
+    """Print the models of evals.yaml, and whether each can be loaded."""
     project = Project.open()
     rows = []
     for name, model in project.config.models.items():
@@ -29,7 +29,7 @@ def list_models() -> None:
 
 
 def show_prompt(eval_name: str, model: str | None, number: int) -> None:
-    """Print what a model sees for one sample of an eval."""
+    """Print the prompt of one sample of an eval."""
     project = Project.open()
     model = model or next(iter(project.config.models))
     project.model(model)

@@ -13,18 +13,13 @@ from pydantic import ValidationError
 from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
 from eval_dagster.config.schema import Config, config_class
-from eval_dagster.config.values import identifier
+from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
 from eval_dagster.suggestions import did_you_mean
 
 _MOST_LISTED = 12
 """Names that a message gives in full; of more, the reader would not find the end."""
-
-_LAST_PASSED = "last_passed"
-"""The baseline that is the newest state that the gate let pass."""
-_PREVIOUS = "previous"
-"""The baseline that is the state before the last change."""
 
 MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
 """Environment variable: a folder of datasets instead of `datasets.mirror`."""
@@ -244,15 +239,13 @@ def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
 
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
-    if not isinstance(baseline, str) or baseline in (_LAST_PASSED, _PREVIOUS) or baseline in models or _is_time(baseline):
+    if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models or _is_time(baseline):
         return
     model, at, time = baseline.rpartition("@")
-    if at and model in models and (time == _PREVIOUS or _is_time(time)):
+    if at and model in models and (time == PREVIOUS or _is_time(time)):
         return
-    expected = (
-        f"{_LAST_PASSED!r}, {_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
-    )
-    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_LAST_PASSED, _PREVIOUS, *models])
+    expected = f"{LAST_PASSED!r}, {PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
+    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [LAST_PASSED, PREVIOUS, *models])
     yield path, f"found {document.found(path)}; expected {expected}{meant}"
 
 

@@ -9,6 +9,12 @@ NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What a model, an eval or a suite may be called: it becomes a partition key and a folder's name."""
 
 
+LAST_PASSED = "last_passed"
+"""The baseline that is the newest state that the gate let pass, or that a person accepted."""
+PREVIOUS = "previous"
+"""The baseline that is the state before the last change."""
+
+
 def _name(value: str) -> str:
     if not NAME.fullmatch(value):
         raise ValueError("expected at most 100 letters, digits, '.', '_' and '-', a letter or digit first, and no '..'")

@@ -26,7 +26,8 @@ class RichReporter:
     ) -> Iterator[Advance]:
         """Follow one piece of work by a bar that stays on the screen when it is full."""
         if not self._console.is_terminal:
-            with LogReporter(self._print_line).track(description, total=total, unit=unit, tokens=tokens, since=since) as log_advance:
+            lines = LogReporter(lambda line: self._console.print(line, soft_wrap=True))
+            with lines.track(description, total=total, unit=unit, tokens=tokens, since=since) as log_advance:
                 yield log_advance
             return
         if total <= 0:
@@ -45,9 +46,6 @@ class RichReporter:
                 yield advance
             finally:
                 progress.stop_task(task)
-
-    def _print_line(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True)
 
     @contextmanager
     def _shared_progress(self) -> Iterator[Progress]:

@@ -41,23 +41,6 @@ class Reporter(Protocol):
         """
 
 
-class SilentReporter:
-    """Discards progress updates."""
-
-    @contextmanager
-    def track(
-        self,
-        description: str,  # noqa: ARG002
-        *,
-        total: int,  # noqa: ARG002
-        unit: str,  # noqa: ARG002
-        tokens: CountTokens | None = None,  # noqa: ARG002
-        since: float | None = None,  # noqa: ARG002
-    ) -> Iterator[Advance]:
-        """Follow nothing."""
-        yield ignore
-
-
 class LogReporter:
     """Writes lines: one every few seconds, also while nothing gets done, and a closing one."""
 
@@ -138,6 +121,13 @@ class CombinedReporter:
                     each(count)
 
             yield advance
+
+
+class SilentReporter(CombinedReporter):
+    """Discards progress updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")

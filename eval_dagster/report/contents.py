@@ -10,11 +10,10 @@ from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.materializations import Point, PointName, history, metric_versions
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.project import Project
-from eval_dagster.report.costs import Cost, costs_of
 from eval_dagster.report.flips import Flips, flips_of
 from eval_dagster.report.histories import History, headline_of, history_of
 from eval_dagster.report.plots import MOST_POINTS
@@ -70,7 +69,8 @@ class Contents:
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
     flips: Sequence[Flips]
-    costs: Sequence[Cost]
+    costs: Sequence[Attempt]
+    """Of each eval and model whose evaluation reached the model's answers."""
     versions: Mapping[tuple[str, str], Sequence[Version]]
     """By eval and model."""
     libraries: Mapping[str, str | None]
@@ -88,8 +88,9 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     """
     evals, models = project.select(suite=result.suite)
     points, damages = _points(project, result.suite)
-    attempts = Attempts(read_attempts(project.lake))
-    problems = {key: damages.get(key) or attempts.problem(*key) for key in [*points, *damages]}
+    attempts = read_attempts(project.lake)
+    last = Attempts(attempts)
+    problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
     current = {key: found[-1] for key, found in points.items() if found}
     return Contents(
         result=result,
@@ -105,7 +106,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             for metric in _drawn_metrics(found[-1], result)
         ],
         flips=flips_of(result),
-        costs=costs_of(project.lake, list(points), run_ids=run_ids),
+        costs=_costs(attempts, list(points), run_ids),
         versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
         libraries=package_versions(LIBRARIES),
         settings={
@@ -193,6 +194,12 @@ def _found(project: Project, row: Regression, baseline: str, until: datetime) ->
         return PointName(model=model, until=until).find(project.lake, row.eval)
     except EvalDagsterError:
         return None
+
+
+def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], run_ids: Sequence[str]) -> list[Attempt]:
+    """The last attempt of each partition, or the last one of these runs."""
+    found = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
+    return [found[key] for key in partitions if key in found and found[key].requests_computed is not None]
 
 
 def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:

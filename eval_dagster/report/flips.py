@@ -97,26 +97,19 @@ def _flip(change: ChangedSample, is_worse: bool | None) -> Flip:
     return Flip(
         sample=change,
         is_worse=is_worse,
-        prompt=_end(change.prompt),
+        prompt=_folded(change.prompt, _PROMPT_END, is_end=True),
         gold=[visible(gold) for gold in change.gold],
-        now=_beginning(change.answer),
-        baseline=_beginning(change.baseline_answer),
+        now=_folded(change.answer, _ANSWER_SHOWN),
+        baseline=_folded(change.baseline_answer, _ANSWER_SHOWN),
     )
 
 
-def _end(text: str | None) -> Text | None:
+def _folded(text: str | None, shown: int, *, is_end: bool = False) -> Text | None:
+    """A text of which the first characters are shown, or the last."""
     if text is None:
         return None
     text = visible(text)
-    if len(text) <= _PROMPT_END:
+    if len(text) <= shown:
         return Text(shown=text, full=None, left_out=0)
-    return Text(shown=f"…{text[-_PROMPT_END:]}", full=text[-_MOST_CHARACTERS:], left_out=max(0, len(text) - _MOST_CHARACTERS))
-
-
-def _beginning(text: str | None) -> Text | None:
-    if text is None:
-        return None
-    text = visible(text)
-    if len(text) <= _ANSWER_SHOWN:
-        return Text(shown=text, full=None, left_out=0)
-    return Text(shown=f"{text[:_ANSWER_SHOWN]}…", full=text[:_MOST_CHARACTERS], left_out=max(0, len(text) - _MOST_CHARACTERS))
+    part, full = (f"…{text[-shown:]}", text[-_MOST_CHARACTERS:]) if is_end else (f"{text[:shown]}…", text[:_MOST_CHARACTERS])
+    return Text(shown=part, full=full, left_out=max(0, len(text) - _MOST_CHARACTERS))

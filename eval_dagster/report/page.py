@@ -223,9 +223,9 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
             continue
         yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
     if contents.costs:
-        yield {"value": f"{sum(cost.computed for cost in contents.costs):,}", "label": "requests computed", "tone": None}
-        yield {"value": f"{sum(cost.cached for cost in contents.costs):,}", "label": "from the cache", "tone": None}
-        yield {"value": f"{sum(cost.model_seconds for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+        yield {"value": f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "label": "requests computed", "tone": None}
+        yield {"value": f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "label": "from the cache", "tone": None}
+        yield {"value": f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
 
 
 def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

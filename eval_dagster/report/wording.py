@@ -46,14 +46,16 @@ def verdict_line(result: GateResult) -> str:
         return f"First results: nothing to compare with yet; later results are compared with these {total}"
     if len(uncompared) == total:
         return f"Nothing could be compared: {_reasons(result)}"
+    errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
+    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
     others = [
         *([f"{len(improved)} improved"] if improved else []),
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
-        *([f"fewer than half of the baseline's samples in {_names_alone(few)}"] if (few := _on_few_samples(result)) else []),
+        *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
     ]
     said = [
         *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
-        *([f"too many errors in {len(failing)} of {total} results: {_error_counts(failing)}"] if failing else []),
+        *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
     ]
     return "; ".join([*(said or [f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"]), *others])
 
@@ -170,9 +172,12 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _names(rows: Sequence[Regression]) -> str:
-    named = [f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows[:_MOST_NAMED]]
-    left = len(rows) - len(named)
-    return ", ".join(named) + (f" and {left} more" if left else "")
+    return _listed([f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows])
+
+
+def _listed(texts: Sequence[str]) -> str:
+    left = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _fall(row: Regression) -> str:
@@ -180,17 +185,6 @@ def _fall(row: Regression) -> str:
     if row.against == "anchor" and row.drift is not None:
         return f"{number(row.drift, '+')} since {row.anchor}"
     return number(row.difference, "+")
-
-
-def _error_counts(rows: Sequence[Regression]) -> str:
-    named = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in rows[:_MOST_NAMED]]
-    left = len(rows) - len(named)
-    return ", ".join(named) + (f" and {left} more" if left else "")
-
-
-def _names_alone(rows: Sequence[Regression]) -> str:
-    named = ", ".join(f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in rows[:_MOST_NAMED])
-    return named + (f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else "")
 
 
 def _reasons(result: GateResult) -> str:

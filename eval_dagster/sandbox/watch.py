@@ -109,7 +109,8 @@ class SandboxWatch:
     def result(self) -> SandboxResult:
         """The result that the sandbox reported. Raises `MachineError` if it failed or reported nothing."""
         report = json.loads(self.read[self.status].strip() or b"{}")
-        stdout, stderr = (bytes(self.read[part][: self.limits.output_bytes]).decode(errors="replace") for part in (self.stdout, self.stderr))
+        most = self.limits.output_bytes
+        stdout, stderr = (bytes(self.read[part][:most]).decode(errors="replace") for part in (self.stdout, self.stderr))
         if "error" in report or self.started is None or (self.ended_by == "exit" and not report):
             raise MachineError(report.get("error") or stderr.strip() or "the sandbox ended without a report")
         killed = self.ended_by != "exit"

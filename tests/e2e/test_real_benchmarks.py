@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 pytestmark = [
     pytest.mark.long,

@@ -1,7 +1,6 @@
 """Several nights of a suite against the newest state that passed: what is red stays red until it is better, accepted, or allowed."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest

@@ -23,7 +23,18 @@ import pytest
 from busy_processor import busy_processor
 
 from eval_dagster.errors import EvalDagsterError, MachineError, RequirementError, UsageError
-from eval_dagster.sandbox import Program, SandboxPolicy, SandboxResult, probe, require_sandbox, run_python, running, sandbox_policy, walls, watch
+from eval_dagster.sandbox import (
+    Program,
+    SandboxPolicy,
+    SandboxResult,
+    probe,
+    require_sandbox,
+    run_python,
+    running,
+    sandbox_policy,
+    walls,
+    watch,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -606,10 +617,28 @@ def bubblewrap_that_prints(folder: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("prints", "user", "restriction", "container", "expected"),
     [
-        (None, 0, "0", False, "the program bwrap is not installed. Install bubblewrap: apt install bubblewrap .* or dnf install bubblewrap"),
-        ("bwrap: uid map", 1000, "1", False, r"bwrap: uid map\. AppArmor denies .*: sudo sysctl kernel\.apparmor_restrict_unprivileged_userns=0"),
+        (
+            None,
+            0,
+            "0",
+            False,
+            "the program bwrap is not installed. Install bubblewrap: apt install bubblewrap .* or dnf install bubblewrap",
+        ),
+        (
+            "bwrap: uid map",
+            1000,
+            "1",
+            False,
+            r"bwrap: uid map\. AppArmor denies .*: sudo sysctl kernel\.apparmor_restrict_unprivileged_userns=0",
+        ),
         ("bwrap: uid map", 1000, "0", False, "The kernel must allow user namespaces: sudo sysctl user.max_user_namespaces=10000"),
-        ("bwrap: namespace", 1000, "0", True, "A container .*: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined"),
+        (
+            "bwrap: namespace",
+            1000,
+            "0",
+            True,
+            "A container .*: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
+        ),
         ("bwrap: loopback", 0, "1", True, "A container .*: docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unc"),
         ("something else", 0, "0", False, r"something else\. The sandbox needs bubblewrap, and Linux on x86_64 or aarch64"),
     ],
