@@ -1,4 +1,4 @@
-"""Scores over their materializations, as pictures need them."""
+"""Histories of scores: their points, and their pictures."""
 
 import logging
 import secrets
@@ -29,14 +29,14 @@ class History:
     metric: str
     points: Sequence[ScorePoint]
     changes: Sequence[Look]
-    """Where it left its band, the oldest first."""
+    """Where the score left its band, the oldest first."""
     mlflow_run: str | None
-    """Of the newest."""
+    """Id of the MLflow run of the newest result."""
     is_headline: bool
 
     @property
     def title(self) -> str:
-        """What the picture is of."""
+        """Title of the picture."""
         return f"{self.eval} · {self.model}"
 
 
@@ -44,7 +44,7 @@ def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) ->
     """The history of a metric of an eval for a model.
 
     Args:
-        points: Its materializations, the oldest first; at least one.
+        points: Materializations, the oldest first; at least one.
         metric: Its name.
         changes: Where scores left their bands, of any evals and models.
     """
@@ -80,12 +80,12 @@ def headline_of(point: Point) -> Mapping[str, Any] | None:
 
 
 def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    """The picture of the headline score's history, as Markdown that holds it whole: at most some 20 KB, for Dagster's metadata.
+    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 20 KB at most.
 
     Change points are those of the last judgement of a suite.
 
     Returns:
-        None where there are fewer than two results, since there is no history to be seen, or it cannot be drawn, which is logged.
+        None if there are fewer than two results, or if the picture cannot be drawn, which is logged.
     """
     try:
         return _headline_markdown(lake, eval_name, model)
@@ -107,7 +107,7 @@ def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 
 def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
-    """The picture from its file, or drawn and kept there: drawing takes longer than to find out that a night brought nothing new."""
+    """The picture from its file, or drawn and stored there, since drawing is slow and most nights bring no new score."""
     key = stable_hash([code_version(*_DRAWN_BY), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
     with suppress(OSError, ValueError):
         known, _, markdown = path.read_text("utf-8").partition("\n")
