@@ -2,6 +2,4 @@
 
 from eval_dagster.datasets.reader import DatasetReader
 
-__all__ = [
-    "DatasetReader",
-]
+__all__ = ["DatasetReader"]

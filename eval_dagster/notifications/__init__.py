@@ -3,12 +3,4 @@
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
 from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice, trial_notice
 
-__all__ = [
-    "Kind",
-    "NoticeOutcome",
-    "failure_notice",
-    "notify",
-    "regression_notice",
-    "skipped_notice",
-    "trial_notice",
-]
+__all__ = ["Kind", "NoticeOutcome", "failure_notice", "notify", "regression_notice", "skipped_notice", "trial_notice"]

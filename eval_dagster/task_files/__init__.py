@@ -3,8 +3,4 @@
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registry import registered_tasks
 
-__all__ = [
-    "load_task",
-    "registered_tasks",
-    "select_subjects",
-]
+__all__ = ["load_task", "registered_tasks", "select_subjects"]

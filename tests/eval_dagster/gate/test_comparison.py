@@ -170,15 +170,6 @@ def test_changed_code_of_a_metric_is_the_cause(run: Callable[..., Project]) -> N
     assert (found["exact_match"].causes, found["exact_match"].comparison.difference) == ((), 0)
 
 
-def test_what_was_made_before_engines_were_told_from_models_has_another_model(
-    run: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(wrong=("1",))
-    project = run()
-    monkeypatch.setattr(Point, "model_content", None)
-    assert compared(project)["exact_match"].causes == ("model",)
-
-
 def test_a_macro_headline_is_compared_as_such(run: Callable[..., Project]) -> None:
     """Four wrong of five, and one of two: of the samples 2/7 are right, of the mean of the subjects 0.35."""
     rows = "5 if subject == 'small' else 2"
