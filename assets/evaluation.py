@@ -1,7 +1,7 @@
-"""The assets that depend on eval and model: prompts, outputs, scores, metrics.
+"""The assets of the stages: dataset snapshots by eval; prompts, outputs, scores and metrics by eval and model.
 
-They are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not stop
-the others at the next stage. Any subset of the assets can be materialized.
+The latter are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not
+stop the others at the next stage. Any subset of the assets can be materialized.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -11,7 +11,6 @@ import dagster as dg
 from eval_dagster import pipeline
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
-from eval_dagster.assets.partitions import eval_model_partitions, split_keys
 from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.run_logging import library_log
@@ -22,19 +21,46 @@ from eval_dagster.stages.results import STAGES, partition_key
 STAGE_ASSETS = tuple(STAGES)[1:]
 
 
+def snapshot_assets(config: Config) -> dg.AssetsDefinition:
+    """Define `dataset_snapshot`, partitioned by eval."""
+    spec = dg.AssetSpec(
+        "dataset_snapshot",
+        description="The rows of an eval's dataset as they were read, each named by the hash of its content. Query it as `samples`.",
+        group_name="data",
+        kinds={"huggingface", "parquet", "duckdb"},
+        code_version=stage_code_version("dataset_snapshot"),
+        skippable=True,
+    )
+
+    @dg.multi_asset(
+        name="dataset_snapshot",
+        specs=[spec],
+        partitions_def=_eval_partitions(config),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        can_subset=True,
+    )
+    def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+        opened, step = project.open(), context.op_execution_context
+        outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
+        with at_work(step, opened.home), library_log(context.log):
+            yield from report(step, outcomes)
+
+    return dataset_snapshot
+
+
 def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     """Define the four assets, partitioned by eval and model."""
 
     @dg.multi_asset(
         name="evaluate",
         specs=_specs(),
-        partitions_def=eval_model_partitions(config),
+        partitions_def=_eval_model_partitions(config),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
-        yield from _evaluate(context.op_execution_context, project.open(), split_keys(context.partition_keys), stages)
+        yield from _evaluate(context.op_execution_context, project.open(), _split_keys(context.partition_keys), stages)
 
     return evaluate
 
@@ -98,3 +124,19 @@ def _spec(name: str, dep: str | dg.AssetDep, *, group: str, kinds: set[str], des
     return dg.AssetSpec(
         name, deps=[dep], description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
     )
+
+
+def _eval_partitions(config: Config) -> dg.StaticPartitionsDefinition:
+    """One partition for each eval."""
+    return dg.StaticPartitionsDefinition(list(config.evals))
+
+
+def _eval_model_partitions(config: Config) -> dg.MultiPartitionsDefinition:
+    """One partition for each eval and model, with keys `eval|model`."""
+    return dg.MultiPartitionsDefinition({"eval": _eval_partitions(config), "model": dg.StaticPartitionsDefinition(list(config.models))})
+
+
+def _split_keys(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Partition keys `eval|model` as pairs."""
+    pairs = (key.split("|") for key in keys)
+    return [(eval_name, model) for eval_name, model in pairs]
