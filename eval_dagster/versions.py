@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from eval_dagster.code_versions.closure import closure_texts, included_modules
+from eval_dagster.code_versions.closure import closure_texts
 from eval_dagster.code_versions.references import References
 
 
@@ -58,12 +58,6 @@ def code_version(*objects: Any) -> str:
         if objects not in references.versions:
             references.versions[objects] = stable_hash(closure_texts(references, objects))
         return references.versions[objects]
-
-
-def covered_modules(*objects: Any) -> set[str]:
-    """The names of the modules in which the code lies that `code_version` covers."""
-    with _lock:
-        return included_modules(_current_references(), objects)
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str | None]:

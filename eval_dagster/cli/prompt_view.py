@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from eval_dagster.cli.console import out, print_table
-from eval_dagster.prompts.rendering import RenderedPrompt
 from eval_dagster.records import GenerationSettings, Role
+from eval_dagster.rendered_prompt import RenderedPrompt
 
 _TAIL = 12
 """Characters at the end of a prompt that are shown with their white space."""

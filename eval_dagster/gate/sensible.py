@@ -5,7 +5,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
-from eval_dagster.stages.aggregation import headline
+from eval_dagster.stages.scores import headline
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:

@@ -1,1 +1,1 @@
-"""The stages of an evaluation as plain functions: snapshot, prompts, outputs, scores, metrics."""
+"""The stages of an evaluation as plain functions: snapshot, prompts, outputs, scores and metrics."""

@@ -1,4 +1,4 @@
-"""Leave to run code that a model wrote, asked for before any model time is spent."""
+"""Checks that code execution is permitted before inference starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, available_isolation, 
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Make sure that the metrics of an eval that run code can do so.
+    """Check that the metrics of an eval may and can run code.
 
     Raises:
         RequirementError: The project does not allow it, or the machine cannot isolate it.
@@ -30,6 +30,6 @@ def require_execution(project: Project, eval_name: str) -> None:
 
 @contextmanager
 def allowed_execution(project: Project) -> Iterator[None]:
-    """Let code run in the sandbox within the block, if the project allows it."""
+    """Permit code in the sandbox within the block, if the project allows it."""
     with sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution)):
         yield

@@ -10,13 +10,6 @@ from eval_dagster.records import MetricContext, Sample
 from eval_dagster.tasks.samples import place_of
 
 
-def truth_as_given(texts: Sequence[str], is_list: bool | None) -> str | list[str] | None:
-    """The correct answer as a task gave it: one text, a list of texts, or none."""
-    if is_list is None:
-        return None
-    return list(texts) if is_list else texts[0]
-
-
 def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
     """Positions of the truths, compared without the white space around them: a task may write the gap in one of the two only."""
     wanted = {truth.strip() for truth in truths}
