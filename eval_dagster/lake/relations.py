@@ -76,13 +76,10 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
         "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
     )
     _create_judgements(connection, lake, damages)
-    attempts = [file for files in lake.partitions("attempts") for file in files if str(file) not in damages]
-    _create(connection, "_attempts_files", "table", attempts)
+    for name, table in (("_attempts_files", "attempts"), ("notices", "notices"), ("acceptances", "acceptances")):
+        files = [file for partition in lake.partitions(table) for file in partition if str(file) not in damages]
+        _create(connection, name, "table", files)
     connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
-    notices = [file for files in lake.partitions("notices") for file in files if str(file) not in damages]
-    _create(connection, "notices", "table", notices)
-    accepted = [file for files in lake.partitions("acceptances") for file in files if str(file) not in damages]
-    _create(connection, "acceptances", "table", accepted)
     names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(lake)], schema=_NAMES)
     connection.register("configured_names", names)
     connection.execute("create or replace table _configured as select * from configured_names")

@@ -31,14 +31,7 @@ def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
 
 
 def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> dict[str, Any]:
-    """A sample as a row of `samples`.
-
-    Args:
-        eval_name: The eval.
-        sample: The sample.
-        source: Where it was read.
-        version: The version of the snapshot.
-    """
+    """A sample as a row of `samples`; `version` is that of the snapshot."""
     return {
         **vars(sample),
         "eval": eval_name,
@@ -55,15 +48,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
 
 
 def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> dict[str, Any]:
-    """A prompt as a row of `prompts`.
-
-    Args:
-        eval_name: The eval.
-        model: The model.
-        prompt: The prompt.
-        num_fewshot: How many examples were wanted.
-        version: The version of all prompts of the eval and the model.
-    """
+    """A prompt as a row of `prompts`; `version` is that of all prompts of the eval and the model."""
     request = prompt.request
     return {
         "eval": eval_name,
