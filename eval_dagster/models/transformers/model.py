@@ -141,7 +141,7 @@ def _is_scored(request: Request) -> bool:
 
 
 def context_length(network: Any, tokenizer: Any) -> int | None:
-    """Tokens of a model's context, if it states them."""
+    """Tokens of a model's context, where it states them."""
     # A vision-language model has a configuration for its text within its own.
     config = network.config.get_text_config(decoder=True)
     lengths = [getattr(config, name, None) for name in LENGTH_NAMES]
