@@ -19,7 +19,7 @@ from eval_dagster.models.usage import ScoringUsage
 _LOG = logging.getLogger(__name__)
 
 _LEAST_TOKENS = 32
-"""Tokens of a piece that are not halved any more: an input that is too much then is scored plainly, by itself."""
+"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
 
 _Score = tuple[float, float, bool]
 """Of one token: log-probability, logit, and whether it is the best."""
