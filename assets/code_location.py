@@ -1,4 +1,4 @@
-"""What workspace.yaml names: the definitions of the checkout's own evals.yaml, or of the one that `EVAL_DAGSTER_CONFIG` names."""
+"""The module that workspace.yaml names: the definitions of ./evals.yaml, or of the file in `EVAL_DAGSTER_CONFIG`."""
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.project import Project

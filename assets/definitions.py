@@ -1,11 +1,11 @@
-"""Everything Dagster loads, made from evals.yaml."""
+"""The definitions that Dagster loads, made from evals.yaml."""
 
 import warnings
 from pathlib import Path
 
 import dagster as dg
 
-from eval_dagster.assets.evaluation import evaluation_assets
+from eval_dagster.assets.evaluation import evaluation_assets, snapshot_assets
 from eval_dagster.assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
 from eval_dagster.assets.leaderboard import leaderboard
 from eval_dagster.assets.regressions import gate_check, regressions
@@ -13,7 +13,6 @@ from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.schedules import suite_schedule
 from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
 from eval_dagster.assets.skipped_nights import skipped_nights_sensor
-from eval_dagster.assets.snapshots import snapshot_assets
 from eval_dagster.project import Project
 
 

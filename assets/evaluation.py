@@ -1,7 +1,7 @@
-"""The assets that depend on eval and model: prompts, outputs, scores, metrics.
+"""The assets of the stages: dataset snapshots by eval; prompts, outputs, scores and metrics by eval and model.
 
-They are one Dagster step: a model is loaded once for all partitions of a run, and a partition that fails at one stage does not keep
-the others from the next stage, which steps of their own would do. Any subset of them can be materialized.
+The latter are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not
+stop the others at the next stage. Any subset of the assets can be materialized.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -11,15 +11,41 @@ import dagster as dg
 from eval_dagster import pipeline
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
-from eval_dagster.assets.partitions import eval_model_partitions, split_keys
+from eval_dagster.assets.provenance import stage_code_version
 from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.run_logging import library_log
-from eval_dagster.assets.stage_code import stage_code_version
 from eval_dagster.config.schema import Config
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, partition_key
 
 STAGE_ASSETS = tuple(STAGES)[1:]
+
+
+def snapshot_assets(config: Config) -> dg.AssetsDefinition:
+    """Define `dataset_snapshot`, partitioned by eval."""
+    spec = dg.AssetSpec(
+        "dataset_snapshot",
+        description="The rows of an eval's dataset as they were read, each named by the hash of its content. Query it as `samples`.",
+        group_name="data",
+        kinds={"huggingface", "parquet", "duckdb"},
+        code_version=stage_code_version("dataset_snapshot"),
+        skippable=True,
+    )
+
+    @dg.multi_asset(
+        name="dataset_snapshot",
+        specs=[spec],
+        partitions_def=_eval_partitions(config),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        can_subset=True,
+    )
+    def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
+        opened, step = project.open(), context.op_execution_context
+        outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
+        with at_work(step, opened.home), library_log(context.log):
+            yield from report(step, outcomes)
+
+    return dataset_snapshot
 
 
 def evaluation_assets(config: Config) -> dg.AssetsDefinition:
@@ -28,13 +54,13 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name="evaluate",
         specs=_specs(),
-        partitions_def=eval_model_partitions(config),
+        partitions_def=_eval_model_partitions(config),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
-        yield from _evaluate(context.op_execution_context, project.open(context), split_keys(context.partition_keys), stages)
+        yield from _evaluate(context.op_execution_context, project.open(), _split_keys(context.partition_keys), stages)
 
     return evaluate
 
@@ -42,9 +68,9 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
 def evaluate_all_stages(
     context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]]
 ) -> Iterator[dg.AssetMaterialization]:
-    """Take (eval, model) partitions from dataset to metrics, in a step that is no asset's own.
+    """Evaluate (eval, model) partitions from dataset to metrics, in a step that does not belong to the assets.
 
-    Dagster shows them in progress, and as failed where they are not made, as it does for a step of the assets themselves.
+    Dagster shows the partitions in progress, and as failed if they are not materialized, as it does for a step of the assets.
     """
     keys = [partition_key(eval_name, model) for eval_name, model in partitions]
     evals = list(dict.fromkeys(eval_name for eval_name, _ in partitions))
@@ -98,3 +124,19 @@ def _spec(name: str, dep: str | dg.AssetDep, *, group: str, kinds: set[str], des
     return dg.AssetSpec(
         name, deps=[dep], description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
     )
+
+
+def _eval_partitions(config: Config) -> dg.StaticPartitionsDefinition:
+    """One partition for each eval."""
+    return dg.StaticPartitionsDefinition(list(config.evals))
+
+
+def _eval_model_partitions(config: Config) -> dg.MultiPartitionsDefinition:
+    """One partition for each eval and model, with keys `eval|model`."""
+    return dg.MultiPartitionsDefinition({"eval": _eval_partitions(config), "model": dg.StaticPartitionsDefinition(list(config.models))})
+
+
+def _split_keys(keys: Iterable[str]) -> list[tuple[str, str]]:
+    """Partition keys `eval|model` as pairs."""
+    pairs = (key.split("|") for key in keys)
+    return [(eval_name, model) for eval_name, model in pairs]

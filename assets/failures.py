@@ -1,4 +1,4 @@
-"""What went wrong in a run, as messages for people."""
+"""Messages about the failures of a run."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ def step_messages(failure: Any) -> Iterable[str]:
 
 
 def run_messages(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[str]:
-    """What a run that has ended says of its failure; nothing where it succeeded."""
+    """The messages of a run that has ended; none if it succeeded."""
     if run.status is dg.DagsterRunStatus.SUCCESS:
         return []
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED}

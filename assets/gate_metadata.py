@@ -1,4 +1,4 @@
-"""What people look at of a gate: what got worse, in which figures, how it came to that, and where the report is."""
+"""Metadata of a gate: the results that got worse, their figures, pictures of their history, and the report."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ _COLUMNS = (
     *("n_common", "min_detectable", "n_errors", "cause", "baseline", "anchor", "drift", "reason"),
 )
 _MOST_PICTURES = 8
-"""Of a suite: they are kept in Dagster's database with each event, and the report has them all."""
+"""Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""
 
 
 def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
-    """What was found, in a line a suite and as numbers, and what got worse as a table."""
+    """A line for each suite, the number of results by verdict, and a table of the red results."""
     rows = [row for result in results for row in result.regressions]
     regressed = [row for row in rows if row.is_red]
     verdicts = Counter(row.verdict for row in rows)
@@ -45,7 +45,7 @@ def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
 
 
 def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
-    """Where the report of each suite is, or why there is none."""
+    """The page of each suite's report, and its run in MLflow."""
     metadata: dict[str, Any] = {}
     for suite, report in reports.items():
         if report.page:
@@ -56,7 +56,7 @@ def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
 
 
 def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
-    """How the headline scores that changed came to where they are, as pictures with their error bands."""
+    """Pictures of the headline scores that changed, with their error bands."""
     changed = (row for row in result.regressions if row.is_red or row.verdict is Verdict.IMPROVED)
     partitions = list(dict.fromkeys((row.eval, row.model) for row in changed))[:_MOST_PICTURES]
     pictures = {(eval_name, model): headline_markdown(project.lake, eval_name, model) for eval_name, model in partitions}

@@ -1,5 +1,6 @@
-"""Runs started from Python: the same jobs as in the UI, in this process, recorded in the persistent instance."""
+"""Runs that start from Python: the jobs of the UI, executed in this process and recorded in the persistent instance."""
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,13 +8,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.execution.api import execute_run
+from dagster._core.remote_origin import RemoteRepositoryOrigin
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.failures import step_messages
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, REGRESSIONS, chosen, gate_job_name, suite_job_name
-from eval_dagster.assets.local_runs import execute
+from eval_dagster.assets.killed_runs import alive
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, home_tags, suite_tags
+from eval_dagster.assets.workspace import code_location
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import result_of_run
@@ -24,28 +30,28 @@ _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 @dataclass(kw_only=True)
 class RunSummary:
-    """What a command's runs did."""
+    """The outcome of a command's runs."""
 
     run_ids: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """One message for each partition that failed."""
     cached: Counter[str] = field(default_factory=Counter)
-    """Stage -> partitions that were current already."""
+    """Stage -> partitions that were current."""
     made: Counter[str] = field(default_factory=Counter)
-    """Stage -> partitions that were made."""
+    """Stage -> partitions that were materialized."""
     requests_computed: int = 0
     requests_cached: int = 0
     warnings: list[str] = field(default_factory=list)
     gate: GateResult | None = None
-    """The suite, judged; null where no suite was asked for, or its gate could not work."""
+    """The judgement of the suite; null without a suite, or if the gate failed."""
     report: str | None = None
-    """Path of the page about it."""
+    """Path of the report's page."""
 
 
 def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str], *, suite: str | None = None) -> RunSummary:
-    """Take evals and models from dataset to metrics by one run, refresh the leaderboard, and judge the suite.
+    """Evaluate evals and models in one run, refresh the leaderboard, and judge the suite.
 
-    Of a suite that is evaluated in part, the rest is judged as it was evaluated last.
+    If a part of a suite is evaluated, the rest is judged by its last results.
     """
     summary = RunSummary()
     tags = {
@@ -56,11 +62,11 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
     is_whole = project.select(suite=suite) == (list(evals), list(models))
     choice = {} if is_whole else chosen(evals=evals, models=models)
     with open_instance(project.home) as instance:
-        # Made here because Dagster asks the instance for what it knows of definitions: that of an earlier call is closed.
+        # Built for each call: definitions keep the instance that they were built with, and that of an earlier call is closed.
         definitions = build_definitions(project)
 
         def run(job: str, run_config: Mapping[str, object]) -> dg.JobExecutionResult:
-            return execute(definitions.resolve_job_def(job), instance, project=project, tags=tags, run_config={**_QUIET, **run_config})
+            return _execute(definitions.resolve_job_def(job), instance, project=project, tags=tags, run_config={**_QUIET, **run_config})
 
         _add(summary, run(suite_job_name(suite) if suite else EVALUATION_JOB, choice))
         _add(summary, run(LEADERBOARD_JOB, {}))
@@ -70,8 +76,27 @@ def run_evaluation(project: Project, evals: Sequence[str], models: Sequence[str]
     return summary
 
 
+def _execute(
+    job: dg.JobDefinition, instance: dg.DagsterInstance, *, project: Project, tags: Mapping[str, str], run_config: Mapping[str, object]
+) -> dg.JobExecutionResult:
+    """Execute a job as `JobDefinition.execute_in_process` does, and record from which code location it is.
+
+    The run is marked as alive from before its creation until its end. If its process is killed, the next process ends the run.
+
+    Dagster's timeline and its pages of jobs leave out runs without a code location.
+    """
+    location = code_location(project)
+    origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME).get_job_origin(job.name) if location else None
+    run_id = str(uuid.uuid4())
+    with alive(project.home, run_id):
+        run = instance.create_run_for_job(
+            job, run_id=run_id, run_config=run_config, tags={**job.run_tags, **tags}, remote_job_origin=origin
+        )
+        return execute_run(InMemoryJob(job), run, instance)
+
+
 def _add_gate(summary: RunSummary, result: dg.JobExecutionResult, judged: GateResult | None) -> None:
-    """Keep what a gate found. A regression fails its run, which is the answer, and no failure of the gate."""
+    """Add the gate's result. A regression fails the gate's run; this is its answer and no failure of the gate."""
     if judged is None:
         _add(summary, result)
         return
@@ -83,12 +108,12 @@ def _add_gate(summary: RunSummary, result: dg.JobExecutionResult, judged: GateRe
             summary.warnings += [str(value.value) for name, value in metadata.items() if name.startswith("warning_")]
             page = metadata.get(f"report_{identifier(judged.suite)}")
             summary.report = None if page is None else str(page.value)
-        elif event.is_step_failure and event.step_key == REGRESSIONS:  # it judged, but could not make known what it found
+        elif event.is_step_failure and event.step_key == REGRESSIONS:  # it judged, but could not publish the result
             summary.failures += step_messages(event.step_failure_data)
 
 
 def _add(summary: RunSummary, result: dg.JobExecutionResult) -> None:
-    """Count what a run did.
+    """Add the counts and failures of a run.
 
     Raises:
         KeyboardInterrupt: The run was interrupted, which Dagster records as a failure of its step.

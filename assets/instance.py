@@ -16,16 +16,16 @@ _SETTINGS = """\
 # Written once; yours to change.
 telemetry: {enabled: false}
 nux: {enabled: false}
-# A failed gate or a failed eval would fail again: what can be retried is retried inside a run.
+# A failed gate or eval would fail again. Retries happen inside a run.
 run_retries: {enabled: true, max_retries: 0, retry_on_asset_or_op_failure: false}
 concurrency:
-  # Models that share a machine slow each other down by far more than they gain.
+  # Models that run at the same time slow each other down.
   runs: {max_concurrent_runs: 1}
 """
 
 
 def prepare_instance(home: Path) -> Path:
-    """Make sure that a home has a Dagster instance, and point `DAGSTER_HOME` at it unless the user points it elsewhere.
+    """Create the Dagster instance of a home if needed, and set `DAGSTER_HOME` to it unless it is set.
 
     Returns:
         The instance's folder.
@@ -48,10 +48,10 @@ def prepare_instance(home: Path) -> Path:
 
 @contextmanager
 def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
-    """The persistent instance of a home for the length of a block, rid of the runs that were killed.
+    """The persistent instance of a home within the block. Killed runs are ended first.
 
     Raises:
-        StoreError: The instance cannot be opened, or one of its databases fails within the block. Damaged ones are kept aside then.
+        StoreError: The instance cannot be opened, or one of its databases fails within the block. Damaged databases are moved aside.
     """
     folder = prepare_instance(home)
     try:

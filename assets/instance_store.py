@@ -1,4 +1,4 @@
-"""The SQLite databases of a Dagster instance: made at once under a lock, seen to be damaged, and kept aside then."""
+"""The SQLite databases of a Dagster instance: their creation under a lock, and the detection of damage."""
 
 import logging
 import shutil
@@ -15,9 +15,9 @@ from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import damage_of, has_rows, move_into_place, require_writable, set_aside, settled_damage_of, table_names
 
 _DATABASES = {"history/runs.db": "runs", "history/runs/index.db": "event_logs", "schedules/schedules.db": "job_ticks"}
-"""Path in the instance's folder -> the table that fills; the events of each run have a database of their own."""
+"""Path in the instance's folder -> the table with its rows. The events of each run have a separate database."""
 _ELSEWHERE = ("storage", "run_storage", "event_log_storage", "schedule_storage")
-"""Keys of dagster.yaml that store these databases elsewhere."""
+"""Keys of dagster.yaml by which these databases are elsewhere."""
 
 log = logging.getLogger("eval_dagster.instance")
 
@@ -25,8 +25,8 @@ log = logging.getLogger("eval_dagster.instance")
 def ensure_databases(folder: Path) -> None:
     """Make sure that the databases of an instance exist, are whole and writable, unless dagster.yaml stores them elsewhere.
 
-    Processes that make the same ones at once would stop each other, and one that is killed would leave them half-made: they are made
-    in a folder of their own, and moved into place. Damaged ones are kept aside, which a warning says.
+    They are created in a separate folder and moved into place, so that no process sees them half-made, even if another process creates
+    them at the same time or is killed. Damaged databases are moved aside, with a warning.
 
     Raises:
         StoreError: dagster.yaml cannot be read, or a database cannot be written to.
@@ -44,10 +44,10 @@ def ensure_databases(folder: Path) -> None:
 
 
 def heal_databases(folder: Path) -> list[str]:
-    """Look for damage in all pages of the databases, and keep damaged ones aside.
+    """Look for damage in all pages of the databases, and move damaged ones aside.
 
     Returns:
-        A message for each.
+        A message for each damaged database.
     """
     if not _keeps_here(folder):
         return []
@@ -57,7 +57,7 @@ def heal_databases(folder: Path) -> list[str]:
 
 
 def keep_aside(path: Path, damage: str) -> str:
-    """Rename a damaged database and log that. Returns the message."""
+    """Rename a damaged database, and log and return a message."""
     message = f"Dagster's database {path} was damaged ({damage}). It is kept as {set_aside(path).name}, and a new one is made."
     log.warning(message)
     return message
@@ -81,7 +81,7 @@ def _keeps_here(folder: Path) -> bool:
 
 
 def _examine(table: str, database: sqlite3.Connection) -> str | None:
-    """What is missing in a database whose creation was interrupted; None where it is whole, or where Dagster itself completes it."""
+    """The damage of a database whose creation was interrupted; None if it is complete, or if Dagster completes it."""
     if has_rows(database, table):
         return None
     is_whole = table in table_names(database) and has_rows(database, "alembic_version") and has_rows(database, "secondary_indexes")

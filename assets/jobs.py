@@ -1,8 +1,7 @@
-"""Two jobs a suite, to evaluate it and to judge it; one for any evals and models, one for the leaderboard.
+"""Two jobs for each suite, to evaluate it and to judge it; one job for any evals and models; one for the leaderboard.
 
-The jobs that evaluate have no partitions of Dagster's, though the assets that they make have: a job over the partitions of assets offers
-all of them, and Dagster cuts a choice of several into runs that make one partition each. These evaluate all that they are for in one run,
-and need no input; their config narrows that.
+The evaluating jobs have no partitions, although their assets have. Dagster would start a run for each partition, whereas these jobs
+evaluate all their evals and models in one run. They need no input; their config can choose a part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ if TYPE_CHECKING:  # what `define_asset_job` returns has no public name
 LEADERBOARD_JOB = "refresh_leaderboard"
 EVALUATION_JOB = "evaluate_all"
 REGRESSIONS = "regressions"
-"""The asset that the gates make."""
+"""The asset that gates materialize."""
 _OP = "evaluate_choice"
 
 
@@ -36,12 +35,12 @@ class Choice(dg.Config):
 
 
 def chosen(*, evals: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, object]:
-    """The config of a run that evaluates a part of what its job is for."""
+    """The config of a run that evaluates a part of its job's evals and models."""
     return {"ops": {_OP: {"config": {"evals": list(evals), "models": list(models)}}}}
 
 
 def is_whole(run: dg.DagsterRun) -> bool:
-    """Whether a run evaluates all that its job is for."""
+    """Whether a run evaluates all evals and models of its job."""
     config: Any = run.run_config
     choice = config.get("ops", {}).get(_OP, {}).get("config", {})
     return not choice.get("evals") and not choice.get("models")
@@ -63,7 +62,7 @@ def gate_check_name(suite: str) -> str:
 
 
 def suite_job(name: str, project: Project) -> dg.JobDefinition:
-    """The job that takes a suite's evals and models from dataset to metrics."""
+    """The job that evaluates a suite, from dataset to metrics."""
     suite = project.config.suites[name]
     return _evaluation_job(
         suite_job_name(name),
@@ -83,7 +82,7 @@ def evaluation_job(project: Project) -> dg.JobDefinition:
 
 
 def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
-    """The job that compares a suite with its baseline; it fails where something regressed and the suite takes that for an error."""
+    """The job that compares a suite with its baseline. It fails on a regression if the suite's severity is `error`."""
     suite: SuiteConfig = project.config.suites[name]
     check = dg.AssetCheckKey(dg.AssetKey(REGRESSIONS), gate_check_name(name))
     return dg.define_asset_job(
@@ -107,8 +106,8 @@ def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
 
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
 def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
-    """Evaluate what the job is for, or the part of it that the config names; Dagster wants one op a name, whatever the jobs."""
-    opened = project.open(context)
+    """Evaluate the evals and models of the job, or the part in the config. All jobs share this op: Dagster allows one op for a name."""
+    opened = project.open()
     suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
     evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
     yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])

@@ -1,4 +1,4 @@
-"""Runs whose process was killed: Dagster would count them as running for ever, and keep their place in the queue."""
+"""Ends runs whose process was killed. Dagster would count them as running for ever, and they would block the queue."""
 
 import fcntl
 import time
@@ -15,9 +15,9 @@ from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import damage_of
 
 _SETTLED_S = 2.0
-"""A lock file younger than this may be about to be locked."""
+"""A younger lock file may not be locked yet."""
 _LOST_S = 900.0
-"""A run that holds no lock for this long has died: to start and to end takes seconds."""
+"""A run without a lock for this long has died; its start and its end take seconds."""
 _SUSPECT = ".lost"
 _held: set[Path] = set()
 """Locks of runs that this process holds."""
@@ -25,9 +25,9 @@ _held: set[Path] = set()
 
 @contextmanager
 def alive(home: Path, run_id: str) -> Iterator[None]:
-    """Hold a lock for as long as a run works; the operating system lets go of it when the process dies, however it dies.
+    """Hold a lock within the block. The operating system releases it when the process dies.
 
-    Within a block of the same process for the same run this does nothing.
+    Nested blocks of the same process for the same run do nothing.
     """
     path = _folder(home) / run_id
     if path in _held:
@@ -44,9 +44,9 @@ def alive(home: Path, run_id: str) -> Iterator[None]:
 
 @contextmanager
 def at_work(context: dg.OpExecutionContext, home: Path) -> Iterator[None]:
-    """Mark a run as one of a home, and as alive for as long as the block works.
+    """Mark a run as one of a home, and as alive within the block.
 
-    Runs that Dagster's own pages start, for chosen assets, bear no tag of a job.
+    Runs of chosen assets that start on Dagster's pages do not have the tags of a job.
     """
     if HOME_TAG not in context.run.tags:
         context.instance.add_run_tags(context.run_id, home_tags(home))
@@ -55,7 +55,7 @@ def at_work(context: dg.OpExecutionContext, home: Path) -> Iterator[None]:
 
 
 def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
-    """Mark runs of a home as failed whose lock nobody holds any more. Runs of other homes hold theirs elsewhere, and are left alone.
+    """Mark runs of a home as failed if no process holds their lock. Runs of other homes have their locks elsewhere, and do not change.
 
     Returns:
         Their ids.
@@ -89,10 +89,10 @@ def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
 
 
 def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
-    """Note which runs of a home say that they work and hold no lock: a process can be killed before it takes one, or behind it.
+    """Note the runs of a home that are at work and have no lock: a process can be killed before it takes the lock or after it releases it.
 
-    A run that Dagster's own pages start has the tag of its home only once a step works. One that is killed before that is not ended here,
-    since it may be of another project on the instance; end it in the UI.
+    A run that starts on Dagster's pages has the tag of its home only when its step works. If it is killed earlier it is not ended here,
+    since it may belong to another project on the instance; end it in the UI.
     """
     folder = _folder(home)
     statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -103,7 +103,7 @@ def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
             path.unlink(missing_ok=True)
     for run_id in lockless:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{run_id}{_SUSPECT}").open("a").close()  # which leaves the time of one that is there
+        (folder / f"{run_id}{_SUSPECT}").open("a").close()  # the time of an existing file does not change
 
 
 def _is_abandoned(path: Path) -> bool:

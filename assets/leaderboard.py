@@ -1,4 +1,4 @@
-"""The asset `leaderboard`: who is best at what, refreshed when the metrics it shows are."""
+"""The asset `leaderboard`, which is refreshed when metrics change."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _REFRESH = (
 )
 def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Publish the catalog and show its leaderboard."""
-    opened = project.open(context)
+    opened = project.open()
     with at_work(context.op_execution_context, opened.home):
         damages = list(map(visible, publish(opened.lake)))
         rows = read_rows(opened.lake, "select * from leaderboard")

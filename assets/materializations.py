@@ -1,4 +1,4 @@
-"""Outcomes of the library's stages as Dagster events, with the metadata that people look at."""
+"""Outcomes of stages as Dagster events, with the metadata that Dagster shows."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from eval_dagster.stages.results import STAGES, StageFailure, StageResult, parti
 from eval_dagster.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
-"""What each stage calls the number of its rows."""
+"""The name of the number of rows in each stage's counts."""
 
 
 def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[str]]) -> None:
-    """Log which partitions a step is about to make, by asset, as Dagster does by itself for a run of assets."""
+    """Log the planned partitions of a step by asset, as Dagster does for a run of assets."""
     for asset, keys in partitions.items():
         for key in keys:
             planned = AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key)
@@ -33,15 +33,15 @@ def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[s
 
 
 def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None) -> Iterator[dg.AssetMaterialization]:
-    """Log a materialization for each partition as soon as it is current, and fail at the end if any could not be made.
+    """Log a materialization for each partition as soon as it is current, and fail at the end if one failed.
 
-    Partitions are logged one by one, rather than as the outcome of the step, so that what succeeded is current in Dagster too when
-    something else in the run fails or the run is killed, and so that each bears its own data version.
+    Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
+    another one fails or the run is killed.
 
     Args:
-        context: Of the step.
-        outcomes: Of the stages.
-        lake: Whose history of a score is shown with its metrics; none is shown where not given.
+        context: The context of the step.
+        outcomes: The outcomes of the stages.
+        lake: The lake with the histories of scores, which are shown with the metrics; none is shown if not given.
 
     Raises:
         Failure: At least one partition failed.
@@ -61,7 +61,14 @@ def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake:
         raise dg.Failure(
             description=f"{len(failures)} partitions failed, {done} stage results are current: "
             + visible("; ".join(map(_failure_line, failures))),
-            metadata={"failures": table_metadata([_failure_row(item) for item in failures])},
+            metadata={
+                "failures": table_metadata(
+                    [
+                        {"stage": each.stage, "partition": partition_key(each.eval_name, each.model), "message": each.message}
+                        for each in failures
+                    ]
+                )
+            },
             allow_retries=False,
         )
 
@@ -71,15 +78,11 @@ def _failure_line(failure: StageFailure) -> str:
 
 
 def _history(lake: Lake | None, result: StageResult) -> dict[str, dg.MarkdownMetadataValue]:
-    """The picture of a score's history, where there is one."""
+    """The picture of a score's history, if there is one."""
     if lake is None or result.stage != "task_metrics" or result.model is None:
         return {}
     picture = headline_markdown(lake, result.eval_name, result.model)
     return {"score_history": MetadataValue.md(picture)} if picture else {}
-
-
-def _failure_row(failure: StageFailure) -> dict[str, str]:
-    return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), "message": failure.message}
 
 
 def _materialization(result: StageResult, provenance: Mapping[str, str], pictures: Mapping[str, Any]) -> dg.AssetMaterialization:
@@ -138,7 +141,7 @@ def _summary(result: StageResult) -> str:
 
 
 def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each overall score as a number, which Dagster plots over time, and as text with its error bar: of the samples, or the headline."""
+    """Each overall score as a number, which Dagster plots over time, and as text with its error bar."""
     rows = [row for row in preview if row["subject"] is None]
     macro = {row["metric"] for row in rows if row["aggregation"] == "macro" and row["is_headline"]}
     overall = [row for row in rows if (row["aggregation"] == "macro") == (row["metric"] in macro)]
@@ -148,7 +151,7 @@ def _score_metadata(preview: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def format_score(row: Mapping[str, Any]) -> str:
-    """A score with its error bar, and the samples that it leaves out."""
+    """A score with its error bar, and the number of errors."""
     if row["value"] is None:
         return f"no value ({row['n_errors']} errors)"
     stderr = "" if row["stderr"] is None else f" ± {row['stderr']:.3f}"

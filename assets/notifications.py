@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from eval_dagster.assets.failures import run_messages
-from eval_dagster.gate.materializations import LAST_PASSED
+from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.gate.records import GateResult
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
 from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice
@@ -16,17 +16,17 @@ from eval_dagster.project import Project
 def tell(
     instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Path | None
 ) -> list[str]:
-    """Send a notice of what got worse, and one of the evaluations that failed.
+    """Send a notice of the results that got worse, and one of the evaluations that failed.
 
     Args:
-        instance: That keeps the logs of the runs.
-        project: Whose lake records the notices.
-        result: The suite, judged.
-        runs: That evaluated it.
-        report: The page that shows more.
+        instance: The instance with the logs of the runs.
+        project: The project. Its lake records the notices.
+        result: The judgement of the suite.
+        runs: The runs that evaluated the suite.
+        report: The page of the report.
 
     Returns:
-        What became of each notice; nothing where there is nothing to tell.
+        The outcome of each notice; empty if there was none.
     """
     notices: list[tuple[Kind, tuple[str, str]]] = []
     if result.red:
@@ -40,6 +40,6 @@ def tell(
 
 
 def tell_skipped(project: Project, suite: str, reason: str) -> NoticeOutcome:
-    """Send a notice of a night that was left out."""
+    """Send a notice of a skipped night."""
     title, body = skipped_notice(suite, reason)
     return notify(project, suite, title=title, body=body, kind="skipped")

@@ -1,4 +1,4 @@
-"""Rows as tables that fit Dagster's pages: few columns, the short ones first, and texts cut to what a cell holds."""
+"""Rows as tables that fit Dagster's pages: few columns, short ones first, and shortened texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,25 +11,25 @@ from eval_dagster.stages.results import StageResult
 from eval_dagster.visible_text import json_text, markdown_text, visible
 
 _CELL = 100
-"""Characters of a text in a cell: six columns then fit beside Dagster's navigation. SQL has the texts whole."""
+"""Most characters of a text in a cell, so that six columns fit beside Dagster's navigation. SQL shows whole texts."""
 _EXPLANATIONS = frozenset({"message", "reason"})
-"""Columns that say why something failed or could not be compared, and at their end what to do."""
+"""Columns with reasons, which end with what to do."""
 _EXPLANATION = 4000
-"""Characters of such a text."""
+"""Most characters of a reason."""
 _ENDS = frozenset({"prompt", "question"})
 """Columns cut at their start, because the question is at the end of a prompt."""
 _MOST_ROWS = 200
-"""Of a Markdown table: it is kept in Dagster's database with each event."""
+"""Most rows of a Markdown table: each event keeps one in Dagster's database."""
 
 
 def preview_metadata(result: StageResult) -> dict[str, dg.TableMetadataValue]:
-    """The preview of a stage's rows; nothing where it has none."""
+    """The preview of a stage's rows; empty if there is none."""
     rows = [_metric_row(row) for row in result.preview] if result.stage == "task_metrics" else result.preview
     return {"preview": table_metadata(rows)} if rows else {}
 
 
 def table_metadata(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Rows, at least one, as a table without its empty columns; Dagster takes scalars alone, so lists are shown as JSON."""
+    """Rows, at least one, as a table without its empty columns. Lists are shown as JSON, since Dagster accepts only scalars."""
     names = [name for name in rows[0] if any(row[name] not in (None, "", []) for row in rows)]
     records = [TableRecord({name: _cell(name, row[name]) for name in names}) for row in rows]
     columns = [dg.TableColumn(name, type=_column_type([record.data[name] for record in records])) for name in names]
@@ -47,17 +47,17 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the relation `leaderboard` for people. The column `differs` is shown where a row has no rank."""
+    """Rows of the relation `leaderboard` for display. The column `differs` is shown if a row has no rank."""
     has_unranked = any(row["differs"] for row in rows)
-    return [_leaderboard_row(row) | ({"differs": row["differs"]} if has_unranked else {}) for row in rows]
-
-
-def _leaderboard_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"eval": row["eval"], "rank": row["rank"], "model": row["model"], **_figures(row), "metric": row["metric"]}
+    return [
+        {"eval": row["eval"], "rank": row["rank"], "model": row["model"], **_figures(row), "metric": row["metric"]}
+        | ({"differs": row["differs"]} if has_unranked else {})
+        for row in rows
+    ]
 
 
 def _metric_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the relation `metrics`; the metrics of all subjects say so, where an empty cell would not."""
+    """A row of the relation `metrics`. The subject is `(all)` if the metric is that of all subjects."""
     subject = "(all)" if row["subject"] is None else row["subject"]
     metric = f"{row['metric']} (mean of subjects)" if row["aggregation"] == "macro" else row["metric"]
     figures = _figures(row)

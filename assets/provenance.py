@@ -1,4 +1,7 @@
-"""What Dagster must know of a materialization to tell whether it is still current."""
+"""Tags by which Dagster determines whether a materialization is current."""
+
+from collections.abc import Mapping
+from types import ModuleType
 
 import dagster as dg
 from dagster._core.definitions.data_version import (
@@ -8,17 +11,30 @@ from dagster._core.definitions.data_version import (
     get_input_event_pointer_tag,
 )
 
-from eval_dagster.assets.stage_code import stage_code_version
+from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
+from eval_dagster.versions import code_version
 
+_CODE: Mapping[str, ModuleType] = {
+    "dataset_snapshot": snapshot,
+    "rendered_prompts": prompts,
+    "model_outputs": outputs,
+    "sample_scores": scores,
+    "task_metrics": metrics,
+}
 _PAGE = 100
-"""Events of a partition that are read at a time, after the newest."""
+"""Events of a partition that are read in one query, after the newest."""
+
+
+def stage_code_version(stage: str) -> str:
+    """The version of a stage's code. If a materialization has another one, Dagster calls the partition stale."""
+    return code_version(_CODE[stage])
 
 
 def provenance_tags(instance: dg.DagsterInstance, result: StageResult) -> dict[str, str]:
-    """The tags by which Dagster says whether a partition is current: versions of code and input, and the event in which it met the input.
+    """The versions of code and input, and the event that materialized the input.
 
-    Without the event it takes the dependency for a new one.
+    Without the event, Dagster takes the dependency for a new one.
     """
     tags = {CODE_VERSION_TAG: stage_code_version(result.stage)}
     upstream = [name for name in STAGES if name in result.file.info.inputs][-1:]
@@ -31,7 +47,7 @@ def provenance_tags(instance: dg.DagsterInstance, result: StageResult) -> dict[s
 
 
 def _event_of(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str, version: str) -> int | None:
-    """The newest event that says that a partition has a version; None where Dagster knows of none."""
+    """The newest event of a partition with this version; None if Dagster has none."""
     cursor = None
     while True:
         found = instance.fetch_materializations(

@@ -1,4 +1,4 @@
-"""The asset `regressions`, each suite against its baseline, with a check a suite that fails where something got worse."""
+"""The asset `regressions`: each suite against its baseline, with a check for each suite that fails if a result got worse."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -34,17 +34,17 @@ from eval_dagster.visible_text import visible
     kinds={"duckdb", "sql"},
 )
 def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
-    """Judge, publish, write the report, and tell those whom the suite names."""
-    opened = project.open(context)
+    """Judge, publish, write the report, and send notifications."""
+    opened = project.open()
     asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
     with at_work(context.op_execution_context, opened.home):
         evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
-        # Of an evaluation of a part, the rest of the suite is judged as it was evaluated last.
+        # If a part was evaluated, the rest of the suite is judged by its last results.
         since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
         results, damages = _judge(opened, [asked] if asked else list(opened.config.suites), context.run.run_id, since)
         runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
-        # Notify for runs of one suite only: these are nightly or scripted. Who clicks on the asset sees the result.
+        # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
         told = [words for each in results if asked for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     warnings = [visible(text) for text in [*damages, *(warning for each in reports.values() for warning in each.warnings)]]
@@ -65,7 +65,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
 
 
 def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
-    """The check of a suite: whether its stored judgement has a regression. It judges nothing itself, and can be run again at any time."""
+    """The check of a suite: whether its stored judgement has a regression. It does not judge, and can run again at any time."""
 
     @dg.asset_check(
         asset=REGRESSIONS,
@@ -90,7 +90,7 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
 
 
 def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime | None) -> tuple[list[GateResult], list[str]]:
-    """The suites, judged and published, and what is damaged in the lake."""
+    """The judgements of the suites, which are published, and messages on damage in the lake."""
     results = [judge(project, name, run_id=run_id, since=since) for name in suites]
     for result in results:
         write_result(project.lake, result)
@@ -98,7 +98,7 @@ def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime
 
 
 def _version(results: Sequence[GateResult]) -> str:
-    """Hash of what was found, whenever it was."""
+    """Hash of the results without their times."""
     return stable_hash([[str(value) for value in asdict(row).values()] for result in results for row in result.regressions])
 
 

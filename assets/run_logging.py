@@ -1,4 +1,4 @@
-"""What the library logs while a step works, in the log of the Dagster run."""
+"""Forwards the library's log to the log of the Dagster run."""
 
 import logging
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class _Forwarder(logging.Handler):
 def library_log(log: logging.Logger) -> Iterator[None]:
     """Forward the library's lines, from INFO upwards, to `log` within the block.
 
-    A handler of the step's own needs nothing from dagster.yaml, which belongs to the user, and so works wherever the step runs.
+    The step adds its own handler, so that nothing in the user's dagster.yaml is needed.
     """
     forwarder, level = _Forwarder(log), _LIBRARY.level
     _LIBRARY.addHandler(forwarder)

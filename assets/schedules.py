@@ -1,7 +1,7 @@
-"""One schedule for each suite with a cron, on from the start: naming a cron in evals.yaml asks for it.
+"""One schedule for each suite with a cron, which is on from the start.
 
-Of the ticks that fell due while no daemon ran, Dagster evaluates the last one alone. Dagster ends the evaluation of a tick after a minute,
-so that nothing here may wait for a network or a lock.
+If ticks were due while no daemon ran, Dagster evaluates only the last one. Dagster ends the evaluation of a tick after a minute, so nothing
+here may wait for a network or a lock.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from eval_dagster.project import Project
 
 
 def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
-    """The schedule of a suite: one run for each model, so that a model that fails stops no other, however it fails."""
+    """The schedule of a suite: one run for each model, so that a model that fails does not stop the others."""
     suite = project.config.suites[name]
     job = suite_job_name(name)
 

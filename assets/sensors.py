@@ -35,17 +35,17 @@ def leaderboard_sensor(project: Project) -> dg.AutomationConditionSensorDefiniti
     description="Marks runs as failed whose process was killed, so that they do not hold up the queue.",
 )
 def killed_runs_sensor(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    """End killed runs; asks for no run itself."""
+    """End killed runs; requests no run."""
     ended = end_dead_runs(context.instance, Path(project.home))
     return dg.SkipReason(f"ended: {', '.join(ended)}" if ended else "no run was killed")
 
 
 def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
-    """Judge a suite once all runs of an evaluation of it have ended, however they ended.
+    """Judge a suite once all runs of an evaluation have ended, with success or not.
 
     Args:
-        project: Whose suites they are.
-        gates: The jobs that judge, by suite.
+        project: The project with the suites.
+        gates: The gate jobs by suite.
     """
 
     @dg.sensor(

@@ -1,6 +1,7 @@
-"""Nights that were left out, from the tick that leaves them out to the notice.
+"""Notices of skipped nights.
 
-A notice waits for networks and locks; the evaluation of a tick must not. The tick writes a small file, and a sensor sends what it finds.
+A notice waits for networks and locks, but the evaluation of a tick must not. So the tick writes a small file, and a sensor sends the
+notice.
 """
 
 import fcntl
@@ -16,7 +17,7 @@ from eval_dagster.versions import stable_hash
 
 
 def note_skipped(home: Path, suite: str, tick: str, reason: str) -> None:
-    """Write down that a tick of a suite's schedule was left out; the same tick is noted once."""
+    """Record that a tick of a suite's schedule was skipped; a tick is recorded once."""
     path = _folder(home) / f"{stable_hash([suite, tick])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
@@ -31,7 +32,7 @@ def note_skipped(home: Path, suite: str, tick: str, reason: str) -> None:
     description="Sends a notice of each night that a schedule left out.",
 )
 def skipped_nights_sensor(project: ProjectResource) -> dg.SkipReason:
-    """Send the oldest notice that waits, one an evaluation, since each may take most of a minute; asks for no run."""
+    """Send the oldest waiting notice. One for each evaluation of the sensor, since a notice can take most of a minute."""
     for path in sorted(_folder(Path(project.home)).glob("*.json"), key=lambda path: path.stat().st_mtime):
         if sent := _send(path, project):
             return dg.SkipReason(sent)
@@ -39,7 +40,7 @@ def skipped_nights_sensor(project: ProjectResource) -> dg.SkipReason:
 
 
 def _send(path: Path, project: ProjectResource) -> str | None:
-    """Send a notice and remove its file; None where an earlier evaluation of the sensor is still sending it."""
+    """Send a notice and remove its file; None if an earlier evaluation of the sensor is still sending it."""
     try:
         with path.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""The evaluations of a suite: which runs belong to each, whether all have ended, and whether the results were judged.
+"""The evaluations of a suite: the runs of each, whether all have ended, and whether the results were judged.
 
-An evaluation is a tick of the suite's schedule, which starts a run for each model, or one run of the suite's job that somebody launched or
-re-executed. Three kinds of runs bear the tags of a tick and are no part of it: a run that was executed again, a run that was launched after
-the tick was judged, and a run that was launched before the time of the tick, which a trial of the schedule in the UI allows.
+An evaluation is a tick of the suite's schedule, which starts a run for each model, or one run of the suite's job that a person launched or
+re-executed. Three kinds of runs have the tags of a tick and do not belong to it: a re-executed run, a run that was launched after the tick
+was judged, and a run that was launched before the time of the tick, as the UI allows when it tests a schedule.
 """
 
 import time
@@ -18,11 +18,11 @@ from eval_dagster.assets.tags import JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, suit
 from eval_dagster.project import Project
 
 _PATIENCE_S = 600.0
-"""How long the rest of an interrupted tick, or the gate of one that is over, is waited for: the daemon resumes within seconds."""
+"""Longest wait for the rest of an interrupted tick, or for the gate of an ended one. The daemon resumes within seconds."""
 _PAGE = 200
-"""Runs that are read at a time."""
+"""Runs that are read in one query."""
 _CLOCKS_DIFFER = timedelta(minutes=2)
-"""By which the clock that dates runs may be behind the one that dates ticks."""
+"""Most by which the clock of runs may be behind the clock of ticks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class SuiteEvaluation:
     began: datetime
     """When it began; never later than the creation of its first run."""
     planned: int
-    """How many runs it asks for."""
+    """Number of runs that it requests."""
     is_whole: bool
     """Whether it evaluates all of the suite."""
     is_judged_by_command: bool
@@ -46,12 +46,12 @@ class SuiteEvaluation:
 
     @property
     def n_ended(self) -> int:
-        """How many runs have ended, however they ended."""
+        """Number of runs that have ended, with success or not."""
         return sum(record.dagster_run.is_finished for record in self.records)
 
     @property
     def is_over(self) -> bool:
-        """Whether all runs have ended; a daemon that is killed between one run and the next may never ask for the rest."""
+        """Whether all runs have ended. If the daemon is killed between two runs, the missing ones are not waited for after a while."""
         return self.n_ended == len(self.records) and (self.n_ended >= self.planned or self._is_settled)
 
     @property
@@ -61,11 +61,11 @@ class SuiteEvaluation:
 
     @property
     def covers_earlier_ones(self) -> bool:
-        """Whether its gate, once there is one, judges earlier evaluations with it."""
+        """Whether its gate also judges earlier evaluations."""
         return self.is_whole and self.is_over and (self.gate is not None or not self.is_judged_by_command)
 
     def covers(self, earlier: "SuiteEvaluation") -> bool:
-        """Whether its gate judges an evaluation that began earlier, too: it does where that one is over when the gate is started."""
+        """Whether its gate also judges an earlier evaluation: it does if that one is over when the gate starts."""
         if not (self.covers_earlier_ones and earlier.began < self.began and earlier.is_over):
             return False
         return self.gate is None or earlier._ended_at < self.gate.create_timestamp.timestamp()
@@ -80,9 +80,9 @@ class SuiteEvaluation:
 
 
 def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list[SuiteEvaluation]:
-    """The evaluations that a gate is still to judge, or that are at work, the oldest first.
+    """The evaluations that are at work or wait for their gate, the oldest first.
 
-    An evaluation that a later one covers is left out.
+    Evaluations that the gate of a later one judges are left out.
     """
     filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)))
 
@@ -104,7 +104,7 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
 
 
 def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> SuiteEvaluation | None:
-    """The evaluation of a name; None where no run of it is left."""
+    """The evaluation with this name; None if it has no runs."""
     time = _parsed(since)
     found = _read(instance, dg.RunsFilter(tags=dict(suite_tags(project.home, suite))), suite, lambda _: time)
     return next((evaluation for evaluation in found if evaluation.since == since), None)
@@ -113,7 +113,7 @@ def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, 
 def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> str | None:
     """The reason why a tick at `since` is skipped: an earlier tick, or a run of the suite that a person started, is not finished.
 
-    Runs of the tick itself are no reason: the daemon may have been killed in the middle of asking for them, and asks again.
+    Runs of the tick itself are no reason: a daemon that was killed while it requested them requests them again.
     """
     filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)), statuses=_UNFINISHED)
     unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
@@ -132,7 +132,7 @@ _UNFINISHED = [
 
 
 def _oldest_open(instance: dg.DagsterInstance, filters: dg.RunsFilter, covering: SuiteEvaluation) -> datetime:
-    """When the oldest run was made whose evaluation may not be over, or was not when the gate of the covering one was started."""
+    """Creation time of the oldest run whose evaluation may not be over, or was not over when the covering gate started."""
     now = datetime.now(UTC)
     changed_since = now - timedelta(seconds=_PATIENCE_S) - _CLOCKS_DIFFER
     if covering.gate is not None:
@@ -147,9 +147,9 @@ def _oldest_open(instance: dg.DagsterInstance, filters: dg.RunsFilter, covering:
 def _read(
     instance: dg.DagsterInstance, filters: dg.RunsFilter, suite: str, back_to: Callable[[Sequence[SuiteEvaluation]], datetime | None]
 ) -> list[SuiteEvaluation]:
-    """Evaluations, the latest first: at least those with a run since the time that `back_to` gives; all of them where it gives none.
+    """Evaluations, the latest first: at least those with a run since the time that `back_to` returns; all if it returns None.
 
-    To which evaluation a run belongs is known once all runs since the tick that it names are read, with the tick's gate.
+    The evaluation of a run is known when all runs since its tick, and the gate of the tick, have been read.
     """
     records: list[dg.RunRecord] = []
     found: list[SuiteEvaluation] = []
@@ -174,7 +174,7 @@ def _pages(instance: dg.DagsterInstance, filters: dg.RunsFilter) -> Iterator[Seq
 
 
 def _grouped(records: Sequence[dg.RunRecord], suite: str) -> list[SuiteEvaluation]:
-    """The evaluations that runs of a suite make up, the latest first."""
+    """The evaluations of a suite's runs, the latest first."""
     by_name: dict[str, list[dg.RunRecord]] = defaultdict(list)
     gates: dict[str, dg.RunRecord] = {}
     names: dict[tuple[str, bool], str] = {}
@@ -211,19 +211,19 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
 
 
 def _tick(record: dg.RunRecord) -> str | None:
-    """The time that a run names as that of its tick or command; None where it names none, or one that was still to come."""
+    """The time in a run's tags, that of its tick or command; None if there is none, or if it is later than the run."""
     run = record.dagster_run
     named = _parsed(run.tags[SINCE_TAG]) if _is_named(run) else None
     return run.tags[SINCE_TAG] if named is not None and named <= record.create_timestamp + _CLOCKS_DIFFER else None
 
 
 def _is_named(run: dg.DagsterRun) -> bool:
-    """Whether the run's own tags name an evaluation."""
+    """Whether the tags of the run name an evaluation, and are not copied from another run."""
     return run.parent_run_id is None and _parsed(run.tags.get(SINCE_TAG, "")) is not None
 
 
 def _parsed(text: str) -> datetime | None:
-    """A time with its zone; None for anything else."""
+    """A time with a zone; None for other texts."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -1,19 +1,19 @@
-"""Tags of runs: what a run belongs to. Runs are looked up by them, since one Dagster instance may serve several projects."""
+"""Tags of runs. They identify a run's home and suite, since one Dagster instance can serve several projects."""
 
 from pathlib import Path
 
 HOME_TAG = "eval_dagster/home"
-"""The home that a run writes to, as an absolute path. Runs of another home, or of none, are left alone."""
+"""The home that a run writes to, as an absolute path."""
 SUITE_TAG = "eval_dagster/suite"
 """The suite that a run belongs to."""
 SINCE_TAG = "eval_dagster/since"
-"""When the evaluation of the suite began that a run belongs to, as ISO 8601. Its runs and its gate share it."""
+"""When the run's evaluation of a suite began, in ISO 8601. All runs of an evaluation and its gate have the same value."""
 PLANNED_TAG = "eval_dagster/planned_runs"
-"""How many runs a tick of the suite's schedule asks for. The gate waits for all of them."""
+"""Number of runs that a tick of the suite's schedule requests. The gate waits for all of them."""
 MODEL_TAG = "eval_dagster/model"
 """The model that a run of a schedule evaluates."""
 JUDGED_BY_TAG = "eval_dagster/judged_by"
-"""`command` where the command that started the run judges the suite itself."""
+"""`command` if the command that started the run judges the suite."""
 
 
 def home_tags(home: Path | str) -> dict[str, str]:

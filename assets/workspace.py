@@ -1,4 +1,4 @@
-"""The workspace of a project: the file that names what Dagster loads."""
+"""The workspace of a project: the file that names the code locations of Dagster."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ load_from:
 
 
 def workspace_file(project: Project) -> Path:
-    """The file workspace.yaml beside evals.yaml, or one in the home, which is written where there is none beside evals.yaml."""
+    """The file workspace.yaml beside evals.yaml; without one, a file in the home, which is written if needed."""
     own = project.folder / _FILE_NAME
     if own.exists():
         return own

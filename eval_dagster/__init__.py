@@ -1,6 +1,6 @@
 """LLM evaluation as a data pipeline.
 
-The names of `__all__` are the Python API. All else is private, and may change with any release.
+The names of `__all__` are the Python API. All other names are private and may change with any release.
 """
 
 from importlib import import_module
@@ -128,12 +128,12 @@ _PLACES = {
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
     "versions": "code_version file_hash package_versions stable_hash",
 }
-"""Module -> the names of `__all__` that it defines. They are imported when they are asked for, since pandas and DuckDB take a second."""
+"""Module -> the names of `__all__` that it defines. They are imported on first use, since pandas and DuckDB take a second."""
 _MODULE_OF = {name: f"eval_dagster.{module}" for module, names in _PLACES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the API when it is asked for."""
+    """Import a name of the API on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

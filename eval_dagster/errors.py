@@ -1,8 +1,7 @@
-"""Every exception this package raises on purpose.
+"""The exceptions of this package.
 
-A message says what was seen, what was expected, where, and what to do about it. Two families matter to a caller: `UsageError` is
-found before anything runs (exit status 2), `DataError` and `ModelError` belong to one eval or one sample and leave the others alone
-(exit status 1).
+A message has what was seen, what was expected, where, and what to do. A `UsageError` is found before anything runs (exit status 2). A
+`DataError` or `ModelError` belongs to one eval or one sample and does not affect the others (exit status 1).
 """
 
 
@@ -11,7 +10,7 @@ class EvalDagsterError(Exception):
 
 
 class UsageError(EvalDagsterError):
-    """Something the user wrote is wrong; found before anything runs."""
+    """An input of the user is wrong; found before anything runs."""
 
 
 class ConfigError(UsageError):
@@ -23,7 +22,7 @@ class TaskDefinitionError(UsageError):
 
 
 class RequirementError(UsageError):
-    """What a metric needs is not there: a package of an extra, permission to run code, or a sandbox to run it in."""
+    """A requirement of a metric is missing: a package of an extra, permission to run code, or a sandbox to run it in."""
 
 
 class DatasetNotFoundError(UsageError):
@@ -47,14 +46,14 @@ class RowError(DataError):
 
 
 class MachineError(EvalDagsterError):
-    """The machine failed, and nothing is known of what was to run on it: a process does not start, or ends before it reports.
+    """The machine failed, so that there is no result: a process does not start, or ends before it reports.
 
-    Another run may succeed, so that an error of this kind is no result to keep.
+    Another run may succeed, so this error is not kept as a result.
     """
 
 
 class LakeError(EvalDagsterError):
-    """A file of the lake is missing or damaged. The message names it and says how to heal it."""
+    """A file of the lake is missing or damaged. The message names the file and the cure."""
 
 
 class ModelError(EvalDagsterError):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, waiting for it. It goes with the process, so a killed one leaves none behind."""
+    """Wait for the lock of a file and hold it. It ends with the process, so that a killed process leaves no lock behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""The stages in order, for many partitions: one failure boundary a partition, one model load a model."""
+"""Runs the stages in order for many partitions. A failure ends its partition alone, and each model is loaded once."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,19 +13,36 @@ from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import materialize_prompts
-from eval_dagster.stages.results import StageFailure, StageResult
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.stages.scores import materialize_scores
 from eval_dagster.stages.snapshot import materialize_snapshot
 
 Outcome = StageResult | StageFailure
 
 _MOST_CHARACTERS = 10_000
-"""Most characters of the message of a failure. Several databases and logs hold it, and an exception may quote a whole text."""
+"""Most characters of the message of a failure. Several databases and logs store it, and an exception may quote a whole text."""
+_STEPS: Mapping[str, Callable[[Partition], StageResult]] = {
+    "rendered_prompts": materialize_prompts,
+    "sample_scores": materialize_scores,
+    "task_metrics": materialize_metrics,
+}
+"""The stages that take one partition after the other. `model_outputs` takes all evals of a model together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ModelRun:
+    """A run on one model."""
+
+    project: Project
+    model: str
+    run_id: str
+    reporter: Reporter
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
-    """Make the dataset snapshots of evals current, each on its own."""
+    """Make the dataset snapshots of evals current. A failure ends its eval alone."""
     with reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance:
         for eval_name in evals:
             yield _guarded("dataset_snapshot", eval_name, None, partial(materialize_snapshot, project, eval_name, run_id))
@@ -38,8 +55,8 @@ def evaluate(
 ) -> Iterator[Outcome]:
     """Take (eval, model) partitions through the chosen stages, in the order of the data flow.
 
-    Prompts are rendered from a current snapshot: it is made first where it is missing or old, since a model x eval run cannot have the
-    snapshot of an eval as a step of its own. A partition that fails at one stage is left out of the next ones; the others go on.
+    Prompts need a current snapshot. It is made first where it is missing or old, because a Dagster run of eval and model partitions has no
+    step for the snapshot of an eval. A partition that fails at one stage is left out of the next ones; the others go on.
     """
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:
@@ -58,30 +75,20 @@ def evaluate(
             for name in names
             if name in missing_snapshots
         }
-        for outcome in _evaluate_model(project, model, alive, stages=stages, run_id=run_id, reporter=reporter):
+        run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter)
+        for outcome in _evaluate_model(run, alive, stages):
             outcomes.setdefault(outcome.eval_name, []).append(outcome)
             yield outcome
         add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
         publish(project.lake)
 
 
-def _evaluate_model(
-    project: Project, model: str, evals: Sequence[str], *, stages: Collection[str], run_id: str, reporter: Reporter
-) -> Iterator[Outcome]:
+def _evaluate_model(run: _ModelRun, evals: Sequence[str], stages: Collection[str]) -> Iterator[Outcome]:
     alive = list(evals)
-    steps: dict[str, Callable[[Project, str, str, str], StageResult]] = {
-        "rendered_prompts": materialize_prompts,
-        "sample_scores": materialize_scores,
-        "task_metrics": materialize_metrics,
-    }
-    for stage in ("rendered_prompts", "model_outputs", "sample_scores", "task_metrics"):
-        if stage not in stages:
+    for stage in STAGES:
+        if stage == "dataset_snapshot" or stage not in stages:
             continue
-        outcomes = (
-            _outputs(project, model, alive, run_id, reporter)
-            if stage == "model_outputs"
-            else _each(stage, steps[stage], project, model, alive, run_id, reporter)
-        )
+        outcomes = _outputs(run, alive) if stage == "model_outputs" else _each(run, stage, alive)
         failed: set[str] = set()
         for outcome in outcomes:
             yield outcome
@@ -91,7 +98,7 @@ def _evaluate_model(
 
 
 def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
-    """How an eval ended with a model."""
+    """The record of how an eval ended with a model."""
     last = outcomes[-1]
     attempt = Attempt(
         eval=last.eval_name,
@@ -109,7 +116,7 @@ def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
     counts = outputs.file.info.counts
     return replace(
         attempt,
-        # A file that was there before says what it took to make it then.
+        # The counts of a cached file are those of the run that made it.
         requests_computed=0 if outputs.cached else int(counts["requests_computed"]),
         requests_cached=int(counts["requests"] if outputs.cached else counts["requests_cached"]),
         errors=int(counts["errors"]),
@@ -119,40 +126,33 @@ def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
     )
 
 
-def _each(
-    stage: str,
-    step: Callable[[Project, str, str, str], StageResult],
-    project: Project,
-    model: str,
-    evals: Sequence[str],
-    run_id: str,
-    reporter: Reporter,
-) -> Iterator[Outcome]:
-    with reporter.track(f"{stage} {model}", total=len(evals), unit="evals") as advance:
+def _each(run: _ModelRun, stage: str, evals: Sequence[str]) -> Iterator[Outcome]:
+    with run.reporter.track(f"{stage} {run.model}", total=len(evals), unit="evals") as advance:
         for eval_name in evals:
-            # The first prompts of a chat model may have its weights converted, which is reported from within.
-            with use_reporter(reporter):
-                outcome = _guarded(stage, eval_name, model, partial(step, project, eval_name, model, run_id))
+            partition = Partition(project=run.project, eval_name=eval_name, model=run.model, run_id=run.run_id)
+            # The first prompts of a chat model may convert its weights, which reports progress of its own.
+            with use_reporter(run.reporter):
+                outcome = _guarded(stage, eval_name, run.model, partial(_STEPS[stage], partition))
             yield outcome
             advance()
 
 
-def _outputs(project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter) -> Iterator[Outcome]:
-    """The outputs of a model; whatever fails for the model as a whole fails for each eval that has no outcome yet."""
+def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
+    """The outputs of a model. An error of the model as a whole is the failure of each eval that has no outcome yet."""
     pending = list(evals)
     try:
-        for outcome in materialize_outputs(project, model, evals, run_id, reporter):
+        for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter):
             pending.remove(outcome.eval_name)
             yield outcome
-    except Exception as error:  # the boundary between one model and the next
+    except Exception as error:  # the failure of one model ends no other
         for eval_name in pending:
-            yield _failure("model_outputs", eval_name, model, error)
+            yield _failure("model_outputs", eval_name, run.model, error)
 
 
 def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], StageResult]) -> Outcome:
     try:
         return step()
-    except Exception as error:  # the boundary between one partition and the next
+    except Exception as error:  # the failure of one partition ends no other
         return _failure(stage, eval_name, model, error)
 
 

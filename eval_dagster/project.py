@@ -1,4 +1,4 @@
-"""A checkout's evals, models and suites, with the home that keeps their results."""
+"""The evals, models and suites of an evals.yaml, with the home of their results."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ TaskClass = type[BaseTask[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """Everything a stage needs to know, opened once."""
+    """The configuration, the registries and the stores, opened once for all stages."""
 
     config: Config
     config_path: Path
@@ -86,10 +86,10 @@ class Project:
         )
 
     def trial(self, limit: int) -> "Project":
-        """The same project with another limit for every eval, whose results stand apart: in a lake of their own, and not in MLflow.
+        """The project with another limit for every eval. Its results are in a lake of their own and not in MLflow.
 
-        Answers are those of the project: what a trial asked is not asked again. That holds whatever the limit is, also where it admits
-        all samples: what is published is what evals.yaml says.
+        The response cache is that of the project, so that no request of a trial is sent again. Results of a trial are never published, even
+        if the limit admits all samples.
         """
         evals = {name: settings.model_copy(update={"limit": limit}) for name, settings in self.config.evals.items()}
         return replace(self, config=self.config.model_copy(update={"evals": evals}), lake=trial_lake(self.lake))
@@ -118,7 +118,7 @@ class Project:
         return self._loaded_tasks[name]
 
     def task_names(self) -> list[str]:
-        """All that `named_task` knows: the registry, then what evals name by file."""
+        """All names for `named_task`: those of the registry, then the files that evals name."""
         return list(dict.fromkeys([*self.tasks, *(settings.task for settings in self.config.evals.values())]))
 
     def subjects(self, eval_name: str) -> Sequence[Any]:
@@ -126,7 +126,7 @@ class Project:
         return select_subjects(self.task(eval_name), self.eval(eval_name).subjects)
 
     def num_fewshot(self, eval_name: str) -> int:
-        """The examples that stand before each question of an eval: its own number, else the task's customary one."""
+        """The number of examples before each question of an eval: its own, else the customary one of the task."""
         own = self.eval(eval_name).num_fewshot
         return self.task(eval_name).customary().num_fewshot if own is None else own
 
@@ -137,11 +137,11 @@ class Project:
         return self._handles[model]
 
     def model_content(self, model: str) -> str:
-        """Hash of what a model is, whatever runs it. Raises ModelNotFoundError where it is not there."""
+        """Hash of a model without its engine. Raises ModelNotFoundError where the model is not there."""
         return self.handle(model).content_version()
 
     def select(self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-        """The evals and models that a command means: those named, else those of the suite, else all of the configuration.
+        """The evals and models of a command: those it names, else those of the suite, else all of the configuration.
 
         Raises:
             UsageError: A name is unknown.
@@ -156,7 +156,7 @@ class Project:
         return in_order(wanted_evals, self.config.evals), in_order(wanted_models, self.config.models)
 
     def check(self, evals: Sequence[str], models: Sequence[str]) -> None:
-        """Raise one error with everything that can be known to be wrong before anything runs.
+        """Raise one error with all problems that can be found before anything runs.
 
         Raises:
             UsageError: A task is incomplete, a dataset is not there, or a model has no weights.
@@ -172,7 +172,7 @@ class Project:
             try:
                 self.handle(name).check()
             except UsageError as error:
-                problems.append(str(error))  # which names the model
+                problems.append(str(error))  # it names the model
         if problems:
             raise UsageError("\n".join(problems))
 
@@ -211,7 +211,7 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def _usable(home: Path) -> Path:
-    """The home. Raises ConfigError for a path that DuckDB would not take for itself."""
+    """The home. Raises ConfigError for a path that DuckDB reads as another one."""
     wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
     if wrong:
         raise ConfigError(
@@ -223,7 +223,7 @@ def _usable(home: Path) -> Path:
 
 def _tracking_uri(config: Config) -> str | None:
     given = os.environ.get(TRACKING_VARIABLE)
-    if given and (reason := wrong_uri(given)):  # it can hold a password, so that it is not repeated
+    if given and (reason := wrong_uri(given)):  # not repeated in the message, since it can hold a password
         raise ConfigError(f"the environment variable {TRACKING_VARIABLE} is wrong: {reason}; expected {TRACKING_URIS}")
     return given or config.mlflow.tracking_uri
 

@@ -1,5 +1,6 @@
-"""The rows that travel between the stages: frozen records, named as eval-framework and lighteval name them."""
+"""Frozen records that the stages pass on, with the names of eval-framework and lighteval."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -14,7 +15,7 @@ Row = dict[str, Any]
 
 
 class Role(StrEnum):
-    """Who speaks in a message."""
+    """The speaker of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -30,7 +31,7 @@ class Message:
 
 
 class ResponseType(Enum):
-    """What a task asks of a model."""
+    """The kind of answer that a task asks for."""
 
     COMPLETION = "completion"
     """Free text."""
@@ -41,14 +42,14 @@ class ResponseType(Enum):
 
 
 class MetricContext(BaseModel):
-    """Whatever a metric needs beside the gold answer: any fields, of the types that JSON has."""
+    """Values that a metric needs beside the gold answer: any fields with the types of JSON."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grammar:
-    """What a generated text must match from its first to its last character."""
+    """The form that a whole generated text must have."""
 
     kind: Literal["json_schema", "regex"]
     value: str
@@ -60,7 +61,7 @@ class Sample:
     """One item of a dataset snapshot."""
 
     sample_id: str
-    """Hash of subject and content; a repeated row bears a suffix `-2`, `-3`, ..."""
+    """Hash of subject and content, with a suffix `-2`, `-3`, ... for a repeated row."""
     content_id: str
     """Hash of the content alone: equal for duplicates, whatever their subject or split."""
     subject: str
@@ -72,37 +73,34 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """How text is generated; part of a request's identity."""
+    """Settings of generation; part of a request's identity."""
 
     max_tokens: int | None = None
     """Most tokens to generate; null: as many as the model's context holds after the prompt."""
     stop_sequences: tuple[str, ...] = ()
-    """Generation ends before the first of these; none of them is part of the text."""
+    """Generation ends before the first of these; the text does not include it."""
     temperature: float = 0.0
     """0 is greedy."""
     top_k: int | None = None
     top_p: float | None = None
     num_samples: int = 1
-    """Texts to generate from the one prompt; more than one needs a temperature above 0."""
+    """Texts to generate from the prompt; more than one needs a temperature above 0."""
     seed: int = 0
     grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSample:
-    """What a task makes of one row: a prompt and its gold answer. Most rows make one of these, some several.
-
-    eval-framework calls this `Sample`; here a sample is the row.
-    """
+    """A prompt and its gold answer, as a task makes them of a row; eval-framework's `Sample`. Some tasks make several of one row."""
 
     messages: Sequence[Message]
-    """The prompt; a last assistant message is a cue. For `ResponseType.PERPLEXITY` their contents are the text that is scored."""
+    """The prompt; a last assistant message is a cue. For `ResponseType.PERPLEXITY` the contents together are the text to score."""
     ground_truth: str | Sequence[str] | None
-    """The correct answer or answers: for log-likelihoods among the choices."""
+    """The correct answer or answers; for log-likelihoods these are among the choices."""
     possible_completions: Sequence[str] | None = None
     """The choices to score."""
     context: MetricContext | Mapping[str, Any] | Sequence[MetricContext] | None = None
-    """Handed on to the metrics."""
+    """Values for the metrics."""
     id: int = 0
     """Position of the row in its split, from 0."""
     subject: str = ""
@@ -111,9 +109,9 @@ class TaskSample:
     response_type: ResponseType | None = None
     """The task's own where not given."""
     gold_indices: Sequence[int] | None = None
-    """Positions of the correct choices, where their texts alone would not tell; found by `ground_truth` where not given."""
+    """Positions of the correct choices, for choices with equal texts; found by `ground_truth` where not given."""
     unconditioned_query: str | None = None
-    """A prompt without the question, after which each choice is scored, too: for pointwise mutual information."""
+    """A prompt without the question. Each choice is scored after it, too, for pointwise mutual information."""
     use_logits: bool = False
     """Whether the logit of every output token is kept."""
     images: Sequence[bytes] = ()
@@ -131,14 +129,14 @@ class TaskSample:
 class Request:
     """What is sent to a model for one sample.
 
-    `choices` are scored after the prompt; with `perplexity` the prompt itself is; otherwise text is generated by `generation`.
+    With `choices`, each is scored after the prompt. With `perplexity`, the prompt itself is scored. Else text is generated by `generation`.
     """
 
     request_id: str
     """Hash of all other fields."""
     prompt: str
     has_special_tokens: bool = False
-    """Whether `prompt` already holds the special tokens (a chat template does), so that none may be added."""
+    """Whether `prompt` holds the special tokens, as after a chat template, so that none may be added."""
     choices: tuple[str, ...] | None = None
     generation: GenerationSettings | None = None
     perplexity: bool = False
@@ -153,13 +151,13 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelResponse:
-    """What a backend returns for one request, and what is stored. Field names as in lighteval where it has them.
+    """The answer of a backend to one request. Field names as in lighteval where it has them.
 
-    Lists that describe choices are aligned with the request's choices; lists that describe texts with its samples.
+    Lists over choices are in the order of the request's choices; lists over texts in the order of the generated texts.
     """
 
     input: str | Sequence[Any] | None = None
-    """The prompt as it was fed to the model."""
+    """The exact prompt that the model read."""
     input_tokens: Sequence[int] = ()
     """Token ids of the prompt."""
     text: Sequence[str] = ()
@@ -167,7 +165,7 @@ class ModelResponse:
     text_post_processed: Sequence[str] | None = None
     """The texts without their reasoning; set by `post_process`."""
     reasonings: Sequence[str | None] = ()
-    """What stood between the thinking tags of each text, null where there were none; set by `post_process`."""
+    """The reasoning between the thinking tags of each text, null where there is none; set by `post_process`."""
     output_tokens: Sequence[Sequence[int]] = ()
     """Token ids, one list a choice or a generated text; for a perplexity one list a token."""
     logprobs: Sequence[float] = ()
@@ -177,21 +175,26 @@ class ModelResponse:
     argmax_logits_eq_gold: Sequence[bool] = ()
     """For each choice, whether every one of its tokens is the most probable one."""
     logits: Sequence[Sequence[float]] | None = None
-    """The logit (before the softmax) of each output token, one list a choice or a generated text; only where it was asked for."""
+    """The logit (before the softmax) of each output token, one list a choice or a generated text; only where the request asks for it."""
     unconditioned_logprobs: Sequence[float] | None = None
     """One a choice: its log-probability after the request's unconditioned prompt."""
     truncated_tokens_count: int = 0
     """Prompt tokens cut off on the left because the model's context is shorter; 0 unless the model allows truncation."""
     padded_tokens_count: int = 0
-    """Tokens of padding that the request's sequences bore in their batches; in no other count and no log-probability."""
+    """Tokens of padding that the request's sequences had in their batches; no other count and no log-probability includes them."""
     finish_reason: Sequence[str] = ()
     """One a generated text: `stop` (end token or stop sequence) or `length` (cut at `max_tokens`, or where the context ends)."""
     latency_s: float = 0.0
     """Seconds of model time: the batch's seconds divided by the requests in it."""
     error: str | None = None
-    """Class and message of what went wrong with this request alone; all lists are empty then."""
+    """Class and message of the error of this request; all lists are empty then."""
     retryable: bool = False
-    """Whether asking again could succeed (out of memory, say); errors that cannot change are cached like answers."""
+    """Whether the request may succeed later, as after running out of memory; other errors are cached like answers."""
+
+    @property
+    def choice_logprobs(self) -> Sequence[float]:
+        """The log-probability of each choice: the sum of its tokens'. A perplexity has one choice, the whole text."""
+        return [math.fsum(values) for values in self.token_logprobs] or self.logprobs
 
     @property
     def final_text(self) -> Sequence[str]:
@@ -199,26 +202,22 @@ class ModelResponse:
         return self.text if self.text_post_processed is None else self.text_post_processed
 
     def post_process(self, tags: tuple[str, str] = DEFAULT_TAGS) -> "ModelResponse":
-        """The response with `text_post_processed` and `reasonings` set: what stands between the tags is split off.
-
-        Args:
-            tags: What opens and what closes the reasoning.
-        """
+        """The response with `text_post_processed` and `reasonings` set: the text between the opening and closing tag is split off."""
         prompt = self.input if isinstance(self.input, str) else ""
         parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in self.text]
-        return replace(self, text_post_processed=[answer for _, answer in parts], reasonings=[reasoning for reasoning, _ in parts])
+        return replace(self, text_post_processed=[part.answer for part in parts], reasonings=[part.reasoning for part in parts])
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawCompletion:
-    """A generated text as the model gave it."""
+    """A generated text before any processing."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class RawLoglikelihood:
-    """Log-probabilities as the model gave them, one a choice."""
+    """Log-probabilities before any processing, one a choice."""
 
     loglikelihoods: Sequence[float]
 
@@ -232,7 +231,7 @@ class Completion:
     raw_text: str = ""
     """The text as generated."""
     reasoning: str | None = None
-    """What stood between the thinking tags."""
+    """The text between the thinking tags."""
     ground_truths: Sequence[str] = ()
     """Every text that counts as correct."""
     ground_truth: str | Sequence[str] | None = None
@@ -241,7 +240,7 @@ class Completion:
     """`length` where the text was cut at `max_tokens`, `reasoning` where it ends inside its reasoning and so has no answer."""
     prompt: str = ""
     messages: Sequence[Message] = ()
-    """The conversation that the prompt was made of."""
+    """The conversation that the prompt was made from."""
     context: MetricContext | Sequence[MetricContext] | None = None
     """What the task's `_get_context` gave."""
     row: Row = field(default_factory=dict)
@@ -250,10 +249,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Loglikelihood:
-    """What a log-likelihood metric sees: each choice's log-probability joined with the gold answer.
-
-    A perplexity is one, too: the text is its only choice, and the correct one.
-    """
+    """What a log-likelihood metric sees: the choices' log-probabilities and the gold answer. A perplexity has its text as only choice."""
 
     loglikelihoods: Sequence[float]
     """One a choice, natural logarithm."""
@@ -276,13 +272,21 @@ class Loglikelihood:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One metric of one sample: a value, or the reason why there is none."""
+    """One metric of one sample: a value, or the error."""
 
     metric: str
     value: float | None
     error: str | None = None
     retryable: bool = False
-    """Whether the machine failed rather than the text, so that another run may give a value."""
+    """Whether the machine failed and not the text, so that another run may give a value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatedScore(Score):
+    """The mean over several texts of a prompt. The code of every metric depends on `Score`, so that this is a class of its own."""
+
+    text_values: tuple[float, ...]
+    """One a text: their spread shows how much of the mean is chance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,8 +297,3 @@ class DatasetSource:
     """Hub id, folder, or `<module>:<class>` for a task that brings its own rows."""
     revision: str | None
     """Commit, or null where the rows have none."""
-
-
-def settings_of(record: object) -> Mapping[str, Any]:
-    """The fields of a frozen record as a plain mapping, in the order of their definition."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}  # type: ignore[attr-defined]

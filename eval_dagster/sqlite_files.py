@@ -1,4 +1,4 @@
-"""SQLite files that MLflow and Dagster fill: built beside and moved into place whole, examined, and kept aside where damaged."""
+"""SQLite files of MLflow and Dagster: built as another file and moved into place, examined, and renamed where damaged."""
 
 import os
 import sqlite3
@@ -13,25 +13,25 @@ from eval_dagster.errors import StoreError
 _COMPANIONS = ("-wal", "-shm", "-journal")
 """Endings of the files that SQLite keeps beside a database."""
 _AT_WORK_S = 5.0
-"""A half-made file that was written within this time may be the work of a process that makes it without a lock."""
+"""Seconds. A half-made file that was written within this time may still be in the making, by a process without a lock."""
 _LOCKED_S = 5.0
 
 Examination = Callable[[sqlite3.Connection], str | None]
-"""Gives what is wrong with a readable database, e.g. that tables are missing; None where nothing is."""
+"""Returns the fault of a readable database, such as missing tables; None for a sound one."""
 
 
 def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
-    """Open a database that is there, whatever characters its path has."""
+    """Open an existing database, whatever characters its path has."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_LOCKED_S)
 
 
 def damage_of(path: Path, examine: Examination, *, thorough: bool = False) -> str | None:
-    """What is wrong with a file; None where nothing is, where there is no file, or where that cannot be known.
+    """The fault of a file; None for a sound file, a missing one, or one that another process has locked.
 
     Args:
         path: The database.
-        examine: Tells a half-made database from a whole one.
-        thorough: Whether all pages are read; without it the header and the schema are.
+        examine: Distinguishes a half-made database from a whole one.
+        thorough: Whether all pages are read, instead of the header and the schema.
     """
     if path.is_dir():
         return "it is a folder"
@@ -42,14 +42,14 @@ def damage_of(path: Path, examine: Examination, *, thorough: bool = False) -> st
             if thorough and (found := str(database.execute("pragma quick_check(1)").fetchone()[0])) != "ok":
                 return found.splitlines()[-1]
             return examine(database)
-    except (FileNotFoundError, sqlite3.OperationalError):  # as for a database that another process has locked
+    except (FileNotFoundError, sqlite3.OperationalError):  # such as a database that another process has locked
         return None
     except sqlite3.DatabaseError as error:
         return str(error)
 
 
 def settled_damage_of(path: Path, examine: Examination) -> str | None:
-    """What is wrong with a file, once nobody writes to it any more."""
+    """The fault of a file after the last write to it has ended."""
     while (damage := damage_of(path, examine)) and path.is_file() and 0 <= time.time() - path.stat().st_mtime < _AT_WORK_S:
         time.sleep(0.2)
     return damage
@@ -61,7 +61,7 @@ def table_names(database: sqlite3.Connection) -> set[str]:
 
 
 def has_rows(database: sqlite3.Connection, table: str) -> bool:
-    """Whether a table is there and not empty."""
+    """Whether a table exists and is not empty."""
     return table in table_names(database) and database.execute(f'select 1 from "{table}" limit 1').fetchone() is not None  # noqa: S608 - a name of this package
 
 
@@ -89,9 +89,9 @@ def require_writable(path: Path, what: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file or folder, and what SQLite kept beside it; gives the new path."""
+    """Rename a damaged file or folder with the companion files of SQLite. Returns the new path."""
     kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
-    # These first: beside a new database they would be taken for its own.
+    # The companions first: SQLite would use them for a new database of the same name.
     for ending in _COMPANIONS:
         with suppress(FileNotFoundError):
             path.with_name(path.name + ending).rename(f"{kept}{ending}")
@@ -101,9 +101,9 @@ def set_aside(path: Path) -> Path:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path in the same folder at which to make a database, for `move_into_place`; what is left there is removed.
+    """A path in the same folder for a new database, to be moved by `move_into_place`. A file that is left there is removed.
 
-    The caller holds a lock against others that do the same.
+    The caller holds a lock, so that only one process builds at a time.
     """
     building = path.with_name(f".{path.name}.building")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,8 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(building: Path, path: Path) -> None:
-    """Make a database that nobody has open the one at `path`; what was there is replaced."""
-    with closing(connect(building)) as database:  # so that nothing of it stands in a log beside it
+    """Move a database that no process has open to `path`, and replace the file there."""
+    with closing(connect(building)) as database:  # so that no part of it is in a log beside it
         database.execute("pragma wal_checkpoint(truncate)")
     with building.open("rb") as file:
         os.fsync(file.fileno())

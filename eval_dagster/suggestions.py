@@ -1,4 +1,4 @@
-"""What a mistyped word may have meant."""
+"""Suggestions for mistyped words."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

@@ -1,4 +1,4 @@
-"""A console that prints texts as texts."""
+"""A console that prints texts and never obeys them."""
 
 import os
 import re
@@ -13,13 +13,13 @@ from eval_dagster.visible_text import visible
 
 _CI_VARIABLES = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 _CI_COMMAND = re.compile(r"(?<=^)(?=[ \t]*::[A-Za-z])|#(?=#(vso|teamcity)?\[)", re.MULTILINE)
-"""How lines of a log begin, or what they hold, that a CI system obeys: `::error::`, `##vso[...]`."""
+"""Commands in log lines that CI systems obey: `::error::`, `##vso[...]`."""
 
 
 class PlainConsole(Console):
-    """A console for texts that others wrote: control characters are shown, not obeyed, and nothing is read as markup or as an emoji.
+    """A console for texts of any origin: control characters are shown, and nothing is read as markup or as an emoji.
 
-    What is bold or coloured is a `Text`, or printed with a `style`.
+    Bold or coloured text is a `Text`, or printed with a `style`.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -27,17 +27,17 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """Make a text of a string, as wide as it is shown."""
+        """Make a text of a string, with its visible width."""
         return super().render_str(_obeyed_by_none(visible(text)), **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Make segments; only those that rich itself moves the cursor with hold control characters."""
+        """Make segments. Only rich's own segments, which move the cursor, hold control characters."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def _obeyed_by_none(text: str) -> str:
-    """A text that, where a CI system reads the output, is no command to it."""
+    """A text without commands of CI systems, where one reads the output."""
     if not any(map(os.environ.get, _CI_VARIABLES)):
         return text
     return _CI_COMMAND.sub(lambda found: r"\x23" if found[0] else "|", text)

@@ -1,7 +1,7 @@
-"""Hashes that name things: rows, requests, files, and the code that made a result.
+"""Versions: hashes of rows, requests, files, and the code that made a result.
 
-A version is the first 16 hexadecimal digits of a SHA-256: 64 bits, so that even among ten million rows a collision has a chance
-of about three in a million.
+A version is the first 16 hexadecimal digits of a SHA-256, which is 64 bits. Among ten million rows, the chance of a collision is about
+three in a million.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from eval_dagster.code_versions.closure import closure_texts, included_modules
+from eval_dagster.code_versions.closure import closure_texts
 from eval_dagster.code_versions.references import References
 
 
 def stable_hash(value: Any) -> str:
-    """Hash of a JSON-like value: the same for equal values in every process, whatever the order of keys.
+    """Hash of a JSON-like value, equal for equal values in every process and for every order of keys.
 
     Raises:
-        TypeError: The value holds something that JSON has no form for.
+        TypeError: The value holds an object that JSON cannot represent.
     """
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -33,23 +33,23 @@ def file_hash(path: Path) -> str:
 
 
 def file_stamp(path: Path) -> list[Any]:
-    """Name, size and times of a file: differs whenever the file was written, without reading it.
+    """Name, size and times of a file. It changes with every write, and needs no reading of the file.
 
-    The time of change counts too, since a copy can preserve the time of modification.
+    It has the time of change too, because a copy can preserve the time of modification.
     """
     stat = path.stat()
     return [path.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 def code_version(*objects: Any) -> str:
-    """Hash of what classes, functions or modules compute: of their code, and of all code of this project or its user that it depends on.
+    """Hash of the code of classes, functions or modules, and of all code of this project or its user that it depends on.
 
-    A text is the dotted name of a module, of a script for instance that is started and never imported. What counts is each definition that
-    can be reached, in whatever module. Comments, docstrings, layout, log messages, annotations of functions, names of local variables and
-    of private definitions, and the modules that definitions lie in do not count: to tidy or to move code invalidates nothing.
+    A text is the dotted name of a module, such as a script that is started and never imported. Each definition that can be reached counts,
+    in any module. These do not count, so that tidied or moved code keeps its version: comments, docstrings, layout, log messages,
+    annotations of functions, names of local variables and of private definitions, and the modules of the definitions.
 
     Raises:
-        ModuleNotFoundError: There is no source of a module.
+        ModuleNotFoundError: A module has no source.
     """
     with _lock:
         references = _current_references()
@@ -58,12 +58,6 @@ def code_version(*objects: Any) -> str:
         if objects not in references.versions:
             references.versions[objects] = stable_hash(closure_texts(references, objects))
         return references.versions[objects]
-
-
-def covered_modules(*objects: Any) -> set[str]:
-    """The names of the modules in which the code lies that `code_version` covers."""
-    with _lock:
-        return included_modules(_current_references(), objects)
 
 
 def package_versions(names: Iterable[str]) -> dict[str, str | None]:
@@ -79,10 +73,10 @@ def package_versions(names: Iterable[str]) -> dict[str, str | None]:
 
 _references = References()
 _lock = RLock()
-"""Held while modules are read: several threads may ask for versions at once."""
+"""Held while modules are read, since several threads may need versions at once."""
 
 _MOST_VERSIONS = 4096
-"""Versions that are kept: those of classes that are loaded again and again must not pile up."""
+"""Most cached versions. Without a limit, classes that are loaded again and again would fill the memory."""
 
 
 def _current_references() -> References:

@@ -1,8 +1,8 @@
-"""Texts of models, datasets, files and servers, written so that whatever shows or reads them takes them for text and nothing else.
+"""Writes texts of models, datasets, files and servers so that each reader shows them as text and obeys nothing in them.
 
-Each function is for one kind of reader. What a terminal would obey, what is drawn nowhere and what reorders a line stands as an escape of
-Python: `\\x1b`, `\\u202e`, `\\U000e0041`. A text that holds such escapes already looks the same, so none of this is for texts that are
-computed with: the lake and the data formats keep those as they are.
+Each function is for one kind of reader. Control characters, invisible characters and characters that reorder a line become escapes of
+Python: `\\x1b`, `\\u202e`, `\\U000e0041`. The escapes cannot be distinguished from the same letters in the original text. So the lake and
+the data formats hold the original texts.
 """
 
 import html
@@ -25,13 +25,13 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories: controls, formats such as bidirectional marks, lone surrogates, private and unassigned characters, separators."""
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = re.compile(r"\s*[=+\-@|%\t\r\n＝＋－＠]")
-"""How a cell begins that spreadsheets compute; a tab or a line break before it does not stop them."""
+"""The beginning of a cell that spreadsheets compute, also after a tab or a line break."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#$])")
 _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 
 class _Escapes(dict[int, str]):
-    """What stands for a character, by its code; those that are shown as they are are remembered."""
+    """The replacement of each character, by its code. Visible characters are cached."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -45,7 +45,7 @@ _ESCAPES = _Escapes()
 
 
 def visible(text: str) -> str:
-    """A text for people: no control character, bidirectional mark or invisible character is left but line breaks and tabs."""
+    """A text for people, without control characters other than line breaks and tabs, bidirectional marks and invisible characters."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
@@ -55,7 +55,7 @@ def one_line(text: str) -> str:
 
 
 def storable(text: str) -> str:
-    """A text that UTF-8 can hold: a lone surrogate, which is half of a character, stands as `\\ud83d`."""
+    """A text that UTF-8 can hold: a lone surrogate, which is half of a character, becomes `\\ud83d`."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -69,9 +69,9 @@ def is_storable(text: str) -> bool:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """A value as JSON that holds the same and shows every hidden character as JSON's own escape.
+    """A value as JSON in which hidden characters are escapes of JSON.
 
-    What JSON lacks becomes text, and a number that is none (NaN, infinity) null.
+    Values of other types become text. NaN and infinity become null.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, default=str, indent=indent, allow_nan=False)
@@ -83,27 +83,27 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """A text in one line, or one cell, of GitHub-flavoured Markdown: no markup, HTML, link or mention comes of it."""
+    """A text for one line or cell of GitHub-flavoured Markdown, without any effect as markup, HTML, link or mention."""
     flat = html.escape(" ".join(visible(text).split()), quote=False)
     flat = _MARKDOWN.sub(r"\\\1", flat)
     flat = re.sub(r":(?=//)|(?<=\bwww)\.", r"\\\g<0>", flat, flags=re.IGNORECASE)
-    # A backslash keeps no mention from being one: it is looked for in the finished text.
+    # A backslash does not prevent a mention, because GitHub finds mentions in the finished text.
     return _MENTION.sub("@<!-- -->", flat).replace("@", r"\@")
 
 
 def message_text(text: str) -> str:
-    """A text for mail and chats: none of their ways to call people (`@channel`, `<!here>`) or to hide an address behind words is left."""
+    """A text for mail and chats that can neither mention people (`@channel`, `<!here>`) nor hide an address behind words."""
     text = re.sub(r"<(?=[!@#]|\w+:)", "‹", visible(text))
     return _MENTION.sub("@ ", text.replace("](", "] ("))
 
 
 def starts_formula(text: str) -> bool:
-    """Whether a spreadsheet would compute a cell of this text. A number is none, whatever its sign."""
+    """Whether a spreadsheet would compute a cell with this text. A number with a sign is no formula."""
     return bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text.strip())
 
 
 def spreadsheet_text(text: str) -> str:
-    """A text for a cell of a spreadsheet: visible, and with an apostrophe before what would be computed."""
+    """A text for a cell of a spreadsheet: visible, and with an apostrophe before a formula."""
     shown = visible(text)
     return f"'{shown}" if starts_formula(text) else shown
 

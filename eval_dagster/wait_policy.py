@@ -1,9 +1,9 @@
-"""How long the threads of torch's OpenMP spin where they wait for each other, before they give up their core.
+"""Limits how long threads of torch's OpenMP spin while they wait for each other.
 
-By default they spin for seconds. Beside other busy processes the thread that the others wait for then gets no core, and a step of a network
-takes several times as long as its share of the machine allows. With short spinning it is as fast alone.
+By default they spin for seconds. Beside other busy processes, the thread that the others wait for then gets no core, and a step of a
+network takes several times longer than necessary. A process that runs alone is as fast with short spinning as with long.
 
-The OpenMP library reads its environment once, when torch is imported. So the package sets it on its own import: that comes first in every
+The OpenMP library reads its environment once, when torch is imported. So the package sets it on its own import, which comes first in every
 process that loads a model through it.
 """
 

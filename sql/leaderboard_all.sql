@@ -6,10 +6,7 @@ with headlines as (
         or (
             eval in (select name from _configured where kind = 'eval')
             and model in (select name from _configured where kind = 'model')
-        ) as is_configured,
-        -- Results of an earlier version have the versions of their files alone.
-        coalesce(samples_version, dataset_version, '') as samples,
-        coalesce(questions_version, prompt_version, '') as questions
+        ) as is_configured
     from metrics
     where is_headline
 ),
@@ -20,25 +17,22 @@ comparable_sets as (
         metric,
         aggregation,
         metric_version,
-        samples,
-        questions,
-        any_value(samples_version) as samples_version,
-        any_value(questions_version) as questions_version,
-        list(distinct coalesce(dataset_version, '')) as dataset_versions,
-        list(distinct coalesce(prompt_version, '')) as prompt_versions,
+        samples_version,
+        questions_version,
+        list(distinct dataset_version) as dataset_versions,
         count(*) as models,
         max(n + n_errors) as asked,
         max(materialized_at) as newest
     from headlines
     where is_configured
-    group by eval, metric, aggregation, metric_version, samples, questions
+    group by eval, metric, aggregation, metric_version, samples_version, questions_version
 ),
 
 reference as (
-    -- Of an eval one set is ranked: that of most models, then of most samples, then the newest.
+    -- Of each eval, one set is ranked: that of most models, then of most samples, then the newest.
     select *
     from comparable_sets
-    qualify row_number() over (partition by eval order by models desc, asked desc, newest desc, metric, questions) = 1
+    qualify row_number() over (partition by eval order by models desc, asked desc, newest desc, metric, questions_version) = 1
 ),
 
 versions as (
@@ -49,10 +43,7 @@ versions as (
         reference.metric_version as ranked_metric_version,
         reference.samples_version as ranked_samples_version,
         reference.questions_version as ranked_questions_version,
-        list_contains(reference.dataset_versions, coalesce(headlines.dataset_version, '')) as is_dataset_equal,
-        list_contains(reference.prompt_versions, coalesce(headlines.prompt_version, '')) as is_prompt_version_equal,
-        coalesce(headlines.samples_version = ranked_samples_version, is_dataset_equal) as is_samples_equal,
-        coalesce(headlines.questions_version = ranked_questions_version, is_prompt_version_equal) as is_questions_equal
+        list_contains(reference.dataset_versions, headlines.dataset_version) as is_dataset_equal
     from headlines
     left join reference
         on headlines.eval = reference.eval
@@ -68,13 +59,8 @@ compared as (
                 if(metric != ranked_metric or aggregation != ranked_aggregation, 'metric', null),
                 if(metric = ranked_metric and metric_version is distinct from ranked_metric_version, 'metric version', null),
                 if(samples_version != ranked_samples_version, 'samples', null),
-                if(not is_samples_equal and not is_dataset_equal, 'dataset version', null),
-                case
-                    when not is_samples_equal or is_questions_equal then null
-                    -- The version also counts the template and settings of generation, which do not keep results from being ranked.
-                    when questions_version is null or ranked_questions_version is null then 'prompt version'
-                    else 'prompts'
-                end
+                if(samples_version != ranked_samples_version and not is_dataset_equal, 'dataset version', null),
+                if(samples_version = ranked_samples_version and questions_version != ranked_questions_version, 'prompts', null)
             ),
             ''
         ) as differs

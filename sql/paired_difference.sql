@@ -14,7 +14,7 @@ pairs as (
     select
         a.eval,
         a.metric,
-        coalesce(a.cluster, a.source_id, a.sample_id) as cluster,
+        a.cluster,
         a.value - b.value as difference,
         if(means.higher_is_better, a.value - b.value, b.value - a.value) as advantage
     from scores as a

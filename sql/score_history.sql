@@ -37,7 +37,7 @@ select
             if(coalesce(list_contains(known_inputs, 'data'), dataset_version != previous_dataset), 'data', null),
             if(list_contains(known_inputs, 'samples'), 'samples', null),
             if(coalesce(list_contains(known_inputs, 'prompt'), prompt_version != previous_prompt), 'prompt', null),
-            if(model_version != previous_model and coalesce(model_content_version != previous_content, true), 'model', null),
+            if(model_version != previous_model and model_content_version != previous_content, 'model', null),
             if(model_version != previous_model and model_content_version = previous_content, 'engine', null),
             if(metric_version != previous_metric, 'metric', null)
         ],

@@ -49,10 +49,10 @@ class HumanEvalPassAt10(HumanEval):
 
 
 class HumanEvalInstruct(HumanEval):
-    """HumanEval for chat models: the answer is opened for them, and one that begins anew with a whole function counts as well."""
+    """HumanEval for chat models: the prompt opens their answer. An answer that starts again with a whole function counts as well."""
 
     NAME = "HumanEval (instruct)"
-    STOP_SEQUENCES = ()  # one of them would end a function that is written anew where it begins
+    STOP_SEQUENCES = ()  # one of them would end a repeated function at its first line
 
     def _get_instruction_text(self, item: Row) -> str:
         return f"Write a solution to the following problem and make sure that it passes the tests:\n```python\n{item['prompt']}\n```\n"

@@ -69,7 +69,7 @@ class MBPPInstruct(MBPP):
         return f"{item['code']}\n```"
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """What stands before the fence closes, or in the fence of an answer that begins anew."""
+        """The code before the closing fence, or the code in the fence of an answer that starts again."""
         return code_block(completion_text if "```python" in completion_text.partition("def ")[0] else f"```python\n{completion_text}")
 
 

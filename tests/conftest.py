@@ -3,8 +3,11 @@
 import gc
 import json
 import shutil
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import eval_dagster  # noqa: F401  before torch, whose threads wait as the package chooses
 
@@ -16,7 +19,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from eval_dagster.config.models import TransformersModel
+from eval_dagster.errors import RequirementError
 from eval_dagster.models.transformers.handle import TransformersHandle
+from eval_dagster.sandbox import Limits, Program, SandboxPolicy, SandboxResult, require_sandbox, run_python, sandbox_policy
 from eval_dagster.tracking import store
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
@@ -84,6 +89,27 @@ def _homes_have_copies_of_a_store(request: pytest.FixtureRequest) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_open_with_mlflow", copy)
         yield
+
+
+@pytest.fixture
+def _sandbox() -> None:
+    """Skips the test where programs cannot run in the sandbox."""
+    try:
+        require_sandbox()
+    except RequirementError as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.fixture
+def run_program(_sandbox: None) -> Iterator[Callable[..., SandboxResult]]:
+    """A function from code to how it ended in the sandbox; other arguments are fields of `Program` and `Limits`."""
+
+    def run(code: str, **settings: Any) -> SandboxResult:
+        limits = {field.name: settings.pop(field.name) for field in fields(Limits) if field.name in settings}
+        return run_python(Program(code=textwrap.dedent(code), **settings), Limits(**limits))
+
+    with sandbox_policy(SandboxPolicy(allowed=True)):
+        yield run
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ ARROWS = {
     "progress": "terminal",
     "statistics": "",
     "records": "reasoning",
+    "rendered_prompt": "records",
     "versions": "code_versions",
     "sandbox": "errors",
     "sqlite_files": "errors",
@@ -31,7 +32,7 @@ ARROWS = {
     "compat": "errors metrics records suggestions tasks",
     "task_files": "code_versions compat errors metrics records suggestions tasks",
     "datasets": "code_versions errors locks records suggestions tasks versions",
-    "lake": "errors locks records versions visible_text",
+    "lake": "errors locks records rendered_prompt versions visible_text",
     "tracking": "errors locks records sqlite_files visible_text",
     "models": "code_versions config errors records versions",
     "models.transformers.weights": "config errors locks progress versions",
@@ -41,9 +42,10 @@ ARROWS = {
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
-    "prompts": "config errors metrics models records sandbox tasks versions visible_text",
+    "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "config datasets errors lake models suggestions task_files tasks tracking",
-    "stages": "datasets errors lake metrics models progress project prompts reasoning records sandbox statistics tasks tracking versions",
+    "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
+    "tracking versions",
     "gate": "config errors lake metrics project stages statistics versions",
     "notifications": "errors gate lake project statistics visible_text",
     "retention": "errors gate lake project",
@@ -52,8 +54,8 @@ ARROWS = {
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
-    "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records report retention sandbox "
-    "stages statistics suggestions task_files tasks terminal tracking visible_text",
+    "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records rendered_prompt report "
+    "retention sandbox stages statistics suggestions task_files tasks terminal tracking visible_text",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

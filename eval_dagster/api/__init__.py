@@ -1,1 +1,1 @@
-"""The Python API: evaluates tasks, and reads results, from scripts and notebooks."""
+"""The Python API: evaluates tasks and reads results from scripts and notebooks."""

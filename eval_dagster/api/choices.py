@@ -1,4 +1,4 @@
-"""What a caller of Python names: tasks and models, by name, path, section, class or function."""
+"""The tasks and models of a call from Python, given by name, path, section, class or function."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,17 +31,17 @@ _HUB = re.compile(r"(?P<hub>[\w.-]+/[\w.-]+)@(?P<revision>[0-9a-f]{40})")
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenModel:
-    """A model under the name that it has in the results."""
+    """A model with its name in the results."""
 
     name: str
     section: ModelSection
     handle: ModelHandle | None = None
-    """Of a function, which no section describes."""
+    """The handle of a function, which no section describes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenEval:
-    """A task with its settings, under the name that it has in the results."""
+    """A task with its settings and its name in the results."""
 
     name: str
     config: EvalConfig
@@ -49,13 +49,13 @@ class ChosenEval:
 
 
 def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, project: Project) -> ChosenEval:
-    """The eval that a task and settings make.
+    """The eval for a task and settings.
 
     Args:
-        task: What the caller names.
-        keys: Keys of an eval in evals.yaml; those that are None are left out.
-        name: The name of the eval; that of the task where not given.
-        project: Knows tasks by name.
+        task: The caller's choice.
+        keys: Keys of an eval in evals.yaml. None means not given.
+        name: Name of the eval; that of the task if not given.
+        project: The project with named tasks.
 
     Raises:
         TaskDefinitionError: There is no such task.
@@ -74,7 +74,7 @@ def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, pro
 
 
 def choose_models(models: ModelChoice | Sequence[ModelChoice] | Mapping[str, ModelChoice], project: Project) -> list[ChosenModel]:
-    """The models that a caller names. A mapping without the key `backend` gives models their names.
+    """The models of a call. A mapping without the key `backend` contains models by name.
 
     Raises:
         UsageError: There is no such model, or two have the same name.
@@ -140,7 +140,7 @@ def _section(model: Mapping[str, Any]) -> ModelSection:
 
 
 def _usage_error(error: ValidationError) -> UsageError:
-    """The first finding of pydantic, in a line."""
+    """The first error of pydantic, in one line."""
     first = error.errors(include_url=False)[0]
     return UsageError(f"{'.'.join(map(str, first['loc']))}: {first['msg']} (found {first['input']!r})")
 
@@ -155,7 +155,7 @@ def _require_code(value: type | FunctionType) -> None:
 
 @cache
 def _sections() -> TypeAdapter[ModelSection]:
-    """All kinds of sections, those of other packages too."""
+    """All kinds of model sections, including those of other packages."""
     field = config_class(registered_sections()).model_fields["models"].annotation
     return TypeAdapter(field.__args__[1])  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""The results of a home for Python: a DuckDB connection that reads them and does nothing else."""
+"""A DuckDB connection that can only read the results of a home."""
 
 import os
 from pathlib import Path

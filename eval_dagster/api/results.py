@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """What came of evals and models."""
+    """The results of evals and models."""
 
     metrics: "pd.DataFrame"
     """A row for each eval, model, metric and subject, with the columns of the relation `metrics`; `is_headline` marks the one of each eval

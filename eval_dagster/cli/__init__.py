@@ -2,4 +2,4 @@
 
 from eval_dagster.cli.streams import prepare_streams
 
-prepare_streams()  # before a module opens a file, or asks what a stream is
+prepare_streams()  # before a module opens a file or looks at a stream

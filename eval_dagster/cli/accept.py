@@ -1,19 +1,19 @@
-"""The command `accept`: a person takes states that the gate did not let pass."""
+"""The command `accept`: a person accepts states that the gate did not let pass."""
 
 import getpass
 import socket
 from collections.abc import Sequence
 
 from eval_dagster.cli.console import out, program_name
+from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
-from eval_dagster.gate.materializations import LAST_PASSED
 from eval_dagster.lake.catalog import publish
 from eval_dagster.project import Project
 
 
 def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], why: str, by: str | None) -> None:
-    """Write down who accepts which states and why, and print them.
+    """Record the acceptance of states, and print them.
 
     Raises:
         UsageError: A name is wrong, there is no reason, nothing to accept, or the suite's baseline is fixed.

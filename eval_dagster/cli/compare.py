@@ -1,6 +1,6 @@
-"""The command `compare`: two models, or two states of one, on the samples that both answered."""
+"""The command `compare`: compares two models, or two states of one, on their common samples."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -9,8 +9,9 @@ from rich.text import Text
 from eval_dagster.cli.console import cell, errors, out, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.comparison import MetricComparison, SampleChange, changed_samples, compare_points, overall
+from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points, overall
 from eval_dagster.gate.materializations import Point, PointName
+from eval_dagster.gate.records import ChangedSample
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
 
@@ -18,20 +19,20 @@ _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")
 _STYLES = {Verdict.REGRESSED: "red", Verdict.IMPROVED: "green"}
 _PROMPT_END = 160
-"""Characters of a prompt's end that are shown: the question stands there."""
+"""Characters of a prompt's end that are shown, since the question is there."""
 
 
 def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: float, samples: int, output: Format) -> None:
     """Print by how much each eval differs between two points, the verdict, and samples that flipped.
 
     Args:
-        a: What is asked about: `model`, `model@2026-01-31`, `model@2026-01-31T02:00` or `model@previous`.
-        b: What it is compared with.
-        evals: Which; all that both have where empty.
-        all_metrics: Whether every metric is compared rather than the headlines.
+        a: The result in question: `model`, `model@2026-01-31`, `model@2026-01-31T02:00` or `model@previous`.
+        b: The baseline, in the same forms.
+        evals: Evals to compare; all common ones if empty.
+        all_metrics: Whether all metrics are compared, and not only the headlines.
         alpha: Two-sided level of significance of all comparisons together.
-        samples: How many flipped samples of each eval are shown.
-        output: How rows are printed; other than as a table they are all that is printed.
+        samples: Number of flipped samples that are shown for each eval.
+        output: Format of the rows. In formats other than a table, nothing else is printed.
 
     Raises:
         UsageError: A name is wrong, or the two have no eval or no metric in common.
@@ -65,7 +66,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
 
 
 def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
-    """The two points of each eval that both have, and why the other evals are left out."""
+    """The two points of each common eval, and the reasons why other evals are left out."""
     names = [PointName.parse(text, list(project.config.models)) for text in (a, b)]
     for name in names:
         project.model(name.model)
@@ -91,18 +92,14 @@ def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list
 
 
 def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
-    """Why an eval that both have is not compared."""
+    """The reason why a common eval is not compared."""
     of_a, of_b = overall(pair[0]), overall(pair[1])
     name = pair[0].eval_name
     common = sorted(set(of_a) & set(of_b))
     if not common:
-        return f"{name}: no metric is common: {a} has {_listed(of_a)}, {b} has {_listed(of_b)}"
+        return f"{name}: no metric is common: {a} has {', '.join(of_a) or 'none'}, {b} has {', '.join(of_b) or 'none'}"
     headline = next((metric for metric, row in of_a.items() if row["is_headline"]), None)
     return f"{name}: {b} has no {headline or 'headline metric'}, the headline of {a}; both have {', '.join(common)}"
-
-
-def _listed(metrics: Iterable[str]) -> str:
-    return ", ".join(metrics) or "none"
 
 
 def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
@@ -127,16 +124,15 @@ def _record(each: MetricComparison, judgement: Judgement) -> dict[str, Any]:
     return {
         "eval": each.a.eval_name,
         "metric": each.metric,
-        **{f"{side}_{what}": value for side, point in (("a", each.a), ("b", each.b)) for what, value in _facts(point).items()},
+        "a_model": each.a.model,
+        "a_materialized_at": each.a.materialized_at.isoformat(),
+        "b_model": each.b.model,
+        "b_materialized_at": each.b.materialized_at.isoformat(),
         **asdict(each.comparison),
         "p_adjusted": judgement.p_adjusted,
         "verdict": judgement.verdict.value,
         "causes": ", ".join(each.causes),
     }
-
-
-def _facts(point: Point) -> dict[str, Any]:
-    return {"model": point.model, "materialized_at": point.materialized_at.isoformat()}
 
 
 def _number(value: float | None, sign: str = "") -> str:
@@ -147,29 +143,25 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     changes = list(changed_samples(each.a, each.b, each.metric))
     if not changes or not most:
         return
-    better, worse = _directions(changes, higher_is_better=each.higher_is_better)
+    advantages = [_advantage(change, each.higher_is_better) for change in changes]
+    better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
     alone = len(changes) - better - worse
     counts = f"{worse} worse in a, {better} better" + (f", {alone} that one of them alone has a score for" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()
-        values = f"  {_number(change.value_b)} → {_number(change.value_a)}"
+        values = f"  {_number(change.baseline_value)} → {_number(change.value)}"
         out.print(Text.assemble((f"  {change.sample_id} · {cell(change.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
-        for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer_a), ("b", change.answer_b)):
+        for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer), ("b", change.baseline_answer)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
 
 
-def _directions(changes: Sequence[SampleChange], *, higher_is_better: bool) -> tuple[int, int]:
-    advantages = [_advantage(change, higher_is_better) for change in changes]
-    return sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
-
-
-def _advantage(change: SampleChange, higher_is_better: bool) -> float:
-    """How much better a is; nothing where one of the points has no value."""
-    if change.value_a is None or change.value_b is None:
+def _advantage(change: ChangedSample, higher_is_better: bool) -> float:
+    """How much better a is; 0 if a point has no value."""
+    if change.value is None or change.baseline_value is None:
         return 0.0
-    return (change.value_a - change.value_b) * (1 if higher_is_better else -1)
+    return (change.value - change.baseline_value) * (1 if higher_is_better else -1)
 
 
 def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regressed: Sequence[str], alpha: float) -> None:

@@ -1,4 +1,4 @@
-"""Where the command line writes: results to the standard output, all else to the standard error."""
+"""Output of the command line: results to standard output, everything else to standard error."""
 
 import logging
 import os
@@ -17,14 +17,14 @@ from eval_dagster.visible_text import one_line
 _MOST_CHARACTERS = 200
 _WIDEST = 10_000
 _PIPE_WIDTH = 160
-"""Columns where the output is no terminal."""
+"""Columns if the output is no terminal."""
 
 out = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 errors = PlainConsole(stderr=True)
 
 
 class WarningHandler(logging.Handler):
-    """Prints warnings and errors that are logged; on a console that draws progress they stand above it."""
+    """Prints logged warnings and errors, above any progress that the console draws."""
 
     def __init__(self, console: PlainConsole) -> None:
         super().__init__(logging.WARNING)
@@ -36,12 +36,12 @@ class WarningHandler(logging.Handler):
 
 
 def say(console: PlainConsole, kind: str, message: str, *, style: str) -> None:
-    """Print a message after its kind, `warning` for instance; its further lines are indented, so that none passes for a message."""
+    """Print a message after its kind, such as `warning`. Further lines are indented, so that none looks like another message."""
     console.print(f"{kind}: " + message.replace("\n", "\n  "), style=style, soft_wrap=True)
 
 
 def program_name() -> str:
-    """What to type for this program here: outside an activated environment the bare name would not be found."""
+    """The command that starts this program here; outside an activated environment, its path."""
     if shutil.which("eval-dagster"):
         return "eval-dagster"
     script = Path(sys.executable).with_name("eval-dagster")
@@ -49,7 +49,7 @@ def program_name() -> str:
 
 
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """Print rows as a table, or one under the other where they are too wide for that; columns named in `right` are numbers."""
+    """Print rows as a table, or one below the other if the table is too wide. Columns named in `right` are numbers."""
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
@@ -73,7 +73,7 @@ def _print_records(title: str | None, columns: Sequence[str], rows: Sequence[Seq
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table: short, on one line, and nothing for null."""
+    """A value as a table cell: short, on one line, and empty for null."""
     if value is None:
         return ""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -81,7 +81,7 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. The column `differs` is shown where a row has no rank."""
+    """Columns and cells of rows of the relation `leaderboard`. The column `differs` is shown if a row has no rank."""
     columns, cells = list(_SCORE_COLUMNS), [_score_row(row) for row in rows]
     if any(row["differs"] for row in rows):
         columns.append("differs")

@@ -1,7 +1,7 @@
-"""Dagster's web server with a guard before it, its daemon and its code servers: `python -m eval_dagster.cli.dagster_server`.
+"""Dagster's web server behind the guard, its daemon and its code servers: `python -m eval_dagster.cli.dagster_server`.
 
-What `dagster dev` starts, except that the web server runs in this process, where the guard can stand before it. With `--web-only` the
-daemon and the code servers run elsewhere, in containers of their own for instance.
+It starts the same processes as `dagster dev`, except that the web server runs in this process, behind the guard. With `--web-only`, the
+daemon and the code servers run elsewhere, for instance in other containers.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from eval_dagster.cli.loopback_guard import LoopbackGuard
 
 _STOP_S = 30.0
 _POLL_RATE_MS = 2000
-"""How often the pages ask for the state of assets."""
+"""Interval at which pages request the state of assets."""
 _PAGES = r"/(?!(graphql|logs|notebook|dagit|download_debug|report_asset_\w+)(/|$)).*"
 
 
@@ -64,7 +64,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _web_server(instance: DagsterInstance, workspace: str, host: str, port: int) -> Iterator[uvicorn.Server]:
-    """The web server behind its guard, not yet running."""
+    """The web server behind the guard, before it runs."""
     instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
     with WorkspaceProcessContext(instance, WorkspaceFileTarget(paths=[workspace])) as context:
         app = create_app_from_workspace_process_context(context, live_data_poll_rate=_POLL_RATE_MS)
@@ -74,7 +74,7 @@ def _web_server(instance: DagsterInstance, workspace: str, host: str, port: int)
 
 @contextmanager
 def _code_servers(instance: DagsterInstance, workspace: str) -> Iterator[str]:
-    """Start the code servers of a workspace; gives the file of a workspace that names them, which web server and daemon share."""
+    """Start the code servers of a workspace, and yield a workspace file that names them for the web server and the daemon."""
     target = WorkspaceFileTarget(paths=[workspace])
     with ProxyServerManager(instance, target, code_server_log_level="warning") as servers, tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "workspace.yaml")

@@ -16,7 +16,7 @@ _STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNK
 
 
 def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | None) -> None:
-    """Write what a gate found into the files in which a CI system looks for it, each whole or not at all."""
+    """Write a gate's result into files for a CI system, each whole or not at all."""
     for path, words in ((junit, junit_xml), (markdown, markdown_summary)):
         if path is not None:
             temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -25,7 +25,7 @@ def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | 
 
 
 def print_gate(result: GateResult) -> None:
-    """Print what changed against the baseline, what could not be compared and why, and the outcome in a line."""
+    """Print the results that changed, those that could not be compared with the reasons, and the verdict in a line."""
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
@@ -40,7 +40,7 @@ def print_gate(result: GateResult) -> None:
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
-    """The command that shows what got worse in full, and what it shows; nothing where nothing did."""
+    """The command that shows the red results in full, with its description; None if there are none."""
     shown = [row for row in result.red if row.baseline is not None]
     if any(row.verdict is Verdict.ERRORS for row in result.red):
         return f"{program_name()} sql errors", "the samples that are errors"

@@ -1,4 +1,4 @@
-"""The command that prunes the past."""
+"""The command that deletes old results."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -28,13 +28,13 @@ _WHY = {
 
 
 def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> None:
-    """Print what can be deleted and why the rest stays; delete it where `yes` says so.
+    """Print what can be deleted and why the rest stays. Delete it if `yes` is set.
 
     Args:
         keep: `90d` or `10`.
-        catalogs: The same for the catalogs of past days; as `keep` where not given.
-        removed: Whether what evals.yaml no longer has goes as a whole.
-        yes: Whether it is deleted.
+        catalogs: The same for the catalogs of past days; as `keep` if not given.
+        removed: Whether everything of evals, models and suites that evals.yaml does not have is deleted.
+        yes: Whether to delete.
 
     Raises:
         UsageError: `keep` or `catalogs` is neither an age nor a number.

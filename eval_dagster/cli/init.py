@@ -23,7 +23,7 @@ class _ProjectFile:
     path: str
     """Where it is written, relative to the project's folder."""
     content: str
-    """What it holds, for the table that the command prints."""
+    """Its content, for the table that the command prints."""
 
 
 _FILES = (
@@ -61,7 +61,7 @@ def write_project(folder: Path) -> None:
 
 
 def _write(path: Path, text: str, made: list[Path]) -> str:
-    """Write one file, adding to `made` what did not exist before; gives what was done."""
+    """Write one file, and add new files and folders to `made`. Returns what was done."""
     if path.name == _GITIGNORE and os.path.lexists(path):
         return _add_line(path, text)
     for parent in reversed(path.parents):
@@ -85,7 +85,7 @@ def _add_line(path: Path, line: str) -> str:
 
 @contextmanager
 def _undone_on_failure() -> Iterator[list[Path]]:
-    """Gives a list of files and folders, which are removed where the block fails."""
+    """Yield a list of files and folders, which are removed if the block fails."""
     made: list[Path] = []
     try:
         yield made

@@ -1,8 +1,8 @@
 """Refuses what a foreign web page could make a browser send to a server on loopback.
 
-A server that asks for no password obeys everybody who can reach it. On loopback that is every user of the machine, and every web page that
-one of them opens: a page may send requests to any address, and may bind a name of its own to 127.0.0.1. The browser states where a request
-comes from and which name it used (`Host`, `Origin`, `Sec-Fetch-*`), and a page cannot change that. This checks it.
+A server without a password obeys everyone who can reach it. On loopback these are all users of the machine, and all web pages that they
+open: a page can send requests to any address, and can bind its own name to 127.0.0.1. The browser adds headers about the origin of a
+request and the name that it used (`Host`, `Origin`, `Sec-Fetch-*`), which a page cannot change. The guard checks these headers.
 """
 
 import os
@@ -18,12 +18,12 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 ORIGINS_VARIABLE = "EVAL_DAGSTER_UI_ORIGINS"
-"""Environment variable: more origins than loopback under which the pages are served, by a reverse proxy; separated by spaces."""
+"""Environment variable: origins of reverse proxies that serve the pages, separated by spaces."""
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""Names of this machine, which no other machine can have."""
+"""Names that always mean this machine."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _OWN_SITES = ("same-origin", "none")
-"""Values of `Sec-Fetch-Site`: a page of this server, or the user's own doing. `same-site` is another port of the same host, too."""
+"""Allowed values of `Sec-Fetch-Site`: a page of this server, or an action of the user. `same-site` includes other ports of the host."""
 _HEADERS = (
     (b"x-frame-options", b"SAMEORIGIN"),
     (b"content-security-policy", b"frame-ancestors 'self'"),
@@ -41,9 +41,9 @@ class LoopbackGuard:
 
         Args:
             app: The application.
-            pages: Regular expression of the paths that links on other sites may lead to; the whole path matches.
+            pages: Regular expression of the paths that other sites may link to; it matches the whole path.
             graphql: Paths that execute GraphQL.
-            origins: Origins of a reverse proxy; those of the environment when absent.
+            origins: Origins of reverse proxies; those of the environment if not given.
         """
         self.app, self.pages, self.graphql = app, re.compile(pages), frozenset(graphql)
         self.origins = frozenset(os.environ.get(ORIGINS_VARIABLE, "").split() if origins is None else origins)
@@ -81,13 +81,13 @@ class LoopbackGuard:
         return None
 
     def _is_link(self, scope: Scope) -> bool:
-        """Whether a browser shows the answer as a page of its own, which the page with the link cannot read."""
+        """Whether the browser opens the answer as a new page, which the linking page cannot read."""
         wanted = (_values(scope, b"sec-fetch-mode"), _values(scope, b"sec-fetch-dest"))
         return scope["type"] == "http" and wanted == (["navigate"], ["document"]) and bool(self.pages.fullmatch(scope["path"]))
 
 
 def origin_of(url: str) -> str | None:
-    """The origin of an address as browsers write it; none where that is no address of a web page."""
+    """The origin of an address as browsers write it; None if it is no address of a web page."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -100,7 +100,7 @@ def origin_of(url: str) -> str | None:
 
 
 def _normal(url: str) -> str | None:
-    """The origin of an address that consists of nothing else."""
+    """The origin of an address without a path or a query; None for other addresses."""
     origin = origin_of(url)
     return origin if re.fullmatch(r"[a-z]+://[^/?#@\\\s]+", url) else None
 
@@ -110,7 +110,7 @@ def _values(scope: Scope, name: bytes) -> list[str]:
 
 
 def _is_body_of_post(scope: Scope, method: str) -> bool:
-    if method == "GET":  # the page on which GraphQL can be written
+    if method == "GET":  # the editor page of GraphQL
         wanted, body = _values(scope, b"accept")[:1], _values(scope, b"content-length") + _values(scope, b"transfer-encoding")
         return "text/html" in "".join(wanted) and not body
     types = [value.partition(";")[0].strip().lower() for value in _values(scope, b"content-type")]
@@ -120,7 +120,7 @@ def _is_body_of_post(scope: Scope, method: str) -> bool:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            replaced = {name for name, _ in _HEADERS} - {b"content-security-policy"}  # several policies hold together
+            replaced = {name for name, _ in _HEADERS} - {b"content-security-policy"}  # several policies apply together
             kept = [(name, value) for name, value in message.get("headers", []) if bytes(name).lower() not in replaced]
             message = {**message, "headers": [*kept, *_HEADERS]}
         await send(message)

@@ -154,7 +154,7 @@ def accept(
     by: Annotated[str | None, typer.Option(metavar="NAME", help="Who accepts; user@host when absent.")] = None,
 ) -> None:
     """Accept the last judged states of a suite as the baseline of later ones: all that are red, or those named."""
-    from eval_dagster.cli.accept import accept_states  # as with `compare`: what the gate asks for takes a second to import
+    from eval_dagster.cli.accept import accept_states  # imported lazily, as above
 
     accept_states(suite, evals=evals or [], models=models or [], why=why, by=by)
 
@@ -162,7 +162,7 @@ def accept(
 @app.command()
 def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of its `notify` in evals.yaml.")]) -> None:
     """Send a test notice, and say whether it arrived."""
-    from eval_dagster.cli.notify import send_trial  # as with `compare`: what a notice is made of takes a second to import
+    from eval_dagster.cli.notify import send_trial  # imported lazily, as above
 
     send_trial(suite)
 
@@ -182,7 +182,7 @@ def sql(
 @app.command()
 def verify() -> None:
     """Compare every file of the home with its checksums, and name what is damaged."""
-    from eval_dagster.cli.verify import verify_home  # as with `compare`: no other command needs it
+    from eval_dagster.cli.verify import verify_home  # imported lazily, as above
 
     verify_home()
 
@@ -197,7 +197,7 @@ def gc(
     yes: Annotated[bool, typer.Option("--yes", help="Delete, instead of saying what would be deleted.")] = False,
 ) -> None:
     """Say what of the past can be deleted: old results with what they were made of, judgements, reports, catalogs, unused answers."""
-    from eval_dagster.cli.gc import collect  # as with `compare`: what it asks for takes a second to import
+    from eval_dagster.cli.gc import collect  # imported lazily, as above
 
     collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
 
@@ -216,7 +216,7 @@ def ui(
 
 
 def program() -> NoReturn:
-    """Run the command line as the whole of a process, which then ends without cleaning up, whatever its status."""
+    """Run the command line as a process of its own, which then ends without the interpreter's cleanup."""
     try:
         main()
     except SystemExit as stop:
@@ -241,7 +241,7 @@ def main() -> NoReturn:
             raise
         _fail(os_error_message(error, _home()), 1)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own errors have it
+        if not hasattr(error, "format_message"):  # only typer's errors have it
             if full_disk_of(_home()) is None:
                 raise
             _fail(f"{type(error).__name__}: {error}".splitlines()[0], 1)
@@ -249,7 +249,7 @@ def main() -> NoReturn:
         is_help = message.startswith("Usage:")
         errors.print(message if is_help else f"error: {message}; see eval-dagster --help", style="" if is_help else "red", markup=False)
         sys.exit(2)
-    if status == _INTERRUPTED:  # how typer, too, answers an interrupt
+    if status == _INTERRUPTED:  # typer returns the same status for an interrupt
         is_run = sys.argv[1:2] == ["run"]
         errors.print("interrupted" + (": answers so far are kept, the next run goes on from there" if is_run else ""))
     if status == 1:
@@ -266,7 +266,7 @@ def _fail(message: str, status: int) -> NoReturn:
 
 
 def _say_full_disk() -> None:
-    """Name the disk of the home where it is full: what a library says of that may be something else."""
+    """Name the disk of the home if it is full: libraries can report a full disk in other words."""
     message = full_disk_of(_home())
     if message is not None:
         say(errors, "error", message, style="red")
@@ -277,11 +277,11 @@ def _home() -> Path:
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process without the interpreter's own cleaning up: DuckDB's binding complains there, at length, of what others still hold.
+    """End the process without the interpreter's cleanup, in which DuckDB's binding prints long warnings about objects in use.
 
-    Everything that must be kept has been written and closed by then.
+    Everything that must be kept is written and closed by then.
     """
-    with suppress(OSError):  # what could not be written has been said
+    with suppress(OSError):  # the error was already reported
         flush(sys.stdout, sys.stderr)
     os._exit(status)
 

@@ -1,4 +1,4 @@
-"""MLflow's web application with a guard before it: what the entry point `mlflow.app` of this package names."""
+"""MLflow's web application behind the guard. The entry point `mlflow.app` of this package names it."""
 
 from eval_dagster.cli.loopback_guard import App, LoopbackGuard
 
@@ -8,7 +8,7 @@ APP_NAME = "eval-dagster"
 
 def create_app() -> App:
     """Wrap MLflow's application; uvicorn calls this in each worker."""
-    # The process that starts the workers imports this module, too, before it has set up what MLflow's application reads.
+    # Imported lazily: the process that starts the workers imports this module before the settings of MLflow's application exist.
     from mlflow.server.fastapi_app import app
 
     return LoopbackGuard(app, pages="/", graphql=["/graphql"])

@@ -1,4 +1,4 @@
-"""The command that tries whether notices arrive."""
+"""The command that sends a test notice."""
 
 import typer
 
@@ -9,7 +9,7 @@ from eval_dagster.project import Project
 
 
 def send_trial(suite: str) -> None:
-    """Send a test notice to the addresses of a suite and print what became of it; exit status 1 if it was not sent.
+    """Send a test notice to the addresses of a suite and print the outcome; exit status 1 if it was not sent.
 
     Raises:
         UsageError: There is no such suite.

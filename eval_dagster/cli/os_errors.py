@@ -8,7 +8,7 @@ from pathlib import Path
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LITTLE = 16 * 2**20
-"""Bytes: where more is free, another disk is the full one."""
+"""Bytes. If more is free, this disk is not the full one."""
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
@@ -16,10 +16,10 @@ def os_error_message(error: OSError, fallback: Path) -> str:
 
     Args:
         error: Raised by a call to the operating system.
-        fallback: What is named where the error names no file.
+        fallback: Named in the message if the error names no file.
     """
     reason = error.strerror or str(error) or type(error).__name__
-    name = _filename(error)
+    name = None if error.filename is None else os.fsdecode(error.filename)
     if error.errno in _FULL:
         if name is None and _free_bytes(fallback) > _LITTLE:
             return f"what is printed cannot be written: {reason}"
@@ -39,7 +39,7 @@ def full_disk_message(path: Path) -> str:
 
 
 def full_disk_of(path: Path) -> str | None:
-    """The message that the disk of a path is full; None where it is not. Libraries word what comes of it in many ways."""
+    """The message that the disk of a path is full; None if it is not. Libraries report a full disk in many words."""
     if _free_bytes(path) > _LITTLE:
         return None
     return full_disk_message(path)
@@ -50,10 +50,6 @@ def _free_bytes(path: Path) -> int:
         return shutil.disk_usage(_mount_of(path)).free
     except OSError:
         return 0
-
-
-def _filename(error: OSError) -> str | None:
-    return None if error.filename is None else os.fsdecode(error.filename)
 
 
 def _mount_of(path: Path) -> Path:

@@ -1,17 +1,17 @@
-"""How a prompt is shown to a person."""
+"""Prints prompts for people."""
 
 from collections.abc import Iterator
 
 from eval_dagster.cli.console import out, print_table
-from eval_dagster.prompts.rendering import RenderedPrompt
 from eval_dagster.records import GenerationSettings, Role
+from eval_dagster.rendered_prompt import RenderedPrompt
 
 _TAIL = 12
 """Characters at the end of a prompt that are shown with their white space."""
 
 
 def print_prompt(prompt: RenderedPrompt, title: str) -> None:
-    """Print exactly what a model sees, what is asked for, and the gold answer; where nothing can be asked, why."""
+    """Print the exact prompt of a model, the kind of answer, and the gold answer; or the error if there is no prompt."""
     request = prompt.request
     out.rule(title, align="left")
     out.print(request.prompt, soft_wrap=True)
@@ -44,7 +44,7 @@ def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:
 
 
 def generation_words(settings: GenerationSettings) -> str:
-    """What ends a text, how many there are, and how they are drawn."""
+    """The number of texts, their ends and lengths, and how they are sampled."""
     length = "as many tokens as the context holds" if settings.max_tokens is None else f"at most {settings.max_tokens} tokens"
     parts = ["one text" if settings.num_samples == 1 else f"{settings.num_samples} texts", length]
     if settings.stop_sequences:

@@ -24,21 +24,21 @@ from eval_dagster.terminal import PlainConsole
 
 
 def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
-    """Evaluate and print the leaderboard, and of a suite what got worse; exit status 1 if something failed or the gate did."""
+    """Evaluate, and print the leaderboard and the gate's result of a suite. Exit status 1 if an evaluation or the gate failed."""
     project = Project.open()
     _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.check(chosen_evals, chosen_models)
     if suite is not None:
         require_sensible_gate(project, suite)
-    # Dagster takes a second to import, as do the statistics; a wrong configuration and the other commands need not wait for them.
+    # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
     from eval_dagster.assets.in_process_runs import run_evaluation
     from eval_dagster.cli import gate as gating
 
     started = time.monotonic()
     with reporting():
         summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
-    if not catalog_path(project.lake).exists():  # where nothing can be read, why is what there is to say
+    if not catalog_path(project.lake).exists():  # without a catalog, only the reasons can be printed
         for message in summary.failures:
             say(errors, "failed", message, style="red")
         raise typer.Exit(1)
@@ -55,8 +55,8 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Draw progress on the terminal, and print above it what the library warns of."""
-    # Dagster captures the process's output while a step runs; bars are drawn on the terminal behind it.
+    """Draw progress on the terminal, and print the library's warnings above it."""
+    # Dagster captures the process's output while a step runs. Bars are drawn on a duplicate of the terminal.
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         console = PlainConsole(file=terminal)
@@ -70,7 +70,7 @@ def reporting() -> Iterator[None]:
 
 
 def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> None:
-    """Raise `UsageError` where there will be nothing to write, or nowhere to write it."""
+    """Raise `UsageError` if there will be no gate to write about, or if a file cannot be written."""
     for option, path in files.items():
         if path is None:
             continue

@@ -1,4 +1,4 @@
-"""What `run` prints when it ends: what was computed, what failed, where the results are, and which commands come next."""
+"""The end of `run`: counts, failures, the places of the results, and the next commands."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from eval_dagster.assets.in_process_runs import RunSummary
 
 Command = tuple[str, str]
-"""What to type, and what it shows."""
+"""A command, and what it shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """A run that has ended, with what the lake says of the evals and models that were asked for."""
+    """The end of a run, with the state of its evals and models in the lake."""
 
     summary: "RunSummary"
     scored: Sequence[tuple[str, str]]
     """Evals and models that have a score."""
     failed: Sequence[Attempt]
-    """Of this run: evals and models that stopped at some stage."""
+    """Evals and models that failed at a stage of this run."""
     unscored: Sequence[str]
-    """A message for each eval and model of which every sample is an error."""
+    """A message for each eval and model whose samples are all errors."""
     untracked: int
-    """Number of results that are missing in the home's own MLflow store; 0 where MLflow is a server, since its absence is a warning."""
+    """Number of results that are missing in the home's own MLflow store; 0 if MLflow is a server, whose failures are warnings."""
     has_errors: bool
-    """Whether some sample of these has an error."""
+    """Whether a sample of these evals and models has an error."""
     has_confident_errors: bool
-    """Whether the query of that name has a row of these."""
+    """Whether the relation of that name has a row of these evals and models."""
 
     @property
     def is_failed(self) -> bool:
@@ -64,36 +64,42 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
 
 
 def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | None) -> None:
-    """Print the counts, what failed, what to know beside it, where everything is, and the next commands.
+    """Print the counts, the failures and warnings, the places of the results, and the next commands.
 
     Args:
-        project: Whose results these are.
+        project: The project.
         end: How the run ended.
-        seconds: How long it took.
-        flipped: What shows the samples of a regression, if there is one.
+        seconds: Duration of the run.
+        flipped: The command that shows the samples of a regression, if there is one.
     """
     summary = end.summary
     made, current = sum(summary.made.values()), sum(summary.cached.values())
     if summary.requests_computed or made:
-        out.print(
-            f"{summary.requests_computed} requests sent to models, {summary.requests_cached} answered from the cache; "
-            f"{made} tables made, {current} were current; {seconds:.0f} s"
-        )
+        out.print(work_done(summary.requests_computed, summary.requests_cached, made, current, seconds))
     elif not summary.failures:
         out.print(f"Nothing to recompute: all {current} tables were current, no model was loaded; {seconds:.0f} s")
     _print_problems(end)
     report = f"Report    {summary.report}\n" if summary.report else ""
-    commands = [*([flipped] if flipped else []), *_commands(end)]
-    width = max(len(command) for command, _ in commands)
-    lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in commands)
     out.print(
         f"\n{report}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
-        f"Next\n{lines}",
+        f"{next_commands([*([flipped] if flipped else []), *_commands(end)])}",
         soft_wrap=True,
     )
+
+
+def work_done(computed: int, cached: int, made: int, current: int, seconds: float) -> str:
+    """The line with the counts of requests and tables."""
+    requests = f"{computed} requests sent to models, {cached} answered from the cache"
+    return f"{requests}; {made} tables made, {current} were current; {seconds:.0f} s"
+
+
+def next_commands(commands: Sequence[Command]) -> str:
+    """The commands to go on with, one below the other, each with what it shows."""
+    width = max(len(command) for command, _ in commands)
+    return "\n".join(["Next", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)])
 
 
 def _print_problems(end: RunEnd) -> None:
@@ -108,7 +114,7 @@ def _print_problems(end: RunEnd) -> None:
 
 
 def _commands(end: RunEnd) -> Iterator[Command]:
-    """First what helps to find out why something failed, then what shows the results that there are."""
+    """First the commands that help to find the reason of a failure, then those that show results."""
     program = program_name()
     if any(each.stage == "model_outputs" for each in end.failed):
         yield f"{program} models", "whether each model can be loaded"
@@ -128,7 +134,7 @@ def _commands(end: RunEnd) -> Iterator[Command]:
 
 
 def all_errors(project: Project, eval_name: str, model: str) -> str:
-    """The message for an eval and a model where every sample is an error."""
+    """The message for an eval and a model whose samples are all errors."""
     scores = project.lake.require("scores", "sample_scores", eval_name, model)
     return error_warning(eval_name, model, scores) or f"{eval_name}|{model}: no sample has a value of the headline metric"
 

@@ -5,13 +5,12 @@ from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.project import Project
-from eval_dagster.prompts.formatters import formatter_for
-from eval_dagster.stages.prompts import render_eval
+from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
 
 
 def list_models() -> None:
-    """Print the models of evals.yaml with their state."""
+    """Print the models of evals.yaml, and whether each can be loaded."""
     project = Project.open()
     rows = []
     for name, model in project.config.models.items():
@@ -29,14 +28,13 @@ def list_models() -> None:
 
 
 def show_prompt(eval_name: str, model: str | None, number: int) -> None:
-    """Print what a model sees for one sample of an eval."""
+    """Print the prompt of one sample of an eval."""
     project = Project.open()
     model = model or next(iter(project.config.models))
     project.model(model)
     project.check([eval_name], [])
     materialize_snapshot(project, eval_name, "show")
-    formatter = formatter_for(project.model(model).prompt_format, project.handle(model))
-    prompts = render_eval(project, eval_name, model, formatter, most=number + 1)
+    prompts = render_eval(project, eval_name, rendering_of(project, eval_name, model), most=number + 1)
     if number >= len(prompts):
         raise UsageError(f"eval {eval_name} has {len(prompts)} samples; --sample takes 0 to {len(prompts) - 1}, found {number}")
     print_prompt(prompts[number], f"{eval_name} · {model} · sample {number} ({prompts[number].sample_id})")

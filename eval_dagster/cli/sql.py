@@ -1,4 +1,4 @@
-"""Commands that read results."""
+"""The commands `leaderboard` and `sql`."""
 
 import re
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
     """Print the leaderboard.
 
     Args:
-        suite: Its evals and models; all of evals.yaml where not given.
-        evals: These instead, where given.
-        models: These instead, where given.
-        everything: Whether all results are shown, also those of evals and models that evals.yaml no longer has.
-        trial: Whether it is that of trials.
+        suite: Its evals and models are shown; all of evals.yaml if not given.
+        evals: These evals instead, if given.
+        models: These models instead, if given.
+        everything: Whether all results are shown, including those of evals and models that evals.yaml does not have.
+        trial: Whether trials are shown.
 
     Raises:
-        UsageError: A name is unknown, or a choice is given beside `everything`.
+        UsageError: A name is unknown, or a choice is combined with `everything`.
     """
     project = Project.open()
     if everything and (suite or evals or models):
@@ -56,7 +56,7 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
 
 
 def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None) -> bool:
-    """Print the leaderboard of a lake: of the chosen evals and models, or all that there is. Says whether it has a row."""
+    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns whether it has a row."""
     rows = read_rows(lake, "select * from leaderboard_all")
     if chosen is not None:
         rows = [row for row in rows if row["eval"] in chosen[0] and row["model"] in chosen[1]]
@@ -68,7 +68,7 @@ def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[S
 
 
 def _trials(project: Project) -> Lake:
-    """The lake of trials. Raises QueryError where there was none."""
+    """The lake of trials. Raises QueryError if there was no trial."""
     lake = trial_lake(project.lake)
     if not catalog_path(lake).exists():
         raise QueryError(f"there is no trial to query: {catalog_path(lake)} does not exist; run `eval-dagster run --limit N` first")
@@ -80,9 +80,9 @@ def run_query(query: str, output: Format | None, *, trial: bool, file: Path | No
 
     Args:
         query: The statement, or the relation's name.
-        output: How rows are printed; as a table where not given.
-        trial: Whether trials are asked instead of what is published.
-        file: Where the rows are written instead, as its suffix says.
+        output: Format of the rows; a table if not given.
+        trial: Whether to query trials and not the published results.
+        file: File for the rows, in the format of its suffix. Nothing is printed then.
         unsafe: Whether the statement may read and write files and load extensions.
 
     Raises:
@@ -110,7 +110,7 @@ def run_query(query: str, output: Format | None, *, trial: bool, file: Path | No
 
 
 def print_damages(damages: Sequence[str]) -> None:
-    """Print what is damaged, and therefore left out of what is shown."""
+    """Print the damaged files, which are left out of the results."""
     for damage in damages[:_MOST_DAMAGES]:
         say(errors, "warning", f"left out: {damage}", style="yellow")
     if len(damages) > _MOST_DAMAGES:
@@ -118,7 +118,7 @@ def print_damages(damages: Sequence[str]) -> None:
 
 
 def _check_text(query: str) -> None:
-    """Raise QueryError where the text of a query is empty or no valid Unicode."""
+    """Raise QueryError if a query is empty or no valid Unicode."""
     try:
         query.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -130,7 +130,7 @@ def _check_text(query: str) -> None:
 
 
 def _failure(error: duckdb.Error) -> str:
-    """The message for a query that failed; where it was to read or write files, what to do instead."""
+    """The message for a failed query; if it tried to read or write files, with what to do instead."""
     if isinstance(error, duckdb.PermissionException) or "PermissionError" in str(error):
         return (
             f"the query asks for a file, an extension or another database ({plain(error)}), and a query reads results alone; write its "
@@ -142,7 +142,7 @@ def _failure(error: duckdb.Error) -> str:
 
 
 def _statement(lake: Lake, query: str) -> str:
-    """A query as it is run: of a relation's name all its rows. Raises QueryError for a single word that names none."""
+    """The statement of a query: for the name of a relation, a select of all its rows. Raises QueryError for any other single word."""
     word = query.strip()
     if not re.fullmatch(r"\w+", word):
         return query

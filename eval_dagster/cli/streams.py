@@ -1,17 +1,17 @@
-"""The standard streams of the command line, some of which the shell may have closed."""
+"""The standard streams of the command line. The shell may have closed some of them."""
 
 import os
 import sys
 from typing import NoReturn, TextIO
 
 _PIPE_CLOSED = 128 + 13
-"""The status that shells show for a program that SIGPIPE ended."""
+"""The status that shells show for a program that SIGPIPE killed."""
 
 
 def prepare_streams() -> None:
-    """Open the streams that are closed, on the null device, and let those that cannot show a character show its code.
+    """Open closed streams on the null device. Streams show the codes of characters that they cannot encode.
 
-    A file that is opened while the standard output is closed would get its number, and be written what is printed.
+    If standard output is closed, the next opened file would get its number, and printed text would go into that file.
     """
     for number, mode in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
@@ -27,16 +27,16 @@ def prepare_streams() -> None:
 
 
 def is_closed_pipe(error: BaseException | None) -> bool:
-    """Whether an error, or what it came from, is that nobody reads the standard output any more, as after `| head -1`."""
+    """Whether an error, or its cause, is that no process reads the standard output, as after `| head -1`."""
     return error is not None and (isinstance(error, BrokenPipeError) or is_closed_pipe(error.__context__))
 
 
 def leave_closed_pipe() -> NoReturn:
-    """End the process without a word, as a program does that SIGPIPE ends."""
+    """End the process silently, like a program that SIGPIPE kills."""
     os._exit(_PIPE_CLOSED)
 
 
 def flush(*streams: TextIO) -> None:
-    """Write what streams hold back. Raises `OSError` where that fails."""
+    """Flush streams. Raises `OSError` if that fails."""
     for stream in streams:
         stream.flush()

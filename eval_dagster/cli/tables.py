@@ -1,4 +1,4 @@
-"""Rows of a query: printed, or written to a file. They are taken a few thousand at a time, however many there are."""
+"""Prints the rows of a query, or writes them to a file, a few thousand at a time."""
 
 import csv
 import json
@@ -28,10 +28,10 @@ _SUFFIXES = (".csv", ".json", ".parquet")
 
 
 class Format(StrEnum):
-    """How rows are printed: as a table for people, as JSON or CSV for programs, or as CSV for a spreadsheet.
+    """The format of printed rows: a table for people, JSON or CSV for programs, or CSV for a spreadsheet.
 
-    JSON and CSV hold every text as it is: JSON with escapes for control characters and bidirectional marks, CSV as the characters
-    themselves unless it goes to a terminal. In CSV for a spreadsheet these are escapes, and no text is a formula.
+    JSON and CSV contain exact texts. JSON escapes control characters and bidirectional marks; CSV does so only on a terminal. CSV for a
+    spreadsheet escapes them always, and contains no formula.
     """
 
     TABLE = "table"
@@ -41,7 +41,7 @@ class Format(StrEnum):
 
 
 def print_result(session: duckdb.DuckDBPyConnection, output: Format) -> None:
-    """Print the rows of a query that was executed."""
+    """Print the rows of an executed query."""
     if session.description is None:
         out.print("The statement gives no rows.")
     else:
@@ -53,7 +53,7 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], output: Form
     if output is Format.JSON:
         _write_json(names, rows, sys.stdout)
     elif output is Format.SPREADSHEET:
-        sys.stdout.write("\ufeff")  # by which spreadsheets know UTF-8
+        sys.stdout.write("\ufeff")  # spreadsheets detect UTF-8 by it
         _write_csv(names, rows, sys.stdout, spreadsheet_text)
     elif output is Format.CSV:
         _write_csv(names, rows, sys.stdout, visible if sys.stdout.isatty() else storable)
@@ -71,7 +71,7 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], output: Form
 
 
 def check_output(file: Path, home: Path) -> None:
-    """Raise `UsageError` where rows cannot be written to a file: of an unknown kind, nowhere, or among the results themselves."""
+    """Raise `UsageError` if a file has an unknown suffix, cannot be written, or lies in the home."""
     if file.suffix not in _SUFFIXES:
         raise UsageError(f"found --output {file}; expected a file whose name ends in {', '.join(_SUFFIXES)}")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
@@ -81,7 +81,7 @@ def check_output(file: Path, home: Path) -> None:
 
 
 def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:
-    """Write the rows of a query that was executed: the whole file or none. Returns how many there are.
+    """Write the rows of an executed query: the whole file or none. Returns the number of rows.
 
     Raises:
         UsageError: The statement gives no rows, or rows of a type that the kind of file cannot hold.
@@ -104,7 +104,7 @@ def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:
 
 def _write_parquet(session: duckdb.DuckDBPyConnection, path: Path) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a copy of the rows that are being read
+        warnings.simplefilter("ignore")  # about a copy of the rows
         batches: Any = interruptibly(session, lambda: session.to_arrow_reader(_AT_ONCE))
     count = 0
     try:
@@ -123,7 +123,7 @@ def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], file: TextIO
     formulas = count = 0
     for count, row in enumerate(chain([tuple(names)], rows)):
         cells = [written(value) if isinstance(value, str) else value for value in row]
-        # Left to itself the writer quotes no carriage return, which readers take for the end of a row.
+        # The writer does not quote carriage returns, which readers take for the end of a row.
         (quoted if any(isinstance(cell, str) and "\r" in cell for cell in cells) else plain).writerow(cells)
         formulas += sum(isinstance(value, str) and starts_formula(value) for value in row) if count else 0
     if formulas and written is not spreadsheet_text:
@@ -136,7 +136,7 @@ def _write_csv(names: Sequence[str], rows: Iterable[Sequence[Any]], file: TextIO
 
 
 def _write_json(names: Sequence[str], rows: Iterable[Sequence[Any]], file: TextIO) -> int:
-    """Write a list of objects, indented as `json.dumps` does it for the whole."""
+    """Write a list of objects, indented like the output of `json.dumps`."""
     is_unicode = (file.encoding or "").lower().startswith("utf")
     count = 0
     for row in rows:

@@ -14,7 +14,6 @@ from eval_dagster.cli.console import errors, out, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import EvalConfig
 from eval_dagster.errors import DataError, UsageError
 from eval_dagster.models.scripted import ScriptedHandle
@@ -22,8 +21,9 @@ from eval_dagster.project import Project
 from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import Formatter, formatter_for
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.code_execution import allowed_execution
 from eval_dagster.suggestions import did_you_mean
@@ -55,18 +55,16 @@ class _Rendering:
     pool: FewshotPool
 
     def prompts(self, sample: Sample) -> list[RenderedPrompt]:
-        return render_sample(
-            self.task,
-            sample,
-            self.pool,
+        rendering = Rendering(
+            task=self.task,
             formatter=self.formatter,
             num_fewshot=self.shots,
             seed=self.settings.seed,
-            generation=GenerationConfig(),
             strategy=self.settings.fewshot_strategy,
             sets=self.settings.fewshot_sets,
             num_samples=self.settings.num_samples,
         )
+        return render_sample(rendering, sample, self.pool)
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The command `run --limit`: few samples, whose results stand apart from everything that is published."""
+"""The command `run --limit`: evaluates few samples, and keeps the results apart from published ones."""
 
 import time
 import uuid
@@ -10,7 +10,7 @@ import typer
 
 from eval_dagster.cli.console import errors, out, program_name, say
 from eval_dagster.cli.run import reporting
-from eval_dagster.cli.run_summary import all_errors
+from eval_dagster.cli.run_summary import all_errors, next_commands, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog import catalog_path, read_rows
@@ -25,10 +25,11 @@ def run_trial(
 ) -> None:
     """Evaluate at most `limit` samples a subject and print the trial's leaderboard; exit status 1 if something failed.
 
-    It changes no published result: not the lake's tables, Dagster, MLflow, a suite's judgement or a report. Answers are the project's own.
+    No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
+    project's cache.
 
     Raises:
-        UsageError: A name is unknown, something can be known to be wrong, or the outcome of a gate is asked for.
+        UsageError: A name is unknown, a check of the project fails, or a file for the gate's result is given.
     """
     project = Project.open()
     if junit or markdown:
@@ -62,23 +63,18 @@ def run_trial(
 def _print_summary(trial: Project, results: Sequence[StageResult], whole: str, seconds: float) -> None:
     computed, cached = _requests(results)
     made = sum(not each.cached for each in results)
-    out.print(
-        f"{computed} requests sent to models, {cached} answered from the cache; {made} tables made, {len(results) - made} were current; "
-        f"{seconds:.0f} s"
-    )
-    program = program_name()
-    following = {
-        f"{program} sql sample_results --trial": "prompt, answer, gold and score of each sample",
-        f"{program} leaderboard --trial": "all trials",
-        whole: "all samples, published; answers of the trial come from the cache",
-    }
-    width = max(map(len, following))
-    lines = "\n".join(f"  {command:<{width}}  {purpose}" for command, purpose in following.items())
-    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)\n\nNext\n{lines}", soft_wrap=True)
+    out.print(work_done(computed, cached, made, len(results) - made, seconds))
+    following = [
+        (f"{program_name()} sql sample_results --trial", "prompt, answer, gold and score of each sample"),
+        (f"{program_name()} leaderboard --trial", "all trials"),
+        (whole, "all samples, published; answers of the trial come from the cache"),
+    ]
+    place = f"Results   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)"
+    out.print(f"\n{place}\n\n{next_commands(following)}", soft_wrap=True)
 
 
 def _requests(results: Sequence[StageResult]) -> tuple[int, int]:
-    """How many requests were sent to models, and how many answered from the cache."""
+    """Number of requests that were sent to models, and that were answered from the cache."""
     counts: Counter[str] = Counter()
     for each in results:
         if each.stage == "model_outputs":

@@ -11,7 +11,7 @@ from eval_dagster.lake.verification import Verified, verifiable, verify
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.project import Project
 
-_COLUMNS = ("files of", "files", "MB", "without checksums", "damaged")
+_COLUMNS = ("files of", "files", "MB", "damaged")
 
 
 def verify_home() -> None:
@@ -30,8 +30,6 @@ def verify_home() -> None:
     damaged = [each.damage for each in found if each.damage is not None]
     for message in damaged:
         say(errors, "damaged", message, style="red")
-    if any(not each.has_checksums and each.damage is None for each in found):
-        out.print("Files of earlier versions have no checksums: that they can be decoded is all that is known of them.")
     if damaged:
         out.print(f"{len(damaged)} of {len(found)} files are damaged. What is current of them is left out of all results.")
         out.print(f"\nNext\n  {program_name()} run  makes anew what was deleted", soft_wrap=True)
@@ -45,7 +43,6 @@ def _rows(by_kind: Mapping[str, Sequence[Verified]]) -> list[list[str]]:
             kind,
             str(len(files)),
             f"{sum(each.size for each in files) / 1e6:.1f}",
-            str(sum(not each.has_checksums and each.damage is None for each in files)),
             str(sum(each.damage is not None for each in files)),
         ]
         for kind, files in by_kind.items()

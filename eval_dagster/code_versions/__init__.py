@@ -1,1 +1,1 @@
-"""Versions of Python code: a hash of the definitions that a result depends on."""
+"""Versions of Python code: hashes of the definitions that a result depends on."""

@@ -1,4 +1,4 @@
-"""The names that a piece of code binds, and what it refers to."""
+"""The names that code binds, and its references."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ _SCOPES = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | C
 
 @dataclass(frozen=True)
 class Import:
-    """A module, or what it holds under a name, and the name to which an import binds it."""
+    """A module, or a name in it, and the name that an import binds it to."""
 
     bound: str
     module: str
@@ -19,23 +19,23 @@ class Import:
 
 @dataclass(frozen=True)
 class Reference:
-    """Something outside of a statement that it refers to."""
+    """A reference of a statement to something outside of it."""
 
     path: tuple[str, ...] = ()
-    """A name, and the attributes that are asked of it."""
+    """A name, followed by attributes."""
     base: Import | None = None
-    """Where the path starts if not at a name of the module."""
+    """The start of the path, if it is not a name of the module."""
     is_whole: bool = False
-    """Whether the module itself is meant, all of it."""
+    """Whether the whole module is meant."""
 
 
 def bound_names(nodes: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
-    """The names to which the scope of some nodes binds something, in the order of the text; not those of the scopes inside it."""
+    """The names that the scope of some nodes binds, in the order of the text, without inner scopes."""
     return names_in(scope_of(nodes), imports=imports)
 
 
 def names_in(scope: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
-    """As `bound_names`, of the nodes that `scope_of` gives."""
+    """Like `bound_names`, for the nodes of `scope_of`."""
     names: list[str] = []
     for node in scope:
         match node:
@@ -55,20 +55,20 @@ def names_in(scope: Iterable[ast.AST], *, imports: bool = True) -> list[str]:
 
 
 def scope_of(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes of a scope, those of functions, classes and comprehensions in it left out but for their heads."""
+    """All nodes of a scope. Of inner functions, classes and comprehensions, only their own nodes."""
     waiting = list(nodes)[::-1]
     while waiting:
         node = waiting.pop()
         yield node
         if isinstance(node, COMPREHENSIONS):
-            # What an assignment expression in a comprehension binds belongs to the scope around it.
+            # Assignment expressions in a comprehension bind names of the scope around it.
             yield from (part.target for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
         if not isinstance(node, _SCOPES):
             waiting += list(ast.iter_child_nodes(node))[::-1]
 
 
 def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import]:
-    """What an import statement in a module of a package binds to what."""
+    """The names that an import statement binds, for a module of a package."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             top = alias.name.partition(".")[0]
@@ -76,7 +76,7 @@ def imported(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[Import
         return
     base = node.module or ""
     if node.level > (len(package.split(".")) if package else 0):
-        return  # as in a module that is no part of a package: executed, it raises ImportError
+        return  # the statement raises ImportError when it is executed
     if node.level:
         parts = package.split(".")[: len(package.split(".")) - node.level + 1]
         base = ".".join([*parts, base] if base else parts)

@@ -1,9 +1,9 @@
-"""All code that some objects depend on, over all modules of this project and its users, as text.
+"""All code that some objects depend on, in all modules of this project and its users, as text.
 
-Definitions are numbered in the order in which they are met, so that neither their names nor the modules that they lie in are part of the
-text. Where it is uncertain what is meant, a module used as a value for instance, the whole module counts: more than necessary costs a
-computation, less would give a wrong answer from the cache. So a module of a user counts as a whole, statement by statement, with all
-modules of the user that it imports: there, anything may register, replace or build anything when it is imported.
+Definitions are numbered in the order of their occurrence, so that their names and modules are not part of the text. If a reference is
+uncertain, such as a module that is used as a value, the whole module counts: too much code costs a computation, whereas too little would
+give a wrong answer from the cache. For the same reason, a user's module counts as a whole, with all user modules that it imports, since
+any statement in it can register, replace or build something.
 """
 
 import inspect
@@ -33,13 +33,13 @@ class CodeClosure:
         self._follow()
 
     def text(self) -> str:
-        """The code; without what happens when its modules are imported."""
+        """The code, without the effects of importing its modules."""
         return "\n".join(self._text)
 
     def _follow(self) -> None:
         done = 0
         while done < len(self.numbers):
-            # A copy, since what is written adds more.
+            # a copy, since writing adds targets
             for target in list(self.numbers)[done:]:
                 done += 1
                 self._text.append(f"definition {self.numbers[target]}")
@@ -81,13 +81,13 @@ class CodeClosure:
                 raise ModuleNotFoundError(f"no source of the module {name!r} is to be found")
             self._refer([(module, "")])
             return
-        # The module of what is asked for counts wherever it is installed.
+        # The module of a requested object counts wherever it is installed.
         module = self.references.module(item.__module__, is_wanted=True)
         found = self.references.object(item)
         self._refer(found)
         if found:
             return
-        # Made while the program runs: it depends on what it was made of.
+        # An object that was made at run time depends on its parts.
         self._text.append(item.__qualname__)
         for base in inspect.getmro(item)[1:] if inspect.isclass(item) else ():
             self._refer(self.references.object(base))
@@ -95,13 +95,13 @@ class CodeClosure:
             self._refer([(module, "")])
 
     def _add_values(self, values: Sequence[Any]) -> bool:
-        """Add each of some values. Returns false where the dependencies of one are unknown."""
+        """Add some values. Returns false if the dependencies of one are unknown."""
         self._text.append(f"{len(values)} values")
         told = [self._add_value(value) for value in values]
         return all(told)
 
     def _add_value(self, value: Any) -> bool:
-        """Add an attribute of a class that no statement defines. Returns false where its dependencies are unknown."""
+        """Add an attribute of a class that no statement defines. Returns false if its dependencies are unknown."""
         match value:
             case type() | FunctionType():
                 self._add(value)
@@ -126,16 +126,16 @@ def _own_values(made: type) -> list[Any]:
 
 
 def included_modules(references: References, objects: Sequence[Any]) -> set[str]:
-    """The names of the modules in which the code of some objects lies, and all that it depends on."""
+    """The names of the modules with the code of some objects and its dependencies."""
     numbers = CodeClosure(references, objects).numbers
     return {target.module.name if isinstance(target, Definition) else target.name for target in numbers}
 
 
 def closure_texts(references: References, objects: Sequence[Any]) -> list[str]:
-    """The code of some objects with all that it depends on, and what else is done when the modules of that code are imported.
+    """The code of some objects with its dependencies, and the effects of importing its modules.
 
-    Of a user's module that is all of it. Of a module of this project it is all statements that do more than to give a name a value, and of
-    those that give one, the ones that change something of that code on the way: a decorator that registers what it decorates, for instance.
+    For a user's module, the effects are all statements. For a module of this project, they are the statements that do more than assign
+    names, and assignments that change other parts of this code, such as a decorator that registers a function.
     """
     closures = [CodeClosure(references, objects)]
     more: dict[Target, str] = {}
@@ -143,7 +143,7 @@ def closure_texts(references: References, objects: Sequence[Any]) -> list[str]:
         included = {target for closure in closures for target in closure.numbers}
         found = [target for target in _done_at_import(references, included) if target not in more]
         if not found:
-            # Not by the names of modules, nor by the order of imports: neither is to matter.
+            # Sorted by text: names of modules and the order of imports must not matter.
             return [closures[0].text(), *sorted(set(more.values()))]
         for target in found:
             closures.append(CodeClosure(references, target=target))
@@ -164,7 +164,7 @@ def _done_at_import(references: References, included: Set[Target]) -> Iterator[T
 
 
 def changed_by(references: References, definition: Definition) -> Iterator[Definition]:
-    """What the functions change that are called when a statement is executed."""
+    """The definitions that are changed by functions that a statement calls."""
     for maker in definition.makers:
         for target, _ in references.meanings(definition.module, maker):
             if isinstance(target, Definition) and target is not definition:
@@ -173,7 +173,7 @@ def changed_by(references: References, definition: Definition) -> Iterator[Defin
 
 
 def _imported_modules(references: References, included: Set[Target]) -> list[Module]:
-    """The modules that some code lies in, and all that they import."""
+    """The modules of some code, and all modules that they import."""
     found: dict[Module, None] = {}
     waiting = [target.module if isinstance(target, Definition) else target for target in included]
     while waiting:

@@ -1,1 +1,1 @@
-"""Names and types of eval-framework and lighteval, so that task files written for them load."""
+"""Names and types of eval-framework and lighteval, so that task files for them can be loaded."""

@@ -1,6 +1,6 @@
-"""The names under which task files written for eval-framework and lighteval import what this project has.
+"""Aliases: the names by which task files for eval-framework and lighteval import classes of this project.
 
-They hold while a task file is being loaded, and for packages that are not installed: an installed one is itself.
+They exist while a task file is loaded, and only for packages that are not installed.
 """
 
 import sys
@@ -110,7 +110,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "SamplingMethod": "eval_dagster.tasks.doc:SamplingMethod",
     },
 }
-"""Module -> its names -> where they are here."""
+"""Module -> its names -> their places in this project."""
 
 _PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in ALIASES) for end in range(1, len(parts))}
 _TOP_LEVEL = sorted({name.partition(".")[0] for name in ALIASES})
@@ -119,9 +119,9 @@ _lock = threading.RLock()
 
 @contextmanager
 def aliases() -> Iterator[None]:
-    """Let this thread import by the names of eval-framework and lighteval; what was importable before is so again afterwards.
+    """Let this thread import by the names of eval-framework and lighteval within the block.
 
-    One thread at a time: others wait. Inside itself it changes nothing.
+    Only one thread at a time can be within a block; others wait. Nested blocks do nothing.
     """
     with _lock:
         if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
@@ -141,16 +141,16 @@ def aliases() -> Iterator[None]:
 
 
 def installed_origin(task: type) -> str:
-    """The installed package, of those that are stood in for otherwise, that a class descends from; empty where it is none."""
+    """The installed package, among those with aliases, that a class descends from; empty if there is none."""
     return next((top for base in task.__mro__ if (top := base.__module__.partition(".")[0]) in _TOP_LEVEL), "")
 
 
 class _UnknownAliasError(TaskDefinitionError, ImportError):
-    """A name that is not stood in for; an `ImportError`, so that a file which does without it may."""
+    """A name without an alias. It is an `ImportError`, so that a file can catch it."""
 
 
 class _AliasFinder(MetaPathFinder, Loader):
-    """Finds the modules of some packages for the thread that made it."""
+    """Finds the modules of some packages for the thread that created it."""
 
     def __init__(self, top_level: Sequence[str]) -> None:
         self._top_level = top_level
@@ -173,12 +173,12 @@ class _AliasFinder(MetaPathFinder, Loader):
         return _AliasModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Name what it has, for `import *`."""
+        """Set `__all__`, for `import *`."""
         module.__dict__["__all__"] = list(ALIASES.get(module.__name__, ()))
 
 
 class _AliasModule(ModuleType):
-    """A module whose names are found elsewhere."""
+    """A module whose names are in other modules."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -200,7 +200,7 @@ def _unknown(module: str, name: str) -> _UnknownAliasError:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a package can be imported, a mere folder of that name left out."""
+    """Whether a package can be imported. A folder of that name without a module does not count."""
     if name in sys.modules:
         return getattr(sys.modules[name], "__file__", None) is not None
     spec = find_spec(name)

@@ -1,4 +1,4 @@
-"""Reads `evals.yaml`, and says of everything that is wrong in it where it stands and what is allowed there."""
+"""Reads `evals.yaml`, and reports every mistake in it with its line and what is allowed there."""
 
 import os
 import re
@@ -13,18 +13,13 @@ from pydantic import ValidationError
 from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
 from eval_dagster.config.schema import Config, config_class
-from eval_dagster.config.values import identifier
+from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
 from eval_dagster.suggestions import did_you_mean
 
 _MOST_LISTED = 12
-"""Names that a message gives in full; of more, the reader would not find the end."""
-
-_LAST_PASSED = "last_passed"
-"""The baseline that is the newest state that the gate let pass."""
-_PREVIOUS = "previous"
-"""The baseline that is the state before the last change."""
+"""Most names that a message lists."""
 
 MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
 """Environment variable: a folder of datasets instead of `datasets.mirror`."""
@@ -35,10 +30,10 @@ models:
 evals:
   sums: {task: arithmetic, limit: 5}
 """
-"""A configuration that works as it is."""
+"""A configuration that works."""
 
 Problem = tuple[KeyPath, str]
-"""Where something is wrong, and what."""
+"""The place of a mistake, and its description."""
 
 
 def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, type[ModelSection]] = MappingProxyType({})) -> Config:
@@ -47,7 +42,7 @@ def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, ty
     Args:
         path: The file; paths in it are relative to its folder.
         tasks: Names of the task registry.
-        sections: Sections of models that other packages define, by backend.
+        sections: Model sections of other packages, by backend.
 
     Raises:
         ConfigError: The file is missing or wrong. The message has one line for each problem: file, line, key, what was found, what
@@ -93,7 +88,7 @@ def _key(path: KeyPath) -> str:
 
 
 def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument, top: Place) -> Problem:
-    """Put one finding of pydantic into words."""
+    """Describe one error of pydantic."""
     if loc[-1:] == ("[key]",):
         return loc[:-1], f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
     steps, last = (loc[:-1], loc[-1]) if kind in ("missing", "extra_forbidden") else (loc, "")
@@ -119,7 +114,7 @@ def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], d
 
 
 def _follow(loc: tuple[int | str, ...], place: Place) -> tuple[KeyPath, Place]:
-    """Leave out the tags that pydantic puts where one of several kinds of mapping was chosen."""
+    """Remove the tags that pydantic inserts for the chosen kind of a mapping."""
     path: KeyPath = ()
     for step in loc:
         if place.options:
@@ -154,9 +149,9 @@ def _value(document: YamlDocument, path: KeyPath) -> Any:
 
 
 def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path) -> Iterator[Problem]:
-    """Everything that names what is not there, or the same twice.
+    """Names that refer to nothing, and repeated names.
 
-    Looks at the raw values, so that it sees all even where others are wrong.
+    It reads the raw values, so that it finds all even if other values are wrong.
     """
     top = _mapping(document.value)
     evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
@@ -205,7 +200,7 @@ def _task_problems(path: KeyPath, document: YamlDocument, tasks: Collection[str]
 
 
 def _wrong_file(reference: str, folder: Path) -> str:
-    """What is wrong with `path/to/file.py:name`, as what follows the reference; empty where nothing is."""
+    """The mistake in `path/to/file.py:name`, as a text that follows the reference; empty if there is none."""
     stem, ending, name = reference.partition(".py:")
     if not (stem and ending and name):
         return ", which is not of the right form"
@@ -244,15 +239,13 @@ def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
 
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
-    if not isinstance(baseline, str) or baseline in (_LAST_PASSED, _PREVIOUS) or baseline in models or _is_time(baseline):
+    if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models or _is_time(baseline):
         return
     model, at, time = baseline.rpartition("@")
-    if at and model in models and (time == _PREVIOUS or _is_time(time)):
+    if at and model in models and (time == PREVIOUS or _is_time(time)):
         return
-    expected = (
-        f"{_LAST_PASSED!r}, {_PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
-    )
-    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [_LAST_PASSED, _PREVIOUS, *models])
+    expected = f"{LAST_PASSED!r}, {PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
+    meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [LAST_PASSED, PREVIOUS, *models])
     yield path, f"found {document.found(path)}; expected {expected}{meant}"
 
 
@@ -267,7 +260,7 @@ def _is_time(text: str) -> bool:
 def _is(kind: Callable[[Path], bool], path: Path) -> bool:
     try:
         return kind(path)
-    # A name that is too long or holds a null character, or a folder that may not be entered.
+    # A name that is too long or contains a null character, or a folder without permission.
     except (OSError, ValueError):
         return False
 

@@ -5,12 +5,12 @@ from urllib.parse import urlsplit
 from eval_dagster.suggestions import did_you_mean
 
 TRACKING_URIS = "http://host:port or https://host, or a database: sqlite:///file, postgresql://..., mysql://... or mssql://..."
-"""What is allowed, as what follows `expected`."""
+"""The allowed addresses, as a text that follows `expected`."""
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 
 
 def wrong_uri(uri: str) -> str | None:
-    """What is wrong with the address of an MLflow store; never more of it than its scheme."""
+    """The mistake in the address of an MLflow store. The text contains only its scheme, since an address can contain a password."""
     try:
         parts = urlsplit(uri)
         port_is_right = parts.port is None or parts.port > 0

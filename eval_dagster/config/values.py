@@ -6,7 +6,13 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What a model, an eval or a suite may be called: it becomes a partition key and a folder's name."""
+"""Names of models, evals and suites, which become partition keys and names of folders."""
+
+
+LAST_PASSED = "last_passed"
+"""The baseline that is the newest state that the gate let pass, or that a person accepted."""
+PREVIOUS = "previous"
+"""The baseline that is the state before the last change."""
 
 
 def _name(value: str) -> str:
@@ -16,17 +22,17 @@ def _name(value: str) -> str:
 
 
 def identifier(name: str) -> str:
-    """A name as Dagster allows it for a job: letters, digits and underscores. Several names can give the same one."""
+    """A name as Dagster allows it for a job: letters, digits and underscores. Different names can give the same identifier."""
     return re.sub(r"[-.]", "_", name)
 
 
 Name = Annotated[str, AfterValidator(_name)]
 Integer = Annotated[int, Field(strict=True)]
-"""Strict, because `limit: yes` would else be taken for 1."""
+"""Strict, because `limit: yes` would otherwise be read as 1."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-"""Strict, because `smallest_difference: yes` would else be taken for 1.0, and `.inf` would silence a gate."""
+"""Strict, because `smallest_difference: yes` would otherwise be read as 1.0, and `.inf` would silence a gate."""
 Switch = Annotated[bool, Field(strict=True)]
-"""Strict, because `truncate: 1` and `truncate: "off"` would else be taken for one of the two."""
+"""Strict, because `truncate: 1` and `truncate: "off"` would otherwise be read as true or false."""
 
 
 class Section(BaseModel):

@@ -1,4 +1,4 @@
-"""A YAML file as plain values, with the line of every key and a description of its value."""
+"""A YAML file as plain values, with the line of each key and a description of its value."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ _MOST_VALUES = 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates: `2026-01-31` is text. Mappings that are merged many times are as large as one."""
+    """YAML without dates: `2026-01-31` is text. Repeated merges of a mapping do not add entries."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML looks for a class attribute of this form
         first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TAG + "timestamp", _TAG + "value")]
@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
     }
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put what `<<` merges among a mapping's own entries, each key once."""
+        """Add the merged entries of `<<` to a mapping's own entries, each key once."""
         super().flatten_mapping(node)
         node.value = list(
             {(key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key): (key, at) for key, at in node.value}.values()
@@ -40,7 +40,7 @@ class YamlDocument:
 
     Attributes:
         value: Mappings with text keys, lists, and scalars; null for an empty file. Entries with a problem are left out or null.
-        problems: What is wrong with the YAML itself (repeated keys, keys that are no text, unknown tags), by line and key path.
+        problems: Mistakes of the YAML itself (repeated keys, keys that are no text, unknown tags), by line and key path.
     """
 
     def __init__(self, text: str, shown_path: str) -> None:
@@ -70,13 +70,13 @@ class YamlDocument:
             raise ConfigError(f"{shown_path}:1: lists or mappings are nested too deep") from None
 
     def line(self, path: KeyPath) -> int:
-        """The line of a key or a list item, from 1; that of what surrounds it where the path leads nowhere."""
+        """The line of a key or a list item, from 1; if the path does not exist, the line of the value around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)
 
     def found(self, path: KeyPath) -> str:
-        """What stands at a path, in a few words and on one line."""
+        """The value at a path, in a few words and on one line."""
         node = self._nodes.get(path)
         if isinstance(node, yaml.MappingNode):
             keys = ", ".join(show_key(str(key.value)) for key, _ in node.value)
@@ -88,7 +88,7 @@ class YamlDocument:
         return repr(_shorten(node.value)) if node.tag == _TAG + "str" else _shorten(node.value)
 
     def is_bare_scalar(self, path: KeyPath) -> bool:
-        """Whether a number, true or false stands there, which quotes would make a text."""
+        """Whether the value is a number, true or false, which quotes would turn into text."""
         node = self._nodes.get(path)
         return isinstance(node, yaml.ScalarNode) and node.tag not in (_TAG + "str", _TAG + "null")
 
@@ -113,7 +113,7 @@ class YamlDocument:
         return self._problem(path, self._lines[path], f"found the tag {_shorten(node.tag)!r}; expected a value without a tag")
 
     def _entries(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node, int]]:
-        # Merging `<<` puts the merged entries among the node's own: only at the first visit are all of them own.
+        # A merge by `<<` changes the node's entries. Only at the first visit are all entries its own.
         if id(node) not in self._seen:
             self._seen.add(id(node))
             self._check_keys(node, path)
@@ -139,7 +139,7 @@ class YamlDocument:
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         try:
             value = self._loader.construct_object(node)
-        # An explicit tag that the text does not fit, as in `!!bool maybe`, or a number of thousands of digits.
+        # The text does not fit an explicit tag, as in `!!bool maybe`, or is a number of thousands of digits.
         except (ValueError, LookupError, OverflowError):
             return self._problem(path, self._lines[path], f"found {_shorten(node.value)!r}; expected a value that fits its type")
         if isinstance(value, int) and value.bit_length() > 63:
@@ -149,7 +149,7 @@ class YamlDocument:
         return value
 
     def _text(self, value: str, path: KeyPath) -> str | None:
-        """A text, of whole characters: JSON, which is YAML too, writes those beyond U+FFFF as two halves."""
+        """A text of whole characters. JSON, which is also YAML, writes characters beyond U+FFFF as two halves."""
         whole = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         if not is_storable(whole):
             self._problem(path, self._lines[path], f"found {_shorten(value)!a}, with half of a character; expected text")

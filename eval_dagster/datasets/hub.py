@@ -14,7 +14,7 @@ from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
 
 TIMEOUT_S = 5
-"""How long the check waits for the Hub."""
+"""Longest wait of the check for the Hub, in seconds."""
 _REMEDY = "set datasets.mirror in evals.yaml or EVAL_DAGSTER_DATASETS to a folder that holds it, or run once with a network"
 
 
@@ -27,13 +27,13 @@ class HubRepo:
     revision: str
     """The full commit hash."""
     subject_count: int
-    """How many subjects the task has: one alone may be served by a dataset that has one config."""
+    """Number of the task's subjects. For a single subject, the dataset may have any one config."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - splits show while they are read
-        """Find out within seconds whether the commit is on the Hub, or every subject of it in the cache.
+        """Check within seconds whether the commit is on the Hub, or all its subjects are in the cache.
 
         Raises:
-            DatasetNotFoundError: It is in neither, or the Hub is out of reach.
+            DatasetNotFoundError: It is in neither, or the Hub cannot be reached.
         """
         if not all(self._prepared(subject_name(subject)) for subject in subjects):
             _commit_of(self.path, self.revision)
@@ -72,7 +72,7 @@ class HubRepo:
         from datasets.packaged_modules.cache.cache import Cache
 
         if prepared := self._prepared(config):
-            # Asking the Hub for what is here would take a minute of retries without a network.
+            # Without a network, a request to the Hub would take a minute of retries.
             return Cache(
                 repo_id=self.path,
                 dataset_name=prepared.parents[2].name.partition("___")[2],
@@ -86,7 +86,7 @@ class HubRepo:
             builder = datasets.load_dataset_builder(self.path, revision=self.revision) if self.subject_count == 1 else None
             if builder is None or len(builder.builder_configs) > 1:
                 raise DatasetNotFoundError(f"dataset {self._name()}: {error}. SUBJECTS names the configs of a dataset") from error
-        # Without a network `datasets` takes the newest commit of its cache, whichever was asked for.
+        # Without a network, `datasets` takes the newest commit in its cache, and not the requested one.
         if builder.hash != self.revision:
             raise DatasetNotFoundError(f"dataset {self._name()} was asked for, and the cache gave commit {builder.hash}; {_REMEDY}")
         return builder
@@ -94,7 +94,7 @@ class HubRepo:
     def _prepared(self, config: str) -> Path | None:
         import datasets
 
-        # <organisation>___<name>/<config>/<version>/<commit>, the name rewritten: the commit alone tells.
+        # <organisation>___<name>/<config>/<version>/<commit>. The name is rewritten, so only the commit identifies it.
         folder = Path(datasets.config.HF_DATASETS_CACHE)
         configs = [config, "default"] if self.subject_count == 1 else [config]
         found = (folder.glob(f"{self.path.partition('/')[0]}___*/{name}/*/{self.revision}") for name in configs)

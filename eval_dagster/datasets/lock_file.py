@@ -1,4 +1,4 @@
-"""The commits of datasets whose tasks name none: what the first download saw, written down beside evals.yaml."""
+"""The commits of datasets whose tasks name none: those of the first download, recorded beside evals.yaml."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class DatasetLock:
         self._path = path
 
     def get(self, dataset: str) -> str | None:
-        """The commit of a dataset; none where it was never downloaded.
+        """The commit of a dataset; None if it was never downloaded.
 
         Raises:
             ConfigError: The file is no JSON object of texts.
@@ -26,8 +26,8 @@ class DatasetLock:
         return self._read().get(dataset)
 
     def add(self, dataset: str, commit: str) -> str:
-        """Write down the commit of a dataset, unless another process was first; return what stands there now."""
-        # Beside the file, since whoever may write there may hold the lock: in the temporary folder another user could take its name.
+        """Record the commit of a dataset, unless another process was first. Returns the recorded commit."""
+        # Beside the file, where only users who can write the file can hold the lock.
         with locked(self._path.with_name(f".{self._path.name}.lock")):
             commits = {dataset: commit, **self._read()}
             made = self._path.with_name(f".{self._path.name}-{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Where a task's rows come from, whoever keeps them: the task itself, a folder, a mirror of the Hub, or the Hub."""
+"""Reads a task's rows from the task itself, a folder, a mirror of the Hub, or the Hub."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from eval_dagster.versions import code_version, file_stamp
 
 TaskClass = type[BaseTask[Any]]
 _ONE_CONFIG = "default"
-"""What the configuration of a dataset that has one is called on the Hub."""
+"""The Hub's name of the configuration of a dataset with a single one."""
 _FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml"
 _MIRROR_REMEDY = (
     "add it to the mirror, or unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
@@ -36,30 +36,29 @@ class _Origin(Protocol):
 
 
 class DatasetReader:
-    """Reads the splits that a task evaluates and draws examples from, and no others.
+    """Reads the splits that a task evaluates and draws examples from.
 
-    A task that overrides `_load_dataset` brings its own rows; a `DATASET_PATH` that is absolute or begins with `./` or `../` is a
-    folder; all else comes from the mirror where one is given, and from the Hub otherwise: at the task's commit, or at the one that was
-    seen first, which the file datasets.lock.json beside evals.yaml keeps. Every method takes `fewshot`: whether the
-    few-shot split is needed, too.
+    A task that overrides `_load_dataset` has its own rows. A `DATASET_PATH` that is absolute or begins with `./` or `../` is a folder.
+    Other datasets come from the mirror if there is one, otherwise from the Hub: at the task's commit, or at the commit of the first
+    download, which datasets.lock.json beside evals.yaml records. The argument `fewshot` of all methods includes the few-shot split.
     """
 
     def __init__(self, mirror: Path | None, folder: Path | None = None) -> None:
-        """Remember where to read.
+        """Set the places of datasets.
 
         Args:
             mirror: A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub.
-            folder: What a `DATASET_PATH` that is a folder is relative to: the folder of evals.yaml. The current one where not given.
+            folder: The folder of evals.yaml, which paths are relative to; the current one if not given.
         """
         self._mirror = mirror
         self._folder = folder or Path()
         self._lock = DatasetLock(self._folder / FILE_NAME)
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
-        """Find out, without reading a row, whether the dataset is there.
+        """Check whether the dataset exists, without reading a row.
 
         Raises:
-            DatasetNotFoundError: It is not: the message says where it was looked for and what is there.
+            DatasetNotFoundError: It does not exist. The message names the searched places and what they contain.
             TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
         """
         try:
@@ -84,7 +83,7 @@ class DatasetReader:
         return self._origin(task).stamp(subjects, _splits(task, fewshot))
 
     def source(self, task: TaskClass) -> DatasetSource:
-        """Return where the rows come from. Those of a mirror bear no commit: nothing tells which one they were copied from."""
+        """Return the origin of the rows. Rows of a mirror have no commit, since it is unknown."""
         return self._origin(task).source()
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> _Origin:
@@ -106,7 +105,7 @@ class DatasetReader:
 
 @dataclass(frozen=True)
 class _RowsByField:
-    """The rows of a dataset's one configuration, of which each names its subject."""
+    """The rows of a dataset with a single configuration. A field of each row names its subject."""
 
     task: TaskClass
     field: str

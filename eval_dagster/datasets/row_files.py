@@ -1,4 +1,4 @@
-"""Rows of a Parquet, JSON Lines or CSV file, whatever its bytes are: what is wrong with one row is wrong with no other."""
+"""Reads the rows of a Parquet, JSON Lines or CSV file. A mistake in one row does not affect other rows."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from eval_dagster.tasks.samples import unreadable
 
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _EXACT_BITS = 53
-"""Bits of a whole number that a float holds."""
+"""Bits of the largest whole numbers that a float represents exactly."""
 
 
 def rows_of(file: Path) -> list[Row]:
@@ -85,7 +85,7 @@ def _cells(file: Path) -> list[Row]:
 
 
 def _exact(values: Sequence[float | None], texts: Sequence[str]) -> Iterator[float | int | None]:
-    """Numbers as they are written, where a whole one has more digits than a float."""
+    """Numbers; whole numbers that a float cannot represent are read from their text."""
     for value, text in zip(values, texts, strict=True):
         is_cut = value is not None and _WHOLE.fullmatch(text) and int(text).bit_length() > _EXACT_BITS
         yield int(text) if is_cut else value

@@ -16,7 +16,7 @@ from eval_dagster.versions import file_stamp
 _SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
 DEFAULT_CONFIG = "default"
 _MOST_FILES = 8
-"""Names of files that a message gives."""
+"""Most names of files in a message."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class SplitFolder:
     """A folder `<config>/<split>-*.parquet`; one without subfolders is the config `default`. JSON Lines and CSV are read too."""
 
     path: str
-    """As the task names the dataset."""
+    """The task's name of the dataset."""
     folder: Path
     subject_count: int
-    """How many subjects the task has: one alone may be served by the config `default`."""
+    """Number of the task's subjects. For a single subject, the config `default` may be used."""
     remedy: str
-    """What to do where the folder is not there."""
+    """What to do if the folder does not exist."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
         """Raise `DatasetNotFoundError` if a file is missing."""
@@ -55,7 +55,7 @@ class SplitFolder:
         ]
 
     def source(self) -> DatasetSource:
-        """Return the dataset's name; files in a folder bear no commit."""
+        """Return the dataset's name; files in a folder have no commit."""
         return DatasetSource(path=self.path, revision=None)
 
     def _files(self, subject: Any, split: str) -> list[Path]:
@@ -90,7 +90,7 @@ class SplitFolder:
 
 
 def _held(folder: Path, by_split: dict[str, list[Path]]) -> str:
-    """The splits of a folder; where it has none, its files."""
+    """The splits of a folder; if it has none, its files."""
     if by_split:
         return f"the splits: {', '.join(sorted(by_split))}"
     files = sorted(file.name for file in folder.iterdir() if file.is_file())

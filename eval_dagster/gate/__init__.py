@@ -1,1 +1,1 @@
-"""The regression gate: compares materializations sample by sample, and judges whether a model got worse."""
+"""The regression gate: compares the results of a suite sample by sample, and judges whether they got worse."""

@@ -1,4 +1,4 @@
-"""States that people accept although the gate did not let them pass: a row of history each, with who, when and why."""
+"""Acceptances: states that a person accepts although the gate did not let them pass, with name, time and reason."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -15,7 +15,7 @@ _TABLE = "acceptances"
 
 
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
-    """All acceptances of a suite, the oldest first. Damaged files are left out, as they are in the catalog."""
+    """All acceptances of a suite, the oldest first. Damaged files are left out, as in the catalog."""
     names = [each.name for each in fields(Acceptance)]
     found: list[Acceptance] = []
     for path in parquet_files(lake.root / _TABLE / f"suite={suite}"):
@@ -28,15 +28,15 @@ def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
 
 
 def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
-    """Accept the states that the suite was judged on last, as baseline and anchor of what comes after them.
+    """Accept the last judged states of a suite as baseline and anchor of later results.
 
     Args:
-        lake: That keeps the judgements.
-        suite: Whose gate it is.
-        evals: Which results; all that are red where neither these nor `models` are given.
-        models: Which results.
+        lake: The lake with the judgements.
+        suite: Name of the suite.
+        evals: Evals whose results are accepted; all red results if neither `evals` nor `models` is given.
+        models: Models whose results are accepted.
         by: Who accepts.
-        why: The reason that people will read.
+        why: The reason, which the report shows.
 
     Raises:
         UsageError: There is no reason, nothing to accept, or a state without any value.
@@ -72,7 +72,7 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """One row for each state that is meant, the red one where there are several; none that is accepted already."""
+    """One row for each chosen state, a red one if there are several. Accepted states are left out."""
     done = {(each.eval, each.model, each.materialized_at) for each in known}
     found: dict[tuple[str, str], Regression] = {}
     for row in sorted(result.regressions, key=lambda row: not row.is_red):
@@ -84,7 +84,7 @@ def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str
 
 
 def _require_values(lake: Lake, accepted: Sequence[Acceptance]) -> None:
-    """Raise `UsageError` where a state has no value: nothing could be compared with it."""
+    """Raise `UsageError` if a state has no value: nothing could be compared with it."""
     for each in accepted:
         state = point_at(history(lake, each.eval, each.model), each.materialized_at)
         if state is not None and not n_values(state):

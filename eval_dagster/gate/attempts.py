@@ -1,4 +1,4 @@
-"""Whether the results of a suite are those of its last evaluation, or older ones that a failed evaluation left."""
+"""Tells whether a result is from the last evaluation, or older because the last evaluation failed."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ class Attempts:
     """How each eval was last evaluated with each model."""
 
     def __init__(self, attempts: Sequence[Attempt], *, since: datetime | None = None) -> None:
-        """Take attempts, the oldest first, of which only those that ended at `since` or later count where it is given."""
+        """Take attempts, the oldest first. If `since` is given, only attempts that ended then or later count."""
         self._since = since
         self._by_partition: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
         for attempt in attempts:
@@ -22,9 +22,9 @@ class Attempts:
                 self._by_partition[attempt.eval, attempt.model].append(attempt)
 
     def problem(self, eval_name: str, model: str) -> str | None:
-        """Why the current result is not one of the last evaluation; None where it is.
+        """Why the current result is not from the last evaluation; None if it is.
 
-        A failure stands until the stage that failed, or a later one, is done. Results from before attempts were written down count.
+        A failure counts until the stage that failed, or a later one, succeeds.
         """
         attempts = self._by_partition[eval_name, model]
         failure: Attempt | None = None

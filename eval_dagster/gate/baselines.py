@@ -1,11 +1,12 @@
-"""What the results of a suite are compared with, as `baseline` of a suite names it."""
+"""The baseline of a suite, as evals.yaml names it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.materializations import LAST_PASSED, PREVIOUS, Point, PointName, history, parse_time, point_at, previous_point
+from eval_dagster.gate.materializations import Point, PointName, history, parse_time, point_at, previous_point
 from eval_dagster.gate.records import NO_EARLIER_RESULT
 from eval_dagster.gate.standings import Standing
 from eval_dagster.lake.files import Lake
@@ -13,12 +14,12 @@ from eval_dagster.lake.files import Lake
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A model, or each result's own, and when."""
+    """The model and the time that results are compared with."""
 
     text: str
-    """As it stands in evals.yaml."""
+    """The text in evals.yaml."""
     model: str | None
-    """None: that of the result."""
+    """Null: the model of the result."""
     until: datetime | None
     previous: bool
     last_passed: bool = False
@@ -28,8 +29,8 @@ class Baseline:
         """Read `last_passed`, `previous`, a day or a time, a model's name, or `name@` one of these.
 
         Args:
-            text: What the suite says.
-            models: Names that there are.
+            text: The text in evals.yaml.
+            models: Names of all models.
 
         Raises:
             UsageError: It is none of these.
@@ -50,17 +51,17 @@ class Baseline:
     def find(self, lake: Lake, eval_name: str, model: str, standing: Standing) -> Point | None:
         """The point that a result of this model is compared with.
 
-        Where the suite judges the two for the first time, the last passed state is the one before the last change; None where there is
-        none, and where the suite let nothing pass yet.
+        When the suite judges the eval and the model for the first time, `last_passed` means the state before the last change. Returns
+        None if there is no such state, or if no state has passed yet.
 
         Args:
-            lake: Where it is looked for.
+            lake: The lake with the results.
             eval_name: The eval.
             model: The model of the result.
-            standing: What the past of the suite says about the two.
+            standing: What earlier judgements say about the two.
 
         Raises:
-            LakeError: There is none, although the suite says that there is; or it is damaged.
+            LakeError: The baseline that the suite names does not exist, or is damaged.
         """
         return self._last_passed(lake, eval_name, model, standing) if self.last_passed else self._named(lake, eval_name, model)
 

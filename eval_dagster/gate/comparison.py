@@ -1,4 +1,4 @@
-"""Two materializations of an eval against each other: by how much each metric differs, what could be the cause, which samples flipped."""
+"""Compares two materializations of an eval: the difference of each metric, its possible causes, and the samples that flipped."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.materializations import Point, metric_versions
+from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.stages.sample_preview import answer_text
@@ -16,7 +17,7 @@ from eval_dagster.statistics.paired_corpora import compare_corpora
 from eval_dagster.statistics.paired_means import compare_means
 
 Cause = InputCause | Literal["model", "engine", "metric"]
-"""What differs: beside the inputs the model's weights or tokenizer, what runs it (code, packages, device, dtype), the metric's code."""
+"""What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype), or the metric's code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,38 +31,22 @@ class MetricComparison:
     is_headline: bool
     comparison: Comparison
     causes: tuple[Cause, ...]
-    """All that differs between the points; nothing where only chance can have moved the score."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleChange:
-    """A sample that the points score differently, or that one of them does not have."""
-
-    metric: str
-    sample_id: str
-    subject: str
-    value_a: float | None
-    value_b: float | None
-    prompt: str | None
-    gold: tuple[str, ...]
-    answer_a: str | None
-    """What the model wrote, or the choice that it found most probable."""
-    answer_b: str | None
+    """Everything that differs between the points. Empty if only chance can explain a difference."""
 
 
 def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> list[MetricComparison]:
     """Compare every overall metric that both points have, on the samples that both have.
 
-    Where the mean of the subjects' means is the headline, that is compared; a metric of a corpus is compared over all subjects together.
+    If the headline is the mean of the subjects' means, these means are compared. A corpus metric is compared over all subjects together.
 
     Args:
-        a: What is asked about.
-        b: What it is compared with.
-        metrics: Those of the task: a metric of a corpus is computed anew from the statistics of the common samples.
+        a: The result in question.
+        b: The baseline.
+        metrics: The task's metrics. A corpus metric is computed from the statistics of the common samples.
         alpha: Two-sided level of significance, for the smallest detectable difference.
 
     Raises:
-        LakeError: The scores of one are gone.
+        LakeError: The scores of a point were deleted.
     """
     shared = _shared_causes(a, b)
     found = []
@@ -87,10 +72,10 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
     """Compare one overall metric of two points, as `compare_points` does.
 
     Returns:
-        None where one of them does not have it, or where it is of a corpus and its code is gone.
+        None if a point does not have the metric, or if it is a corpus metric that the task does not have.
 
     Raises:
-        LakeError: The scores of one are gone.
+        LakeError: The scores of a point were deleted.
     """
     if name not in overall(b):
         return None
@@ -101,12 +86,12 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
 
 
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    """All that differs between two points for a metric."""
+    """Everything that differs between two points for a metric."""
     return (*_shared_causes(a, b), *_metric_causes(a, b, metric))
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:
-    """The row of each metric over all subjects: the headline where there are two."""
+    """The row of each metric over all subjects; of two rows, the headline."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in point.metric_rows:
         if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
@@ -114,49 +99,49 @@ def overall(point: Point) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def changed_samples(a: Point, b: Point, metric: str) -> Iterator[SampleChange]:
-    """The samples that two points score differently under a metric, and those that one of them alone has.
+def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
+    """The samples that two points score differently under a metric, and those that only one of them has. `b` is the baseline.
 
-    Under a metric of a corpus a sample has no value: those that one of the points alone has are all.
+    A corpus metric gives samples no value: only those that one of the points lacks are returned.
 
     Raises:
-        LakeError: The scores of one are gone. Prompts and answers that are gone are left out.
+        LakeError: The scores of a point were deleted. Deleted prompts and answers are left out.
     """
     of_a, of_b = _scores_or_statistics(a, metric), _scores_or_statistics(b, metric)
-    changed = [sample_id for sample_id in dict.fromkeys([*of_a, *of_b]) if _differs(of_a.get(sample_id), of_b.get(sample_id))]
+    changed = [
+        sample_id
+        for sample_id in dict.fromkeys([*of_a, *of_b])
+        if sample_id not in of_a or sample_id not in of_b or of_a[sample_id]["value"] != of_b[sample_id]["value"]
+    ]
     if not changed:
         return
     prompts_a, prompts_b = _or_nothing(a, "prompts"), _or_nothing(b, "prompts")
     responses_a, responses_b = _or_nothing(a, "responses"), _or_nothing(b, "responses")
     for sample_id in changed:
         here, there = of_a.get(sample_id), of_b.get(sample_id)
-        value_a, value_b = (None if row is None else row["value"] for row in (here, there))
         prompt_a, prompt_b = prompts_a.get(sample_id, {}), prompts_b.get(sample_id, {})
         prompt = prompt_a or prompt_b
-        yield SampleChange(
+        yield ChangedSample(
+            eval=a.eval_name,
+            model=a.model,
             metric=metric,
             sample_id=sample_id,
             subject=(here or there or {})["subject"],
-            value_a=value_a,
-            value_b=value_b,
+            value=None if here is None else here["value"],
+            baseline_value=None if there is None else there["value"],
             prompt=prompt.get("prompt"),
             gold=tuple(prompt.get("gold") or ()),
-            answer_a=_answer(responses_a.get(sample_id), prompt_a),
-            answer_b=_answer(responses_b.get(sample_id), prompt_b),
+            answer=_answer(responses_a.get(sample_id), prompt_a),
+            baseline_answer=_answer(responses_b.get(sample_id), prompt_b),
         )
 
 
 def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
-    """Scores by sample; for a metric of a corpus rows without a value, one a sample."""
+    """Scores by sample. For a corpus metric: one row for each sample, without a value."""
     if metric in point.scores_by_metric:
         return point.scores_by_metric[metric]
     statistics = next((rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/")), {})
     return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
-
-
-def _differs(here: Mapping[str, Any] | None, there: Mapping[str, Any] | None) -> bool:
-    """Whether a sample has another value, or is in one point alone."""
-    return here is None or there is None or here["value"] != there["value"]
 
 
 def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool) -> Comparison:
@@ -165,7 +150,7 @@ def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macr
     return compare_means(
         [a[sample]["value"] if sample in a else None for sample in samples],
         [b[sample]["value"] if sample in b else None for sample in samples],
-        clusters=[_cluster(a.get(sample) or b[sample]) for sample in samples],
+        clusters=[(a.get(sample) or b[sample])["cluster"] for sample in samples],
         subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
         alpha=alpha,
     )
@@ -175,28 +160,23 @@ def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, 
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
     samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws follow the order
-    clusters = [next(_cluster(column[sample]) for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
+    clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
     return compare_corpora(
         _statistics(columns_a, samples), _statistics(columns_b, samples), metric.aggregate, clusters=clusters, alpha=alpha
     )
 
 
 def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Sequence[str]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """One row a sample, one column a statistic; NaN where there is none."""
+    """One row for each sample, one column for each statistic; NaN if there is none."""
     rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
 
 
-def _cluster(row: Mapping[str, Any]) -> str:
-    return str(row.get("cluster") or row["source_id"])
-
-
 def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
-    """What differs for every metric. Data and prompts count where a sample that was scored is touched."""
+    """The causes that concern every metric. Data and prompts count if they affect a scored sample."""
     causes: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
     if a.versions["model"] != b.versions["model"]:
-        is_same = a.model_content is not None and a.model_content == b.model_content
-        causes.append("engine" if is_same else "model")
+        causes.append("engine" if a.model_content == b.model_content else "model")
     return tuple(causes)
 
 

@@ -13,42 +13,35 @@ class Finding:
     """One row before the suite is judged as a whole."""
 
     row: Regression
-    """`not comparable` with its reason, or `errors`, unless there is a comparison."""
+    """Its verdict is `not comparable` or `errors`, with a reason, if there is no comparison."""
     step: Case | None = None
     """The result against its baseline."""
     drift: Case | None = None
     """The result against the anchor."""
     held: Regression | None = None
-    """What is red: the row of the state that regressed first."""
+    """The row of the state that regressed first, if the result is red."""
     before: Regression | None = None
-    """The row of the state that was judged before, where that has the same scores."""
+    """The row of the previously judged state, if it has the same scores."""
     since_red: Comparison | None = None
-    """The result against the state that regressed first, where there is something to test."""
+    """The result against the state that regressed first, if there is something to test."""
     is_as_red: bool = False
     """Whether it has the same scores as the state that regressed first."""
     is_as_baseline: bool = False
     """Whether it has the same scores as the baseline."""
     is_tested: bool = True
-    """Whether the result differs from the baseline and from the state that was judged before; else there is nothing to test."""
+    """Whether the result differs from the baseline and from the previously judged state; otherwise there is nothing to test."""
     is_start: bool = False
-    """Whether it has nothing in common with the baseline, or there is none."""
+    """Whether there is no baseline, or none with common samples."""
     changes: Sequence[ChangedSample] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Decision:
-    verdict: Verdict
-    against: Against | None = None
-    reason: str | None = None
 
 
 def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
     """Judge the findings of a suite together.
 
-    What regressed stays red until it is significantly better than the red state, or its estimate is no worse than a good one.
+    A result stays red until it is significantly better than the red state, or its estimate is no worse than a good state.
 
     Args:
-        findings: Of all results, those of one eval and model beside each other.
+        findings: Findings of all results; those of one eval and model follow each other.
         level: Two-sided level of significance of all tests together.
     """
     tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
@@ -64,14 +57,14 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
 
 
 def has_test(finding: Finding) -> bool:
-    """Whether a p-value of it is judged, which takes a share of the false alarms that are allowed."""
+    """Whether one of its p-values is judged, which uses up a share of the allowed false alarms."""
     return _can_be_tested(finding) and any(
         case is not None and case.comparison.p_value is not None for case in (finding.step, finding.drift)
     )
 
 
 def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
-    """Evals and models that later results are compared with: something of them was judged, nothing is red or of few samples alone."""
+    """Evals and models whose state passes: a metric was judged, none is red, and none was compared on few samples only."""
     judged, stopped = set(), set()
     for finding, row in zip(findings, rows, strict=True):
         if finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED):
@@ -92,40 +85,41 @@ def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, leve
         p_adjusted=step.p_adjusted if step else before.p_adjusted if before else row.p_value if finding.step else None,
         drift_p_adjusted=drift.p_adjusted if drift else before.drift_p_adjusted if before else None,
     )
-    decision = _decide(finding, step, drift, level)
+    verdict, against, reason = _decide(finding, step, drift, level)
     return replace(
         row,
-        verdict=decision.verdict,
-        against=decision.against,
-        reason=decision.reason or row.reason,
+        verdict=verdict,
+        against=against,
+        reason=reason or row.reason,
         anchor_materialized_at=None if finding.is_start else row.anchor_materialized_at,
     )
 
 
-def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> _Decision:
+def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> tuple[Verdict, Against | None, str | None]:
+    """The verdict, what the result is worse than, and the reason."""
     row = finding.row
     verdicts = {each.verdict for each in (step, drift) if each is not None}
     if row.verdict is Verdict.ERRORS:
-        return _Decision(verdict=Verdict.ERRORS)
+        return Verdict.ERRORS, None, None
     if step is not None and step.verdict is Verdict.REGRESSED:
-        return _Decision(verdict=Verdict.REGRESSED, against="baseline")
+        return Verdict.REGRESSED, "baseline", None
     if Verdict.REGRESSED in verdicts:
-        return _Decision(verdict=Verdict.REGRESSED, against="anchor", reason=_drifted(row))
+        return Verdict.REGRESSED, "anchor", _drifted(row)
     if finding.held is not None and not _is_released(finding, level):
-        return _Decision(verdict=Verdict.REGRESSED, against=finding.held.against or "baseline", reason=_still_worse(finding))
+        return Verdict.REGRESSED, finding.held.against or "baseline", _still_worse(finding)
     if finding.step is None or (step is not None and step.verdict is Verdict.NOT_COMPARABLE):
-        return _Decision(verdict=Verdict.NOT_COMPARABLE, reason=None if finding.step is None else _why_not(finding.step.comparison))
+        return Verdict.NOT_COMPARABLE, None, None if finding.step is None else _why_not(finding.step.comparison)
     if Verdict.IMPROVED in verdicts:
-        return _Decision(verdict=Verdict.IMPROVED)
-    return _Decision(verdict=Verdict.NO_CHANGE_SEEN, reason=_recovered(finding.held))
+        return Verdict.IMPROVED, None, None
+    return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)
 
 
 def _is_released(finding: Finding, level: float) -> bool:
-    """Whether what was red is better: than the red state, significantly; or by its estimate as good as a state that was good.
+    """Whether a red result turns green: it is significantly better than the red state, or its estimate is as good as a good state.
 
-    A good state is the anchor, and the baseline unless drift led to it; the very scores of the baseline passed already. The baseline alone
-    can be one that chance made look better than it is, and a result that was never worse would stay red for months. A state of few samples
-    ends only what was seen on few.
+    Good states are the anchor, and the baseline unless drift led to it. A result with the same scores as the baseline is good. The anchor
+    counts because chance can make a baseline look better than it is; a result that was never worse would stay red for months. A result on
+    few samples turns green only if it turned red on few samples.
     """
     is_drift = finding.held is not None and finding.held.against == "anchor"
     step = None if is_drift and finding.drift is not None else finding.step
@@ -147,7 +141,7 @@ def _is_better_than_red(finding: Finding, level: float) -> bool:
 
 
 def _is_worse(case: Case | None) -> bool:
-    """Whether a difference is a fall that matters."""
+    """Whether the result is worse by a difference that matters."""
     if case is None or case.comparison.difference is None:
         return False
     fall = -case.comparison.difference if case.higher_is_better else case.comparison.difference

@@ -1,4 +1,4 @@
-"""How many samples are errors now that could be evaluated before."""
+"""The share of samples that are errors now and could be evaluated before."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ class ErrorRate:
     errors: int
     samples: int
     is_of_baseline: bool
-    """Whether the samples are those that the baseline could evaluate; else all of the result."""
+    """Whether the samples are those that the baseline could evaluate; otherwise they are all samples of the result."""
 
 
 def error_rate(current: Point, baseline: Point | None, metric: str) -> ErrorRate:
     """Count the errors of a metric among the samples that were asked now and that the baseline could evaluate.
 
-    Where there is no baseline, or it has no value of these samples, all of them count.
+    If there is no baseline, or it has no value for these samples, all samples count.
 
     Raises:
-        LakeError: The scores of one are gone.
+        LakeError: The scores of a point were deleted.
     """
     asked, errors = _samples(current, metric)
     common = asked & _evaluated(baseline, metric)
@@ -36,9 +36,9 @@ def _evaluated(baseline: Point | None, metric: str) -> set[str]:
 
 
 def _samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
-    """The samples that a metric was asked about, and those of them that are errors.
+    """The samples of a metric, and those of them that are errors.
 
-    An error stands under the name of the metric, a value also under that name, a slash and the name of one of several values.
+    An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
     """
     name = metric.partition("/")[0]
     rows = [row for each, by_sample in point.scores_by_metric.items() if each.partition("/")[0] == name for row in by_sample.values()]

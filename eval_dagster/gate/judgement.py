@@ -1,10 +1,9 @@
-"""Judging a suite: each of its results against its baseline, and against the anchor that its drift is measured from."""
+"""Judges a suite: compares each result with its baseline, and with the anchor of its drift."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
-from typing import Any
 
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError
@@ -13,7 +12,6 @@ from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.levels import level_of
-from eval_dagster.gate.materializations import Point
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.records import GateResult, Look
 from eval_dagster.gate.results import known_looks
@@ -26,17 +24,17 @@ from eval_dagster.project import Project
 def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
     """Compare the results of a suite with their baselines.
 
-    Every eval and model of the suite has a row, or one a metric; what cannot be compared says why, and takes nothing else down. A model
-    that is the baseline itself has none, unless it could not be evaluated.
+    Every eval and model of the suite has a row, or a row for each metric. A result that cannot be compared has a reason and does not affect
+    the others. The baseline model itself has a row only if it could not be evaluated.
 
     Args:
-        project: Whose lake is read; nothing is written.
+        project: The project. Its lake is read; nothing is written.
         suite: Name of the suite.
-        run_id: Of the run that judges.
-        since: Only results that were evaluated then or later count; where not given, whatever was evaluated last.
+        run_id: Id of the run that judges.
+        since: Only results that were evaluated then or later count. If not given, the last results count.
 
     Raises:
-        UsageError: There is no such suite, or its `smallest_difference` is beyond what a metric of it can differ by.
+        UsageError: There is no such suite, or no metric can differ by as much as its `smallest_difference`.
     """
     settings = project.suite(suite)
     require_sensible_gate(project, suite)
@@ -69,14 +67,14 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
 
 
 def _standings(project: Project, suite: str, baseline: Baseline, keys: Sequence[tuple[str, str]], now: datetime) -> Standings:
-    """What the past of the suite says; nothing where its baseline is one that does not follow from its verdicts."""
+    """The standings from earlier judgements; none unless the baseline is `last_passed`."""
     if not baseline.last_passed:
         return Standings(by_result={}, tested_at=None, files=frozenset())
     return read_standings(project.lake, suite, keys, now=now)
 
 
 def _level(settings: SuiteConfig, baseline: Baseline, standings: Standings, now: datetime) -> float:
-    """The two-sided level of this judgement. Where another baseline is named, every judgement has the whole of `alpha`."""
+    """The two-sided level of this judgement: a share of `alpha`, or all of it unless the baseline is `last_passed`."""
     alpha = settings.gate.alpha
     if not baseline.last_passed:
         return alpha
@@ -84,7 +82,7 @@ def _level(settings: SuiteConfig, baseline: Baseline, standings: Standings, now:
 
 
 def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> list[Finding]:
-    """The findings of a partition; whatever fails is the reason why there is none."""
+    """The findings of a partition. An error becomes the reason why it is not judged."""
     current = before = None
     try:
         current = partition.current()
@@ -98,19 +96,19 @@ def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> li
         return list(partition.first(current) if before is None else partition.compare(current, before))
     except Exception as error:  # the boundary between one partition and the next
         reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
-        return [replace(each, row=replace(each.row, **_when(before))) for each in partition.unjudged(reason, current)]
-
-
-def _when(baseline: Point | None) -> dict[str, Any]:
-    return {} if baseline is None else {"baseline": baseline.name(), "baseline_materialized_at": baseline.materialized_at}
+        findings = partition.unjudged(reason, current)
+        if before is None:
+            return findings
+        when = before.materialized_at
+        return [replace(each, row=replace(each.row, baseline=before.name(), baseline_materialized_at=when)) for each in findings]
 
 
 def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[str]) -> list[Look]:
-    """How a score got where it is; what fails is a warning, since the verdict does not depend on it."""
+    """The looks at a partition's history. A failure is a warning, because verdicts do not depend on looks."""
     name = f"{partition.eval_name}|{partition.model}"
     try:
         metrics = partition.project.task(partition.eval_name).METRICS
-        return list(find_looks(partition.points, metrics, suite=partition.suite, alpha=partition.gate.alpha, known=known))
+        return list(find_looks(partition.points, metrics, alpha=partition.gate.alpha, known=known))
     except Exception as error:  # the boundary between one partition and the next
         warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
         return []

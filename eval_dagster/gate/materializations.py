@@ -1,4 +1,4 @@
-"""Materializations of an eval's results: what there was at which time, and what it was made of."""
+"""Materializations of an eval's results, with the rows and versions that they were computed from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,21 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.lake.files import Lake, LakeFile, parquet_files, read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
 
-LAST_PASSED = "last_passed"
-"""The newest state that the gate of a suite let pass, or that a person accepted."""
-PREVIOUS = "previous"
-"""The state before the last change."""
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
-"""What can move a score, and what the lake calls its version. The metric's code has a version for each metric."""
+"""Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
 _SHOWN = {
     "prompts": ("sample_id", "request_id", "prompt", "choices", "gold"),
     "responses": ("sample_id", "text", "text_post_processed", "choice_logprobs", "error"),
 }
-"""The columns that comparisons read: log-probabilities of tokens are many times as much as all of these."""
+"""Columns that comparisons read. Others, such as log-probabilities of tokens, are many times larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +37,18 @@ class Point:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of what it was made: `data`, `prompt` and `model`."""
+        """Versions of its inputs: `data`, `prompt` and `model`."""
         return {what: self.metrics.info.inputs[name] for what, name in _INPUTS.items()}
 
     @property
     def scores_version(self) -> str:
-        """Hash of its scores: two points with the same one differ in nothing that could be tested."""
-        return self.metrics.info.inputs.get("sample_scores", self.metrics.path.name)
+        """Hash of its scores. Between points with the same hash there is no difference to test."""
+        return self.metrics.info.inputs["sample_scores"]
 
     @property
-    def model_content(self) -> str | None:
-        """Version of weights, tokenizer and chat template; None where the materialization is from before it was written down."""
-        return self.metrics.info.inputs.get("model_content")
+    def model_content(self) -> str:
+        """Version of weights, tokenizer and chat template."""
+        return self.metrics.info.inputs["model_content"]
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -78,7 +75,7 @@ class Point:
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
-        """Its rows of `scores`. Raises `LakeError` where they are gone."""
+        """Its rows of `scores`. Raises `LakeError` if they were deleted."""
         if not self.has_scores:
             raise self._gone("scores")
         return read_rows(self._scores_path)
@@ -93,18 +90,18 @@ class Point:
 
     @cached_property
     def prompts(self) -> dict[str, dict[str, Any]]:
-        """What its prompts were, by sample. Raises `LakeError` where they are gone."""
+        """Its prompts by sample. Raises `LakeError` if they were deleted."""
         return self._by_sample("prompts", self.metrics.info.inputs["rendered_prompts"])
 
     @cached_property
     def responses(self) -> dict[str, dict[str, Any]]:
-        """What was answered, by sample. Raises `LakeError` where they are gone."""
+        """Its responses by sample. Raises `LakeError` if they were deleted."""
         return self._by_sample("responses", read_info(self._scores_path).inputs["model_outputs"])
 
     @cached_property
     def _scores_path(self) -> Path:
         name = str(self.metric_rows[0]["scores_file"])
-        return self.lake.scores_of(name, self.metrics.info.inputs.get("sample_scores"))
+        return self.lake.scores_of(name, self.scores_version)
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):
@@ -119,30 +116,30 @@ class Point:
         )
 
     def name(self) -> str:
-        """Model and time, as they can be given to `parse`."""
+        """Model and time in the form that `PointName.parse` reads."""
         return f"{self.model}@{self.materialized_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointName:
-    """A model, and when: now, at a time, or before its last change."""
+    """A model at a time: now, then, or before its last change."""
 
     model: str
     until: datetime | None = None
-    """The newest materialization that is not later; the newest of all where not given."""
+    """The newest materialization up to this time is meant; the newest of all if null."""
     previous: bool = False
-    """Whether the newest one is meant that was made of something else than the current one."""
+    """Whether the state before the last change is meant."""
 
     @classmethod
     def parse(cls, text: str, models: Sequence[str]) -> "PointName":
         """Read `model`, `model@2026-01-31` (the end of that day in UTC), `model@2026-01-31T02:00` or `model@previous`.
 
         Args:
-            text: What the user wrote.
-            models: Names that there are; one with an `@` of its own is understood, too.
+            text: The user's text.
+            models: Names of all models, which may contain `@`.
 
         Raises:
-            UsageError: What follows the `@` is no time.
+            UsageError: The text after the `@` is no time.
         """
         model, at, when = text.rpartition("@")
         if text in models or not at:
@@ -152,7 +149,7 @@ class PointName:
         return cls(model=model, until=parse_time(when, what=text))
 
     def find(self, lake: Lake, eval_name: str) -> Point | None:
-        """The point of an eval; None where the model has none then. Raises `LakeError` where it is damaged."""
+        """The point of an eval; None if the model had no result then. Raises `LakeError` if it is damaged."""
         if self.previous:
             return previous_point(history(lake, eval_name, self.model))
         paths = _paths(lake, eval_name, self.model)
@@ -161,7 +158,7 @@ class PointName:
 
 
 def parse_time(text: str, *, what: str) -> datetime:
-    """A day or a time, in UTC where no zone is given; a day means its end, and a second too, as `Point.name` names what was made in it.
+    """Read a day or a time, in UTC if it has no zone. A day means its end, and so does a second, because `Point.name` has no fractions.
 
     Raises:
         UsageError: It is neither.
@@ -180,10 +177,10 @@ def parse_time(text: str, *, what: str) -> datetime:
 
 
 def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
-    """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as they are in the catalog.
+    """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
 
     Raises:
-        LakeError: The newest is damaged: an older one would pass for it.
+        LakeError: The newest is damaged. No older one may stand in for it.
     """
     points: list[Point] = []
     paths = _paths(lake, eval_name, model)
@@ -197,7 +194,7 @@ def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
 
 
 def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point | None:
-    """The materialization of that time; None where it is gone or damaged."""
+    """The materialization of that time; None if it was deleted or is damaged."""
     return next((point for point in points if point.materialized_at == materialized_at), None)
 
 
@@ -210,11 +207,10 @@ def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
 
 
 def previous_point(points: Sequence[Point]) -> Point | None:
-    """The newest materialization that was made of other data, another prompt or another model version than the last one.
+    """The newest materialization with another version of data, prompt or model than the last one.
 
-    Where there is none, the newest one whose metrics had other code: a metric that is tidied is not to hide what became of the model. One
-    that has values for less than half of the samples, as a trial with a limit or a night of errors leaves, counts only where none has more:
-    it would hide what became of the model, too.
+    If there is none: the newest one with another version of a metric's code. So a change of a metric's code does not hide a change of the
+    model. A materialization with values for less than half of the samples, such as a night of errors, is used only if no other has more.
     """
     if not points:
         return None
@@ -226,7 +222,7 @@ def previous_point(points: Sequence[Point]) -> Point | None:
 
 
 def n_values(point: Point) -> int:
-    """How many samples of a point have a value; none where its rows are damaged."""
+    """Number of samples with a value; 0 if the rows are damaged."""
     try:
         return max((row["n"] for row in point.metric_rows), default=0)
     except LakeError:

@@ -1,4 +1,4 @@
-"""How much two runs of the same model differ where answers are drawn at random: what a difference must exceed to be one of the model."""
+"""The noise of sampled answers: by how much two runs of the same model differ."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,25 +11,25 @@ from eval_dagster.statistics.verdicts import NoiseFloor, noise_floor
 
 
 def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:
-    """Measure the noise of a metric that is a mean, from the texts of each prompt, or else from runs of the same versions.
+    """Measure the noise of a metric that is a mean: from several texts of each prompt, or else from repeated runs.
 
     Args:
         point: The result in question.
-        others: All materializations of its eval for its model. Those count that were made of the same versions and have other answers;
-            the same answers come from the cache, and tell nothing.
+        others: All materializations of its eval for its model. Those with the same versions and different answers are repeated runs; equal
+            answers come from the cache.
         metric: Its name.
 
     Returns:
-        None where no prompt was answered twice under this metric.
+        None if no prompt was answered twice.
 
     Raises:
-        LakeError: The scores of one are gone.
+        LakeError: The scores of a point were deleted.
     """
-    if point.metrics.info.inputs.get("model_outputs") is None or metric not in overall(point):
+    if metric not in overall(point):
         return None
     is_macro = overall(point)[metric]["aggregation"] == "macro"
     rows = point.scores_by_metric.get(metric, {})
-    texts = [row.get("text_values") or () for row in rows.values()]
+    texts = [row["text_values"] or () for row in rows.values()]
     most = max(map(len, texts), default=0)
     if most > 1:
         return noise_floor(_matrix(texts, most), texts=most, subjects=_subjects(rows) if is_macro else None)
@@ -42,13 +42,12 @@ def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseF
 
 
 def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
-    """One materialization for each set of answers that the same versions gave, other than those of the point."""
+    """One materialization of the same versions for each set of answers other than the point's own."""
     found: dict[str, Point] = {}
     for other in others:
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
-        answers = other.metrics.info.inputs.get("model_outputs")
-        if is_same and answers is not None and other.has_scores:
-            found[answers] = other
+        if is_same and other.has_scores:
+            found[other.metrics.info.inputs["model_outputs"]] = other
     found.pop(point.metrics.info.inputs["model_outputs"], None)
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""An eval and a model of a suite: its result compared with its baseline and its anchor, metric by metric."""
+"""Compares the result of an eval and a model with its baseline and its anchor, metric by metric."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import ErrorRate, error_rate
 from eval_dagster.gate.materializations import Point, PointName, history, point_at
 from eval_dagster.gate.noise import measured_noise
-from eval_dagster.gate.records import NO_EARLIER_RESULT, ChangedSample, Regression
+from eval_dagster.gate.records import NO_EARLIER_RESULT, Regression
 from eval_dagster.gate.standings import Standing
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
@@ -34,11 +34,11 @@ class Partition:
 
     @cached_property
     def points(self) -> list[Point]:
-        """All its materializations, the oldest first. Raises `LakeError` where the newest is damaged."""
+        """All its materializations, the oldest first. Raises `LakeError` if the newest is damaged."""
         return history(self.project.lake, self.eval_name, self.model)
 
     def current(self) -> Point | None:
-        """The result in question. Raises `LakeError` where it is damaged."""
+        """The result in question. Raises `LakeError` if it is damaged."""
         return PointName(model=self.model).find(self.project.lake, self.eval_name)
 
     def compare(self, current: Point, baseline: Point) -> Iterator[Finding]:
@@ -49,9 +49,9 @@ class Partition:
             yield self._with_past(finding, metric, current, baseline)
 
     def first(self, current: Point) -> Iterator[Finding]:
-        """The findings where there is nothing to compare with: that the result is one to compare with, unless too much of it is errors.
+        """The findings if there is nothing to compare with: later results are compared with this one, unless too many samples are errors.
 
-        What was red stays red here, too.
+        Red results stay red.
         """
         starts: list[Finding] = []
         for metric in self._judged_metrics(current):
@@ -66,7 +66,7 @@ class Partition:
         yield from starts[:1]
 
     def unjudged(self, problem: str, current: Point | None) -> list[Finding]:
-        """The findings where the last evaluation failed: what was red stays red."""
+        """The findings if the last evaluation failed. Red results stay red."""
         row = self.incomparable(problem, current)
         return [Finding(row=_compared_as(row, held), held=held) for held in self.standing.red.values()] or [Finding(row=row)]
 
@@ -91,7 +91,7 @@ class Partition:
         return [metric for metric, row in overall(current).items() if self.gate.metrics == "all" or row["is_headline"]]
 
     def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None) -> Finding:
-        """The finding with its errors, with what is red, and with whether there is anything new to test."""
+        """The finding with its error rate, the red state, and whether there is something new to test."""
         held, before = self._held(metric, current), point_at(self.points, self.standing.judged_at)
         same_as_before = before is not None and before.scores_version == current.scores_version
         same_as_baseline = baseline is not None and baseline.scores_version == current.scores_version
@@ -109,7 +109,7 @@ class Partition:
         )
 
     def _held(self, metric: str, current: Point) -> Regression | None:
-        """What is red and concerns a metric: its own row, or any where no metric that is red is judged now, as one that was renamed."""
+        """The red row of a metric. If no red metric is judged now, since it was renamed for instance: any red row."""
         red = self.standing.red
         is_lost = not set(red) & set(self._judged_metrics(current))
         return red.get(metric) or (next(iter(red.values()), None) if is_lost else None)
@@ -117,7 +117,7 @@ class Partition:
     def _compared_with_red(self, metric: str, current: Point, red: Point) -> Comparison | None:
         try:
             return compare_metric(current, red, metric, self._metrics, alpha=self.level)
-        except LakeError:  # its scores are gone: the estimates alone tell whether the result is better
+        except LakeError:  # its scores were deleted: only the estimates show whether the result is better
             return None
 
     def _with_errors(self, row: Regression, rate: ErrorRate) -> Regression:
@@ -161,10 +161,11 @@ class Partition:
             noise_floor=0.0 if noise is None else noise.difference,
         )
         row, drift = self._drift(row, case, each)
-        return Finding(row=row, step=case, drift=drift, is_start=self._is_disjoint(known), changes=list(self._changes(each)))
+        changes = list(changed_samples(each.a, each.b, each.metric))
+        return Finding(row=row, step=case, drift=drift, is_start=self._is_disjoint(known), changes=changes)
 
     def _drift(self, row: Regression, case: Case, each: MetricComparison) -> tuple[Regression, Case | None]:
-        """The row with its comparison with the anchor; none where that is the baseline, gone, or has nothing in common."""
+        """The row and its comparison with the anchor; none if the anchor is the baseline, was deleted, or has too little in common."""
         anchor = point_at(self.points, self.standing.anchor_at(each.metric))
         if anchor is None or anchor.materialized_at == each.a.materialized_at or not anchor.has_scores:
             return row, None
@@ -184,29 +185,12 @@ class Partition:
         return row, replace(case, comparison=found)
 
     def _is_disjoint(self, known: Comparison) -> bool:
-        """Whether the result has values and the baseline has none of the same samples: of others alone, or none at all."""
+        """Whether the result has values, and the baseline has a value for none of these samples."""
         is_comparable_later = self.standing.baseline_at is not None or not known.n_only_b
         return is_comparable_later and not known.n_common and bool(known.n_only_a)
 
-    def _changes(self, each: MetricComparison) -> Iterator[ChangedSample]:
-        for change in changed_samples(each.a, each.b, each.metric):
-            yield ChangedSample(
-                suite=self.suite,
-                eval=self.eval_name,
-                model=self.model,
-                metric=change.metric,
-                sample_id=change.sample_id,
-                subject=change.subject,
-                value=change.value_a,
-                baseline_value=change.value_b,
-                prompt=change.prompt,
-                gold=change.gold,
-                answer=change.answer_a,
-                baseline_answer=change.answer_b,
-            )
-
 
 def _compared_as(row: Regression, held: Regression) -> Regression:
-    """A row that says with what the state that is red was compared."""
+    """The row with the points that the red state was compared with."""
     names = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better")
     return replace(row, **{name: getattr(held, name) for name in names})

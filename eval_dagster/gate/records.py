@@ -1,4 +1,4 @@
-"""What a gate found: the rows of `regressions` and `sample_changes`, and all that tells people about them."""
+"""The result of a gate: the rows of `regressions`, `sample_changes`, `looks` and `acceptances`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,12 +66,12 @@ class Regression:
     verdict: Verdict
     against: Against | None = None
     """What it is worse than; null where it is not worse."""
-    is_passed: bool | None = None
-    """Whether later results are compared with this state; null in a judgement of an earlier version."""
+    is_passed: bool = False
+    """Whether later results are compared with this state."""
     cause: str | None = None
     """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `metric`, with commas between; empty if nothing."""
     reason: str | None = None
-    """What the figures do not say: why it is not comparable, what it drifted from, why it is still worse."""
+    """Why the result is not comparable, what it drifted from, or why it is still worse."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
     anchor_materialized_at: datetime | None = None
@@ -79,17 +79,17 @@ class Regression:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is a result that has nothing to be compared with because there is none before it."""
+        """Whether this is a first result, with no earlier one to compare with."""
         return self.verdict is Verdict.NOT_COMPARABLE and self.reason == NO_EARLIER_RESULT
 
     @property
     def is_red(self) -> bool:
-        """Whether it fails the gate of a suite in which that is an error."""
+        """Whether it fails the gate if the suite's severity is `error`."""
         return self.verdict in RED
 
     @property
     def is_partial(self) -> bool:
-        """Whether it was compared on less than half of the samples that the baseline has, as a trial with a limit is."""
+        """Whether it was compared on less than half of the baseline's samples."""
         return self.n_common < self.n_only_baseline
 
 
@@ -113,7 +113,6 @@ class Acceptance:
 class ChangedSample:
     """A sample that result and baseline score differently, or that one of them does not have."""
 
-    suite: str
     eval: str
     model: str
     metric: str
@@ -132,7 +131,6 @@ class ChangedSample:
 class Look:
     """A past result of a headline metric, compared with the reference that its segment of the history starts at."""
 
-    suite: str
     eval: str
     model: str
     metric: str
@@ -158,16 +156,16 @@ class GateResult:
     judged_at: datetime
     run_id: str
     alpha: float
-    """Of suites in which nothing changed, at most this share turns red in 30 days."""
+    """At most this share of unchanged suites turns red in 30 days."""
     level: float
     """Two-sided level of significance of this judgement: its share of `alpha`. 0 where no result is new."""
     severity: Severity
     regressions: Sequence[Regression]
     changes: Sequence[ChangedSample]
     looks: Sequence[Look] = ()
-    """How each score got where it is, the oldest first within an eval and a model."""
+    """The history of each headline score, the oldest first within an eval and a model."""
     warnings: Sequence[str] = ()
-    """What went wrong beside the result; not kept."""
+    """Problems that do not affect the result; not kept."""
 
     @property
     def change_points(self) -> list[Look]:
@@ -190,5 +188,5 @@ class GateResult:
 
     @property
     def is_failed(self) -> bool:
-        """Whether something is red, in a suite in which that is an error."""
+        """Whether something is red and the suite's severity is `error`."""
         return self.severity == "error" and bool(self.red)

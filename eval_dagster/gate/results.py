@@ -1,4 +1,4 @@
-"""Judgements in the lake: a partition a suite, each judgement one file of a name in each of its tables."""
+"""Judgements in the lake. A suite is a partition; a judgement has a file of the same name in each table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.change_points import LookKey, key_of, look_version
+from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
 from eval_dagster.statistics.verdicts import Verdict
@@ -15,7 +15,7 @@ from eval_dagster.versions import stable_hash
 
 
 def write_result(lake: Lake, result: GateResult) -> LakeFile:
-    """Keep a judgement; it becomes the current one of its suite."""
+    """Write a judgement, which becomes the current one of its suite."""
     name = new_name(result.run_id, result.judged_at)
     rows = {
         "sample_changes": _rows(result, result.changes),
@@ -23,7 +23,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         "regressions": _rows(result, result.regressions),
     }
     info = FileInfo(
-        fingerprint=name,  # judging is cheap, and never spared
+        fingerprint=name,  # a judgement is cheap and never reused
         version=stable_hash(
             [{key: str(value) for key, value in row.items() if key not in ("judged_at", "run_id")} for row in rows["regressions"]]
         ),
@@ -38,7 +38,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
 
 
 def current_result(lake: Lake, suite: str) -> GateResult | None:
-    """The last judgement of a suite; None where there is none.
+    """The last judgement of a suite; None if there is none.
 
     Raises:
         LakeError: Its file is damaged.
@@ -48,7 +48,7 @@ def current_result(lake: Lake, suite: str) -> GateResult | None:
 
 
 def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
-    """The judgement of a suite by one run, which another run's may have followed; None where it made none.
+    """The judgement of a suite by a run, which need not be the last one; None if the run made none.
 
     Raises:
         LakeError: Its file is damaged.
@@ -59,48 +59,43 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
     return None if file is None else _read(lake, suite, file)
 
 
-def past_results(lake: Lake, suite: str) -> list[GateResult]:
-    """All judgements of a suite, the oldest first. Raises `LakeError` where one is damaged."""
-    return [_read(lake, suite, file) for file in lake.history("regressions", suite)]
-
-
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
-    """The comparisons of the last judgement of a suite that the same code would make again; none where it is damaged."""
+    """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
     try:
         file = lake.current("looks", suite)
         if file is None or file.info.inputs["looks"] != look_version():
             return {}
-        looks = [Look(**_of(Look, row)) for row in read_rows(file.path)]
+        looks = read_looks(file.path)
     except LakeError:
         return {}
     return {key_of(look): look for look in looks}
 
 
 def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Look]) -> list[dict[str, Any]]:
-    return [asdict(record) | {"judged_at": result.judged_at, "run_id": result.run_id} for record in records]
+    shared = {"suite": result.suite, "judged_at": result.judged_at, "run_id": result.run_id}
+    return [asdict(record) | shared for record in records]
 
 
 def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
-    """The footer of a file of judgements, and its rows. Raises `LakeError` where it is damaged."""
+    """The footer of a file of judgements, and its rows. Raises `LakeError` if it is damaged."""
     return read_info(path), [Regression(**_of(Regression, {**row, "verdict": Verdict(row["verdict"])})) for row in read_rows(path)]
 
 
 def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
     changes = [{**row, "gold": tuple(row["gold"])} for row in read_rows(lake.folder("sample_changes", suite) / file.path.name)]
-    looks = read_rows(lake.folder("looks", suite) / file.path.name)
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
         run_id=file.info.run_id,
         alpha=file.info.counts["alpha"],
-        level=file.info.counts.get("level", file.info.counts["alpha"]),  # which it was in earlier versions
+        level=file.info.counts["level"],
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
-        looks=[Look(**_of(Look, row)) for row in looks],
+        looks=read_looks(lake.folder("looks", suite) / file.path.name),
     )
 
 
-def _of(record: type[Regression | ChangedSample | Look], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that are fields of a record; null where the file is from before there was one."""
-    return {field.name: row.get(field.name) for field in fields(record)}
+def _of(record: type[Regression | ChangedSample], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that are fields of a record."""
+    return {field.name: row[field.name] for field in fields(record)}

@@ -1,15 +1,15 @@
-"""Whether a suite's gate can find anything: limits that only the metrics know."""
+"""Checks that a suite's gate can find a difference, by the ranges of its metrics."""
 
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
-from eval_dagster.stages.aggregation import headline
+from eval_dagster.stages.scores import headline
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:
-    """Check that `smallest_difference` is less than each metric of the suite can differ by, where that is known.
+    """Check that each metric of the suite, if its range is known, can differ by more than `smallest_difference`.
 
     Raises:
         UsageError: No difference of a metric would count.
@@ -18,7 +18,7 @@ def require_sensible_gate(project: Project, suite: str) -> None:
     for eval_name in project.suite(suite).evals:
         try:
             task = project.task(eval_name)
-        except EvalDagsterError:  # which is said where it is evaluated
+        except EvalDagsterError:  # reported when the eval is evaluated
             continue
         for metric in task.METRICS if gate.metrics == "all" else [headline(task)]:
             most = _range(metric)
@@ -31,7 +31,7 @@ def require_sensible_gate(project: Project, suite: str) -> None:
 
 
 def _range(metric: type[BaseMetric[Any]]) -> float | None:
-    """The most that a metric can differ by: a rate by 1, a score from 0 by its best value; None where that is not known."""
+    """The most that a metric can differ by: a rate by 1, a score from 0 by its best value; None if unknown."""
     if metric.IS_PROPORTION:
         return 1.0
     return metric.BEST if metric.HIGHER_IS_BETTER and metric.BEST else None

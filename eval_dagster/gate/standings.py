@@ -1,7 +1,7 @@
-"""Where the results of a suite stand: the state that each is compared with, the anchor of its drift, and what it is still red for.
+"""The standing of each result of a suite: its baseline, the anchor of its drift, and the state that it is still red for.
 
-All of it follows from the suite's judgements and acceptances, the newest first. A judgement of a failed evaluation, of too many errors or
-of few samples ends nothing that was red before it on more of them.
+Standings follow from the suite's judgements and acceptances, which are read from the newest to the oldest. A judgement of a failed
+evaluation, of too many errors or of few samples does not end a red state that was found on more samples.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,45 +25,45 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What the past of a suite says about an eval and a model. Times are those at which states were materialized."""
+    """What earlier judgements of a suite say about an eval and a model. All times are times of materialization."""
 
     baseline_at: datetime | None = None
-    """The newest state that passed or was accepted; where none did, the one that later states were compared with; null without any."""
+    """The newest state that passed or was accepted. If there is none: the baseline of the oldest judgement; null without one."""
     anchors: Mapping[str, datetime] = field(default_factory=dict)
-    """What the drift of each metric is judged against; where a metric is not there it is the baseline."""
+    """The anchor of the drift of each metric; the baseline for other metrics."""
     judged_at: datetime | None = None
     """The newest state that was compared with its baseline, or accepted."""
     judged: Mapping[str, Regression] = field(default_factory=dict)
-    """The rows of that state by metric, where it did not pass."""
+    """The rows of that state by metric, if it did not pass."""
     red: Mapping[str, Regression] = field(default_factory=dict)
-    """What is red, by metric: the row of the state that regressed first since the last one that passed; nothing where it passed."""
+    """The red rows by metric: those of the first state that regressed since the last one that passed. Empty if the last state passed."""
 
     is_known: bool = False
-    """Whether a result of the two was red, so that an earlier one that was never judged is no baseline."""
+    """Whether a result was red. Then an earlier state that was never judged is no baseline."""
 
     def anchor_at(self, metric: str) -> datetime | None:
-        """The state that the drift of a metric is judged against."""
+        """The anchor of the drift of a metric."""
         return self.anchors.get(metric, self.baseline_at)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standings:
-    """Of all results of a suite."""
+    """The standings of all results of a suite."""
 
     by_result: Mapping[Key, Standing]
     tested_at: datetime | None
-    """When a judgement last tested a new result; null where that is longer ago than matters."""
+    """Time of the last judgement that tested a new result; null if that is longer ago than matters."""
     files: frozenset[Path]
     """The judgements that all this follows from."""
 
 
 def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: datetime) -> Standings:
-    """Read where the results of a suite stand. Damaged files are left out, as they are in the catalog."""
+    """Read the standings of a suite. Damaged files are left out, as in the catalog."""
     searches = {key: _Search(accepted) for key, accepted in _newest_acceptances(lake, suite, keys).items()}
     tested_at, tested_in = None, set[Path]()
     for path, info, rows in _judgements(lake, suite):
         judged_at = time_of(path)
-        if tested_at is None and _is_tested(info, rows):
+        if tested_at is None and info.counts["level"] > 0:
             tested_at, tested_in = judged_at, {path}
         for key, search in searches.items():
             if not search.is_done:
@@ -95,12 +95,12 @@ class _Search:
         self._files: dict[str, Path] = {}
 
     def look(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Take the rows of a judgement, which is older than all before."""
+        """Take the rows of the next older judgement."""
         if self._acceptance is not None and self._acceptance.accepted_at >= time_of(path):
             self._accept(self._acceptance)
-        elif (state := _passed_state(rows)) is not None:
-            self.is_done, self._baseline_at, self._files["passed"] = True, state, path
-            self._judged_at = self._judged_at or state
+        elif rows and rows[0].is_passed:  # all rows of an eval and a model have the same
+            self.is_done, self._baseline_at, self._files["passed"] = True, rows[0].materialized_at, path
+            self._judged_at = self._judged_at or rows[0].materialized_at
             self._anchors = _anchors(rows)
         elif rows:
             self._look_at_stopped(path, rows)
@@ -123,12 +123,12 @@ class _Search:
         return {*self._files.values(), *(path for path, _ in self._red.values())}
 
     def _look_at_stopped(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Take the rows of a judgement that let nothing pass."""
-        # Where no state passed, the oldest one was compared with the last good one.
+        """Take the rows of a judgement that did not pass."""
+        # If no state passed, the oldest judgement names the last good state.
         if baseline := next((row.baseline_materialized_at for row in rows if _is_of_own_model(row)), None):
             self._baseline_at, self._files["baseline"] = baseline, path
             self._anchors |= _anchors(rows)
-        if any(row.is_red and row.is_passed is not None for row in rows):
+        if any(row.is_red for row in rows):
             self._is_known = True
             self._files.setdefault("known", path)
         if self._judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
@@ -136,7 +136,7 @@ class _Search:
         self._look_for_red(path, rows)
 
     def _look_for_red(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Take what regressed, back to the first state that did, by metric; a state of few samples ends only what is of few itself."""
+        """Collect the red rows by metric, back to the first red state. A state of few samples ends only a red state of few samples."""
         red = {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED}
         if red:
             unended = red.keys() | {row.metric for row in rows if row.metric and row.verdict is Verdict.ERRORS}
@@ -158,21 +158,8 @@ def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:
 
 
 def _is_of_own_model(row: Regression) -> bool:
-    """Whether it was compared with a state of its own model, which not each `baseline` of a suite is."""
+    """Whether it was compared with a state of its own model. The baseline of a suite can be another model."""
     return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
-
-
-def _passed_state(rows: Sequence[Regression]) -> datetime | None:
-    """The state that a judgement let pass; null where it did not, or judged none."""
-    if not rows or rows[0].is_passed is False:
-        return None
-    was_compared = all(row.verdict in _GREEN and not row.is_partial for row in rows)
-    return rows[0].materialized_at if rows[0].is_passed or was_compared else None
-
-
-def _is_tested(info: FileInfo, rows: Sequence[Regression]) -> bool:
-    """Whether a judgement spent a part of what false alarms are allowed; one of an earlier version did with each comparison."""
-    return info.counts["level"] > 0 if "level" in info.counts else any(row.p_value is not None for row in rows)
 
 
 def _newest_acceptances(lake: Lake, suite: str, keys: Collection[Key]) -> dict[Key, Acceptance | None]:

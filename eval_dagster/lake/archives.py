@@ -1,4 +1,4 @@
-"""Catalogs of past days: `catalogs/<date>.duckdb`, each the state in which a day ended."""
+"""Catalogs of past days: `catalogs/<date>.duckdb`, the last state of each day."""
 
 import re
 import shutil
@@ -13,12 +13,12 @@ _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
 
 
 def archives_folder(home: Path) -> Path:
-    """Where they are."""
+    """The folder of the catalogs of past days."""
     return home / "catalogs"
 
 
 def archive(catalog: Path) -> None:
-    """Keep the last state of a past day: no file it names ever changes, so it stays queryable."""
+    """Keep the last state of a past day. The lake files that it names never change, so it can be queried later."""
     kept = archive_path(catalog)
     if kept is not None:
         kept.parent.mkdir(exist_ok=True)
@@ -28,7 +28,7 @@ def archive(catalog: Path) -> None:
 
 
 def archive_path(catalog: Path) -> Path | None:
-    """Where the catalog is to be kept; None where it is of today, or that day's is kept already, or there is none."""
+    """The path at which a catalog is to be kept. None where there is none, where it is of today, or where its day has one already."""
     if not catalog.exists():
         return None
     day = datetime.fromtimestamp(catalog.stat().st_mtime, UTC).date()
@@ -47,7 +47,7 @@ def files_named_by(catalog: Path) -> set[str]:
             views = connection.execute("select sql from duckdb_views() where not internal").fetchall()
     except duckdb.Error as error:
         raise LakeError(
-            f"{catalog} cannot be read ({str(error).splitlines()[0]}), so that nothing tells which files of the lake it needs; "
+            f"{catalog} cannot be read ({str(error).splitlines()[0]}), so the files of the lake that it needs are unknown; "
             "delete it, or close the session that writes to it, then try again"
         ) from error
     paths = [path.replace("''", "'") for (statement,) in views for path in _PATH.findall(statement)]

@@ -1,16 +1,17 @@
-"""Attempts: how each evaluation of an eval with a model ended, also where it left no file.
+"""Attempts: how each evaluation of an eval with a model ended, also where it wrote no results.
 
-Small files in `lake/attempts/`, one a model of a run; many small ones become one.
+A run writes one small file a model to `lake/attempts/`. Many small files are merged into one.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
+from eval_dagster.lake.rows import fields_in
 
 _TABLE = "attempts"
 _MERGE_ABOVE = 32
@@ -19,7 +20,7 @@ _SMALL_BYTES = 16 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An eval that a run took through its stages with a model. Counts are null where the model's outputs were not reached."""
+    """An eval that a run took through its stages with a model. Counts are null where it failed before the stage `model_outputs`."""
 
     eval: str
     model: str
@@ -28,30 +29,30 @@ class Attempt:
     """UTC."""
     status: Literal["ok", "failed"]
     stage: str
-    """The last one: where it failed, if it did."""
+    """The last stage that ran; in a failed attempt the one that failed."""
     message: str | None
-    """What failed."""
+    """Why it failed."""
     requests_computed: int | None = None
     """Requests that were sent to the model."""
     requests_cached: int | None = None
     errors: int | None = None
     """Requests that were answered by an error."""
     prompt_tokens: int | None = None
-    """Of all answers, also those from the cache."""
+    """Of all answers, also of those from the cache."""
     output_tokens: int | None = None
     model_seconds: float | None = None
-    """That the model worked in this run."""
+    """Seconds of model time in this run."""
     cached: bool
-    """Whether every stage was current already."""
+    """Whether every stage was current before the run."""
 
 
 def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
-    """Write down how the evals of a model ended."""
+    """Write the attempts of a model's evals."""
     if not attempts:
         return
     _write(lake, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
     if len(_small_files(lake)) > _MERGE_ABOVE:
-        # Under the lock of the catalog, which is made of these files, as is what `read_attempts` returns.
+        # The catalog and `read_attempts` read these files under the same lock.
         with lake.lock("catalog"):
             _merge(lake, attempts[0].run_id)
 
@@ -60,10 +61,8 @@ def read_attempts(lake: Lake) -> list[Attempt]:
     """All attempts, the oldest first. Damaged files are left out, as they are in the catalog."""
     with lake.lock("catalog"):
         rows = [row for path in _files(lake) for row in _rows_or_none(path) or ()]
-    names = [field.name for field in fields(Attempt)]
-    known: list[dict[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
-    # A process that was killed while it merged files leaves both: what is equal is one.
-    attempts = dict.fromkeys(Attempt(**row) for row in known)
+    # A process that was killed while it merged files leaves an attempt in two of them.
+    attempts = dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows)
     return sorted(attempts, key=lambda attempt: attempt.finished_at)
 
 

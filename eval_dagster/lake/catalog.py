@@ -1,6 +1,6 @@
-"""The catalog, `evals.duckdb`: how it is made (`publishing`), and how it is read.
+"""Queries on the catalog `evals.duckdb`, which `publishing` makes.
 
-A session reads results and nothing else. A query that meets a damaged file has the catalog made anew without it.
+A session can only read results. Where a query meets a damaged file, the catalog is made again without that file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,40 +34,36 @@ def connect(lake: Lake, *, unsafe: bool = False) -> duckdb.DuckDBPyConnection:
     """Open the catalog for reading.
 
     Args:
-        lake: Whose catalog it is.
-        unsafe: Whether statements may read and write all files of this machine and load extensions, instead of reading results alone.
+        lake: The lake of the catalog.
+        unsafe: Whether statements may read and write all files of this machine and load extensions. Otherwise they only read results.
 
     Raises:
-        QueryError: Nothing has been evaluated yet, or the catalog cannot be read, or somebody has it open for writing.
+        QueryError: Nothing has been evaluated yet, the catalog cannot be read, or another session has it open for writing.
     """
     path = catalog_path(lake)
     if not path.exists():
         raise QueryError(f"there is nothing to query yet: {path} does not exist; run `eval-dagster run` first")
     try:
-        session = free_session(lake.home, path) if unsafe else held_session(path, lake.root)
-        if session.execute("select count(*) from duckdb_tables() where table_name = '_catalog_format'").fetchall() == [(0,)]:
-            session.close()
-            raise QueryError(f"{path} was made by an earlier version; have it made anew from the lake: eval-dagster leaderboard")
-        return session
+        return free_session(lake.home, path) if unsafe else held_session(path, lake.root)
     except duckdb.Error as error:
         if is_locked(error):
             raise QueryError(
                 f"{path} cannot be opened for reading ({plain(error)}): another session has it open for writing; close that one and open "
                 "the file read-only (`duckdb -readonly`); nothing in it needs writing, it is made from the lake"
             ) from error
-        raise QueryError(f"{path} cannot be read ({plain(error)}); delete it, it is made anew from the lake: eval-dagster run") from error
+        raise QueryError(f"{path} cannot be read ({plain(error)}); delete it: eval-dagster run makes it again from the lake") from error
 
 
 def refresh(lake: Lake) -> None:
-    """Publish anew where the catalog is missing, damaged, of an earlier version or of another evals.yaml.
+    """Publish again where the catalog is missing or damaged, or was made by another version or for another evals.yaml.
 
-    Where there is neither a catalog nor a lake, nothing is written.
+    Without a catalog and a lake, nothing is written.
     """
     has_catalog = catalog_path(lake).exists()
     if has_catalog and _is_up_to_date(lake):
         return
     if has_catalog or any(True for table in TABLES for _ in lake.partitions(table)):
-        with suppress(PermissionError):  # who may only read the home sees the catalog as it is
+        with suppress(PermissionError):  # a user who may only read the home sees the catalog as it is
             forget_sources(lake)
             publish(lake)
 
@@ -76,22 +72,29 @@ def refresh(lake: Lake) -> None:
 def executed(
     lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, unsafe: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Ask the catalog; the rows are there to be fetched.
+    """Execute a query on the catalog; the rows are ready to be fetched.
 
-    Where the query meets a damaged file, the catalog is made anew without that one, and asked again.
+    Where the query meets a damaged file, the catalog is made again without that file, and the query is repeated.
 
     Args:
-        lake: Whose catalog it is.
-        query: One statement or several, of which the last gives the rows.
+        lake: The lake of the catalog.
+        query: One or several statements; the last one gives the rows.
         parameters: Values of the query's `$names`.
-        unsafe: As `connect` has it.
+        unsafe: As in `connect`.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
-        LakeError: A file is damaged, and the catalog cannot be made anew.
+        LakeError: A file is damaged, and the catalog cannot be made again.
         duckdb.Error: The query is wrong.
     """
-    session = _asked(lake, query, parameters, unsafe=unsafe)
+    try:
+        session = _executed_once(lake, query, parameters, unsafe=unsafe)
+    except duckdb.Error as error:
+        damage = damage_in(error)
+        if damage is None:
+            raise
+        _publish_without_damage(lake, damage)
+        session = _executed_once(lake, query, parameters, unsafe=unsafe)
     try:
         yield session
     except StuckQueryError:
@@ -102,18 +105,7 @@ def executed(
     session.close()
 
 
-def _asked(lake: Lake, query: str, parameters: Mapping[str, Any] | None, *, unsafe: bool) -> duckdb.DuckDBPyConnection:
-    try:
-        return _asked_once(lake, query, parameters, unsafe=unsafe)
-    except duckdb.Error as error:
-        damage = damage_in(error)
-        if damage is None:
-            raise
-        _publish_without_damage(lake, damage)
-    return _asked_once(lake, query, parameters, unsafe=unsafe)
-
-
-def _asked_once(lake: Lake, query: str, parameters: Mapping[str, Any] | None, *, unsafe: bool) -> duckdb.DuckDBPyConnection:
+def _executed_once(lake: Lake, query: str, parameters: Mapping[str, Any] | None, *, unsafe: bool) -> duckdb.DuckDBPyConnection:
     session = connect(lake, unsafe=unsafe)
     try:
         interruptibly(session, lambda: session.execute(query, parameters))
@@ -127,23 +119,23 @@ def _publish_without_damage(lake: Lake, damage: str) -> None:
     try:
         forget_sources(lake)
         publish(lake, thorough=True)
-    except OSError as error:  # who may only read the home
+    except OSError as error:  # this user may only read the home
         raise LakeError(damage) from error
 
 
 def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of a query of this package on the catalog, by column name.
+    """The rows of a query on the catalog, by column name.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
-        LakeError: The catalog or a file that it names cannot be read.
+        LakeError: The catalog or a file of it cannot be read.
     """
     try:
         with executed(lake, query, parameters) as session:
             return rows_of(session)
     except duckdb.Error as error:
         path = catalog_path(lake)
-        raise LakeError(f"{path} cannot be asked ({plain(error)}); delete it: it is made anew from the lake by the next command") from error
+        raise LakeError(f"{path} cannot be queried ({plain(error)}); delete it: the next command makes it again from the lake") from error
 
 
 def rows_of(result: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
@@ -158,7 +150,7 @@ def damages_listed(lake: Lake) -> list[str]:
 
 
 def _is_up_to_date(lake: Lake) -> bool:
-    """Whether the catalog can be read, and was made by this version for the evals and models of today."""
+    """Whether the catalog can be read, and was made by this version for the evals and models of evals.yaml."""
     try:
         with free_session(lake.home, catalog_path(lake)) as session:
             known = session.execute("select kind, name from _configured").fetchall()

@@ -1,9 +1,9 @@
-"""Checksums of lake files: every byte of a file is covered by one that stands in its footer.
+"""Checksums of lake files. They are in the footer of each file and cover every byte of it.
 
-A Parquet file ends with a footer: what is where in it, what the columns hold at least and at most, and texts by key. Under a key of its
-own it gets two checksums (xxh3, 64 bits): of all bytes before the footer, and of the footer itself, with zeros in place of the second.
-So the footer can be verified without reading the rows. The checksums of Parquet's own pages would leave out the footer, and DuckDB does
-not look at them.
+A Parquet file ends with a footer: the positions of the columns, their smallest and largest values, and texts by key. Two checksums (xxh3,
+64 bits) are stored there under a key of their own. The first covers all bytes before the footer. The second covers the footer itself, with
+zeros in its own place. So the footer can be verified without reading the rows. Parquet has checksums of pages too, but they leave out the
+footer, and DuckDB ignores them.
 """
 
 import os
@@ -18,9 +18,9 @@ import xxhash
 _KEY = "eval_dagster.checksum"
 _DIGITS = 16
 _FOUND = re.compile(re.escape(_KEY.encode()) + rb"..(.{16})(.{16})", re.DOTALL)
-"""Between the key and its value stand the type and the length of the value, a byte each. What was a digit may be none any more."""
+"""One byte for the type and one for the length are between the key and its value. A damaged digit may be any byte."""
 _END = 8
-"""Bytes after the footer: its length and four letters."""
+"""Bytes after the footer: its length (4 bytes) and the letters PAR1."""
 _BLOCK = 8 * 2**20
 
 
@@ -42,52 +42,45 @@ def write_with_checksum(rows: pa.Table, file: IO[bytes]) -> None:
     start, footer = _footer(file)
     found = _FOUND.search(footer)
     if found is None:
-        raise ValueError("the Parquet writer left no place for the checksum")
+        raise ValueError("the Parquet writer wrote no place for the checksum")
     of_rows = _digest(file, start)
     footer = footer[: found.start(1)] + of_rows + footer[found.end(1) :]
     file.seek(start + found.start(1))
     file.write(of_rows + _footer_digest(footer, found))
 
 
-def verify_footer(path: Path) -> bool:
+def verify_footer(path: Path) -> None:
     """Compare the footer of a file with its checksum, without reading the rows.
 
-    Returns:
-        Whether there is a checksum: files of earlier versions have none.
-
     Raises:
-        ValueError: It differs, or there is no footer.
+        ValueError: The checksum differs, or there is no checksum or no footer.
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
-        return _verified_footer(file) is not None
+        _verified_footer(file)
 
 
-def verify_file(path: Path) -> bool:
-    """Compare all bytes of a file with its checksums. Returns and raises as `verify_footer`."""
+def verify_file(path: Path) -> None:
+    """Compare all bytes of a file with its checksums. Raises as `verify_footer`."""
     with path.open("rb") as file:
-        verified = _verified_footer(file)
-        if verified is None:
-            return False
-        start, expected = verified
+        start, expected = _verified_footer(file)
         if _digest(file, start) != expected:
             raise ValueError("its rows do not match their checksum: bytes were changed since it was written")
-        return True
 
 
-def _verified_footer(file: IO[bytes]) -> tuple[int, bytes] | None:
-    """Where the footer begins, and the checksum of what stands before it."""
+def _verified_footer(file: IO[bytes]) -> tuple[int, bytes]:
+    """The position where the footer begins, and the checksum of the bytes before it."""
     start, footer = _footer(file)
     found = _FOUND.search(footer)
     if found is None:
-        return None
+        raise ValueError("it has no checksum of eval-dagster: another program wrote it, or its footer was changed")
     if _footer_digest(footer, found) != found[2]:
         raise ValueError("its footer does not match its checksum: bytes were changed since it was written")
     return start, found[1]
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:
-    """Where the footer begins, and its bytes with those that end the file."""
+    """The position where the footer begins, and all bytes from there to the end of the file."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         raise ValueError("it is empty (0 bytes)")
@@ -95,7 +88,7 @@ def _footer(file: IO[bytes]) -> tuple[int, bytes]:
     end = file.read(_END)
     start = size - _END - int.from_bytes(end[:4], "little")
     if end[4:] != b"PAR1" or start < len(b"PAR1"):
-        raise ValueError(f"it ends as no Parquet file does, after {size} bytes: it was cut off or overwritten")
+        raise ValueError(f"its {size} bytes do not end as a Parquet file does: it was cut off or overwritten")
     file.seek(start)
     return start, file.read()
 

@@ -1,4 +1,4 @@
-"""The files of a lake as DuckDB sees them in a session that is held: read only, nothing outside, each file verified before it is read."""
+"""The file system of a held session of DuckDB: it serves the files of a lake alone, for reading alone, and verifies each one first."""
 
 import glob
 import io
@@ -16,7 +16,7 @@ _SCHEME = "file://"
 
 
 def url_of(path: Path) -> str:
-    """A path as relations name it: plain DuckDB reads this as the path, and a held session through `LakeFileSystem`."""
+    """A path as a URL. Relations name files by URLs, which a held session opens by `LakeFileSystem` and other sessions as paths."""
     return f"{_SCHEME}{path}"
 
 
@@ -37,7 +37,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         Raises:
             LakeError: It is damaged or missing.
-            PermissionError: It is to be written, or lies elsewhere.
+            PermissionError: It is opened for writing, or is not in the folder.
         """
         if mode != "rb":
             raise PermissionError(f"{path} cannot be written: sessions on the results only read")
@@ -47,7 +47,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return FileReader(place)
 
     def glob(self, path: str, **_settings: Any) -> list[str]:
-        """The files of a pattern; a file that bears the pattern itself as its name is that file."""
+        """The files of a pattern. A file whose name is the pattern itself stands for itself."""
         pattern = self._place(path)
         if pattern.exists() or not glob.has_magic(str(pattern)):
             return [url_of(pattern)]
@@ -81,7 +81,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
 
 class FileReader(io.RawIOBase):
-    """A file that several threads read at once: each has a position of its own."""
+    """A file that several threads read at once. Each thread has its own position."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -98,7 +98,7 @@ class FileReader(io.RawIOBase):
         return getattr(self._position, "value", 0)
 
     def read(self, size: int = -1) -> bytes:
-        """The bytes from the position on; fewer than `size` at the end of the file alone."""
+        """The next `size` bytes; fewer only at the end of the file."""
         wanted = os.fstat(self._descriptor).st_size if size < 0 else size
         blocks: list[bytes] = []
         while wanted > 0 and (block := os.pread(self._descriptor, wanted, self.tell())):

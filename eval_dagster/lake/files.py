@@ -18,15 +18,17 @@ import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.checksums import write_with_checksum
-from eval_dagster.lake.damage import INFO_KEY, damage_named, require_sound, require_sound_footer
+from eval_dagster.lake.damage import damage_named, require_sound, require_sound_footer
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.locks import locked
 
+INFO_KEY = b"eval_dagster"
+"""The key of the footer under which a file holds its `FileInfo`."""
 _ABANDONED_S = 3600.0
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
-"""Names that `new_name` gives. Other files are none of the lake's."""
+"""Names that `new_name` gives. Files with other names are not of the lake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,11 @@ class FileInfo:
     materialized_at: str
     """ISO 8601, UTC."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Version of each thing it was made of, by name."""
+    """The version of each input, by name."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """Rows, errors, tokens, seconds: figures worth showing."""
+    """Figures shown in the user interfaces: rows, errors, tokens, seconds."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """What is worth showing and no figure. Files of earlier versions have none."""
+    """Text shown in the user interfaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,7 @@ class LakeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Configured:
-    """What evals.yaml has now; the lake may hold results of evals and models that it had once."""
+    """The evals and models of evals.yaml now. The lake may hold results of others."""
 
     evals: tuple[str, ...]
     models: tuple[str, ...]
@@ -83,7 +85,7 @@ class Lake:
 
     @property
     def is_trial(self) -> bool:
-        """Whether it holds the results of trials, apart from those of the lake with the answers."""
+        """Whether it holds the results of trials. They are apart from those of the lake with the answers."""
         return self.answers is not self
 
     def folder(self, table: str, name: str, model: str | None = None) -> Path:
@@ -117,13 +119,13 @@ class Lake:
         return found
 
     def write(self, table: str, rows: pa.Table, *, eval_name: str, model: str | None = None, info: FileInfo) -> LakeFile:
-        """Write a new materialization of a partition; it becomes the current one the moment it is there whole."""
+        """Write a new materialization of a partition. It is the current one as soon as the whole file is there."""
         path = self.folder(table, eval_name, model) / new_name(info.run_id, datetime.fromisoformat(info.materialized_at))
         write_parquet(path, rows, info)
         return LakeFile(path=path, info=info)
 
     def scores_of(self, name: str, version: str | None) -> Path:
-        """The file of scores that metrics name, with its version; where it was deleted, one of the same scores that was written since."""
+        """The file of scores that metrics name. Where it was deleted, a later file of the same version."""
         named = self.root / name
         if not named.exists():
             for path in reversed(parquet_files(named.parent)):
@@ -139,7 +141,7 @@ class Lake:
             yield parquet_files(Path(folder))
 
     def foreign_files(self) -> list[Path]:
-        """Parquet files in the folders of tables that others put there, by their names; nothing reads them."""
+        """Parquet files of other programs in the folders of tables, found by their names; nothing reads them."""
         folders = (found for table in TABLES for found in os.walk(self.root / table))
         return sorted(
             Path(folder) / name
@@ -153,9 +155,9 @@ class Lake:
         return locked(self.home / "locks" / name)
 
     def next_time(self, table: str, name: str, model: str | None = None) -> str:
-        """The time of a new materialization: now, but later than any before it, even if the clock was set back.
+        """The time of a new materialization: now, but later than the last one even if the clock was set back.
 
-        ISO 8601, UTC, microseconds: what files, rows and the order of materializations go by.
+        ISO 8601, UTC, microseconds. Files and rows hold this time, and materializations are in its order.
         """
         time = datetime.now(UTC)
         paths = parquet_files(self.folder(table, name, model))
@@ -165,7 +167,7 @@ class Lake:
 
 
 def trial_lake(lake: Lake) -> Lake:
-    """The lake of the trials beside a lake: results of its own, and the answers of that one."""
+    """The lake of the trials beside a lake: it has results of its own, and shares the response cache."""
     return Lake(lake.home / "trials", answers=lake, configured=lake.configured)
 
 
@@ -201,8 +203,9 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
 
 
 def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
-    """Columns that folders such as `eval=<name>` name become dictionaries of texts: Arrow and pandas derive that type from the folders,
-    and refuse to merge it with plain texts.
+    """Turn columns such as `eval`, which folders name (`eval=<name>`), into dictionaries of texts.
+
+    Arrow and pandas derive that type from the folders, and cannot merge it with plain texts.
     """
     names = {part.partition("=")[0] for part in path.parent.parts if "=" in part}
     for index, name in enumerate(rows.column_names):
@@ -245,7 +248,7 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, 
 
 
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as an Arrow table with the columns of a lake table."""
+    """Rows as an Arrow table with the columns of a table of the lake."""
     return to_table(rows, TABLES[table])
 
 

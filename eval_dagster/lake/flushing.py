@@ -1,4 +1,4 @@
-"""Answers on their way into the response cache: flushed every few seconds, whatever the model is doing."""
+"""Flushes answers to the response cache every few seconds while a model works."""
 
 import threading
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ FLUSH_S = 3.0
 
 
 class ResponseFlusher:
-    """Takes answers and flushes them every few seconds; the rest when its `with` block is left, however it is left.
+    """Collects answers and flushes them every few seconds, and the rest at the end of its `with` block, also after an error.
 
-    A thread of its own does it: the next answer of a large model can take minutes, and earlier answers must not wait for it.
+    It has a thread of its own, because the next answer of a large model can take minutes, and earlier answers must not wait for it.
     """
 
     def __init__(self, cache: ResponseCache, run_id: str, every_s: float = FLUSH_S) -> None:
@@ -38,7 +38,7 @@ class ResponseFlusher:
         self._flush()
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take an answer. Raises what the last flush met, a full disk say: more work would be lost work."""
+        """Add an answer. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
         if self._problem is not None:
             raise self._problem
         with self._lock:
@@ -57,7 +57,7 @@ class ResponseFlusher:
             rows = list(self._rows)
         if not rows:
             return
-        # Until they are written they stay: an interruption here makes duplicates at worst, which the cache bears.
+        # Rows are removed after they are written. An interruption in between only stores them twice, which the cache allows.
         self._cache.add(rows, self._run_id)
         with self._lock:
             del self._rows[: len(rows)]

@@ -1,4 +1,4 @@
-"""Queries that Ctrl-C ends at once. DuckDB alone notices an interrupt only between two steps of a query, and one step can take hours."""
+"""Ends queries at once on Ctrl-C. DuckDB itself reacts only between two steps of a query, and one step can take hours."""
 
 import threading
 from collections.abc import Callable
@@ -13,11 +13,11 @@ _END_S = 2.0
 
 
 class StuckQueryError(KeyboardInterrupt):
-    """An interrupt, after which the session still works: to close it would be to wait for it."""
+    """An interrupt after which the session is still busy. Closing the session would wait for it."""
 
 
 def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """Do something with a session, in a thread of its own for which the main thread waits.
+    """Call a function that uses a session, in a thread of its own, and wait for it.
 
     Raises:
         KeyboardInterrupt: The process was interrupted; the query was cancelled.

@@ -1,4 +1,4 @@
-"""What two results of an eval were computed from, sample by sample: whether rows, the choice of samples, or prompts differ."""
+"""Compares the inputs of two results of an eval sample by sample: rows, the choice of samples, and prompts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from eval_dagster.lake.files import Lake, read_rows
 from eval_dagster.versions import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
-"""A row has another content; other rows were evaluated; a sample that both have was asked, or is to be answered, in another way."""
+"""`data`: a row has another content. `samples`: other rows were evaluated. `prompt`: a common sample has another prompt or gold answer."""
 
 _ASKED = ("request_id", "gold", "gold_index", "context")
-"""Of a prompt: what the model was sent, what is correct, and what metrics know beside it."""
+"""Columns of `prompts`: the request, the gold answer, and the context of the metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The samples of a result, with the rows and prompts that they come from."""
+    """The samples of a result, with their rows and prompts."""
 
     lake: Lake
     eval_name: str
@@ -30,19 +30,19 @@ class Inputs:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The id of the dataset row of each sample, by sample id. Raises `LakeError` where the scores are gone."""
+        """The id of the dataset row of each sample, by sample id. Raises `LakeError` where the scores were deleted."""
         rows = read_rows(self.scores, ["sample_id", "source_id"])
         return {row["sample_id"]: row["source_id"] for row in rows}
 
     @cached_property
     def asked(self) -> dict[str, list[Any]]:
-        """What identifies the prompt of each sample; nothing where the prompts are gone."""
+        """The columns `_ASKED` of each sample; empty where the prompts were deleted."""
         rows = self._rows("prompts", self.model, self.prompt_version, ("sample_id", *_ASKED))
         return {row["sample_id"]: [row[name] for name in _ASKED] for row in rows}
 
     @cached_property
     def places(self) -> dict[str, tuple[Any, ...]]:
-        """Where each row stands in the dataset, by source id; nothing where the snapshot is gone."""
+        """The place of each row in the dataset, by source id; empty where the snapshot was deleted."""
         rows = self._rows("samples", None, self.dataset_version, ("sample_id", "subject", "split", "row_index"))
         return {row["sample_id"]: (row["subject"], row["split"], row["row_index"]) for row in rows}
 
@@ -55,10 +55,10 @@ class Inputs:
 
 
 def asked_versions(prompts: Path) -> tuple[str, str]:
-    """Hash of the samples of a file of prompts, and of what was asked about them, whatever a model's template makes of it.
+    """Two hashes of a file of prompts: of its samples, and of the questions about them before a model's template is applied.
 
-    Results whose hashes are equal can be ranked. The white space before a choice is the template's, and so does not count; nor do
-    settings of generation, which are partly the model's own.
+    Results with equal hashes can be ranked. The white space before a choice does not count, because it depends on the template. Settings of
+    generation do not count, because some are the model's own.
     """
     names = ("sample_id", "messages", "choices", "gold", "gold_index", "context")
     rows = sorted(read_rows(prompts, names), key=lambda row: str(row["sample_id"]))
@@ -69,13 +69,13 @@ def asked_versions(prompts: Path) -> tuple[str, str]:
 
 
 def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
-    """What differs between the inputs of two results: nothing where the versions of their prompts are the same.
+    """What differs between the inputs of two results; nothing where the versions of their prompts are equal.
 
-    A sample is named by the content of its row. Where a place of the dataset has one sample in one result and another in the other, the
-    row was changed. All other samples that one result alone has are a matter of what was chosen, by a limit for instance.
+    A sample is named by the content of its row. Where the two results have different samples at one place of the dataset, the row was
+    changed. All other samples that only one result has are due to the choice of samples, by a limit for instance.
 
     Raises:
-        LakeError: The scores of one are gone.
+        LakeError: The scores of one result were deleted.
     """
     if now.prompt_version == before.prompt_version:
         return ()
@@ -93,7 +93,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
 
 
 def _replaced(now: Inputs, before: Inputs, added: set[str], removed: set[str]) -> int | None:
-    """How many rows have another content; None where that cannot be told."""
+    """How many rows have another content; None where that is unknown."""
     if now.dataset_version == before.dataset_version or not (added and removed):
         return 0
     if not now.places or not before.places:
@@ -106,7 +106,7 @@ def _places(inputs: Inputs, sources: set[str]) -> set[tuple[Any, ...]]:
 
 
 def _asked_differs(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a sample that both have was asked in another way; taken for granted where the prompts are gone."""
+    """Whether a common sample was asked in another way; assumed where the prompts were deleted."""
     if not now or not before:
         return True
     return any(now[sample] != before[sample] for sample in now.keys() & before.keys())

@@ -1,7 +1,7 @@
 """`evals.duckdb`, the database file that users open to query the lake.
 
-Built beside under a lock, then moved into place. Files of the lake never change, so a session sees one consistent state, the one it
-opened, and blocks nobody. Scores and metrics are published together: both belong to the same materializations.
+It is built under a lock as a file beside the current one, then moved into place. Files of the lake never change, so a session sees the one
+state that it opened, and blocks no other process. Scores and metrics are published together: both belong to the same materializations.
 """
 
 import json
@@ -14,7 +14,7 @@ import duckdb
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archive
-from eval_dagster.lake.damage import damages_of
+from eval_dagster.lake.damage import damages_of, foreign_file
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.relations import NATIVE_TABLES, build, configured_names, quoted, relation_files
 from eval_dagster.lake.schemas import TABLES
@@ -22,23 +22,23 @@ from eval_dagster.lake.sessions import free_session, plain
 from eval_dagster.versions import code_version, file_stamp, stable_hash
 
 _STORAGE_VERSION = "v1.2.0"
-"""The oldest command line that may open the file: a 1.x one refuses what DuckDB 2 writes by default."""
+"""The oldest version of DuckDB that can open the file. A 1.x version cannot read the default format of DuckDB 2."""
 
 
 def catalog_path(lake: Lake) -> Path:
-    """Where users find the catalog."""
+    """The path of the catalog."""
     return lake.home / "evals.duckdb"
 
 
 def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
-    """Make the catalog anew from the files that are current, and move it into place, unless today's was made of just these.
+    """Make the catalog from the current files and move it into place, unless today's catalog was made of the same files.
 
     Args:
-        lake: What it is made of.
-        thorough: Whether all files of the lake are verified, and not only those that are current or that tables are made of.
+        lake: The source.
+        thorough: Whether all files of the lake are verified, instead of the current ones and those that tables are made of.
 
     Returns:
-        A message for each damaged file; damaged files are left out, and listed in the relation `damaged_files`.
+        A message for each damaged file. Damaged files are left out, and listed in the relation `damaged_files`.
 
     Raises:
         LakeError: No catalog can be made of the files.
@@ -48,10 +48,10 @@ def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
 
 
 def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False) -> list[str]:
-    """Do what `publish` does, for a caller that holds the lock `catalog`.
+    """Publish as `publish` does, for a caller that holds the lock `catalog`.
 
     Args:
-        lake: What it is made of.
+        lake: The source.
         archiving: Whether the last state of a past day is kept.
         thorough: Whether all files are verified.
     """
@@ -66,7 +66,7 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
     try:
         _build(lake, building, damages)
     except BaseException as error:
-        _remove(building)  # which may be what fills a disk
+        _remove(building)  # it may be what fills the disk
         if isinstance(error, duckdb.Error):
             raise LakeError(f"the catalog {path} cannot be written: {' '.join(str(error).split())}") from error
         raise
@@ -88,7 +88,7 @@ def _sources(lake: Lake) -> str:
     """Hash of all sources of a catalog."""
     stamps: list[Any] = []
     for path in (path for table in TABLES for partition in lake.partitions(table) for path in partition):
-        with suppress(FileNotFoundError):  # gone since it was listed
+        with suppress(FileNotFoundError):  # deleted since it was listed
             stamps.append([str(path), file_stamp(path)])
     questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
     return stable_hash([stamps, questions, configured_names(lake), code_version(build), duckdb.__version__])
@@ -114,7 +114,7 @@ def _log_of_changes(path: Path) -> Path:
 
 
 def _build(lake: Lake, building: Path, damages: dict[str, str]) -> None:
-    """Make a catalog in a file of its own; what turns out to be damaged is added to `damages`."""
+    """Make a catalog in a file of its own. Damage that is found on the way is added to `damages`."""
     with free_session(lake.home) as session:
         session.execute(f"attach '{quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
         session.execute("use evals")
@@ -132,13 +132,13 @@ def _build(lake: Lake, building: Path, damages: dict[str, str]) -> None:
 
 
 def _remove(building: Path) -> None:
-    """Remove a half-made catalog with its log of changes, which DuckDB would apply to the next one."""
+    """Remove a half-made catalog with its write-ahead log, which DuckDB would apply to the next one."""
     for path in (building, _log_of_changes(building)):
         path.unlink(missing_ok=True)
 
 
 def forget_sources(lake: Lake) -> None:
-    """Force the next publication to make the catalog anew."""
+    """Force the next publication to make the catalog again."""
     _note(catalog_path(lake)).unlink(missing_ok=True)
 
 
@@ -147,8 +147,9 @@ def _damages(lake: Lake, *, thorough: bool) -> dict[str, str]:
 
     Args:
         lake: Whose files these are.
-        thorough: Whether all files are verified, and decoded where they have no checksums. Otherwise it is the newest file of each
-            partition, all files of tables that the catalog holds itself, and what was damaged when the catalog was made.
+        thorough: Whether all files are verified, also those that this process verified less than an hour ago. Otherwise these are
+            verified: the newest file of each partition, all files of tables that the catalog holds itself, and the files that were
+            damaged when the catalog was made.
     """
     files = {
         path
@@ -157,11 +158,8 @@ def _damages(lake: Lake, *, thorough: bool) -> dict[str, str]:
         for path in (partition if thorough or table in NATIVE_TABLES else partition[-1:])
     }
     known = [path for path in _known_damaged(lake) if path not in files]
-    found = damages_of(sorted(files), decoding=thorough) | damages_of(known, decoding=True)
-    foreign = {
-        str(path): f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake"
-        for path in lake.foreign_files()
-    }
+    found = damages_of(sorted(files), again=thorough) | damages_of(known, again=True)
+    foreign = {str(path): foreign_file(path) for path in lake.foreign_files()}
     return {path: damage for path, damage in found.items() if Path(path).exists()} | foreign
 
 

@@ -1,4 +1,4 @@
-"""The relations of a catalog: those made of the lake's files, then those of `sql/`."""
+"""The relations of a catalog: first those over the lake's files, then those of `sql/`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +21,15 @@ _TABLE_OF = {
     "_attempts_files": "attempts",
     "_looks": "looks",
 }
-"""Which table a relation has the columns of, where the names differ."""
+"""The table whose columns a relation has, where the names differ."""
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "regressions", "looks")
-"""Tables all of whose files are read when a catalog is made, instead of when it is asked."""
+"""Tables whose rows the catalog itself holds. The rows of the others are read from the lake by each query."""
 FORMAT = 2
-"""Version of how relations name files; held sessions read what URLs name."""
+"""Version of the catalog's form. A catalog of another form is made again."""
 
 
 def relation_files() -> dict[str, Path]:
-    """The files of `sql/` by the name of the relation or question they define."""
+    """The files of `sql/` by the name of the relation or macro that they define."""
     return {path.stem: path for path in sorted(SQL_FOLDER.glob("*.sql"))}
 
 
@@ -44,8 +44,8 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
 
     Args:
         connection: To the database that becomes the catalog.
-        lake: Whose files they are made of.
-        damages: A message for each damaged file by path, which is left out; files that turn out to be missing are added.
+        lake: The lake of the files.
+        damages: A message for each damaged file, by path. These files are left out. Files that are found to be missing are added.
 
     Raises:
         QueryError: A file of `sql/` does not fit the rest.
@@ -53,11 +53,10 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
     """
     for table in ("samples", "prompts", "responses"):
         newest = [files[-1] for files in lake.partitions(table)]
-        # A partition whose newest file is damaged is left out: an older one would pass for the current state.
+        # A partition whose newest file is damaged is left out, since an older file would be shown as the current state.
         _create(connection, table, "view", [file for file in newest if str(file) not in damages])
     metrics = list(lake.partitions("metrics"))
     _create(connection, "_metrics_files", "table", [file for files in metrics for file in files if str(file) not in damages])
-    connection.execute("update _metrics_files set aggregation = 'micro' where aggregation is null")  # before there were others
     _follow_rewritten_scores(connection, lake, metrics, damages)
     lost = [_partition_of(files[-1]) for files in metrics if str(files[-1]) in damages]
     connection.register("lost_rows", pa.table({"eval": [name for name, _ in lost], "model": [model for _, model in lost]}, schema=_LOST))
@@ -77,13 +76,10 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
         "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
     )
     _create_judgements(connection, lake, damages)
-    attempts = [file for files in lake.partitions("attempts") for file in files if str(file) not in damages]
-    _create(connection, "_attempts_files", "table", attempts)
+    for name, table in (("_attempts_files", "attempts"), ("notices", "notices"), ("acceptances", "acceptances")):
+        files = [file for partition in lake.partitions(table) for file in partition if str(file) not in damages]
+        _create(connection, name, "table", files)
     connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
-    notices = [file for files in lake.partitions("notices") for file in files if str(file) not in damages]
-    _create(connection, "notices", "table", notices)
-    accepted = [file for files in lake.partitions("acceptances") for file in files if str(file) not in damages]
-    _create(connection, "acceptances", "table", accepted)
     names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(lake)], schema=_NAMES)
     connection.register("configured_names", names)
     connection.execute("create or replace table _configured as select * from configured_names")
@@ -95,28 +91,24 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
 
 
 def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: Sequence[Path], *, filename: bool = False) -> None:
-    """Create a relation over files. Paths stand in the statement because a view cannot hold bound values; they are quoted.
+    """Create a relation over files, also where there are none.
 
-    Columns that none of the files has, since all are from before it was introduced, are there and null.
+    The statement holds the quoted paths, because a view cannot hold bound values. With `filename` each row has the path of its file.
     """
-    schema = TABLES[_TABLE_OF.get(name, name)]
-    empty = schema.empty_table()
-    if filename:
-        empty = empty.append_column("filename", pa.array([], pa.string()))
-    connection.register("no_rows", empty)
     if not files:
+        empty = TABLES[_TABLE_OF.get(name, name)].empty_table()
+        connection.register("no_rows", empty.append_column("filename", pa.array([], pa.string())) if filename else empty)
         connection.execute(f"create or replace table {name} as select * from no_rows")
         return
     listed = ", ".join(f"'{quoted(url_of(file))}'" for file in files)
     source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = {str(filename).lower()})"
-    columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in connection.execute("describe no_rows").fetchall())
-    connection.execute(f"create or replace {kind} {name} as select {columns} where false union all by name select * from {source}")
+    connection.execute(f"create or replace {kind} {name} as select * from {source}")
 
 
 def _follow_rewritten_scores(
     connection: duckdb.DuckDBPyConnection, lake: Lake, metrics: Sequence[Sequence[Path]], damages: dict[str, str]
 ) -> None:
-    """Metrics whose scores were deleted and written once more name the new file."""
+    """Let metrics name the new file of scores where their scores were deleted and written again."""
     named = connection.execute("select distinct scores_file from _metrics_files").fetchall()
     missing = {name for (name,) in named if not (lake.root / name).exists()}
     if not missing:
@@ -146,7 +138,7 @@ def _score_files(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dic
 
 
 def _create_judgements(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> None:
-    """The last judgement of each suite, and all ever made. Where the last is damaged, no older one passes for it."""
+    """Relations of the last judgement of each suite and of all judgements. A damaged last judgement is not replaced by an older one."""
     suites = list(lake.partitions("regressions"))
     for table in SUITE_TABLES:
         current = [lake.root / table / files[-1].parent.name / files[-1].name for files in suites if str(files[-1]) not in damages]
@@ -166,7 +158,7 @@ def _partition_of(path: Path) -> tuple[str, str]:
 
 
 def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the relations of `sql/`; one that needs another waits for it."""
+    """Create the relations of `sql/`. One that needs another is created after it."""
     waiting = {name: path.read_text("utf-8").strip().rstrip(";") for name, path in relation_files().items()}
     while waiting:
         failed: dict[str, str] = {}
@@ -184,5 +176,5 @@ def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def quoted(path: Path | str) -> str:
-    """A path or URL as it stands between single quotes in SQL."""
+    """A path or URL for a place between single quotes in SQL."""
     return str(path).replace("'", "''")

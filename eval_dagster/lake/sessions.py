@@ -1,4 +1,4 @@
-"""Sessions of DuckDB. A held session reads results and does nothing else. A free session may do everything."""
+"""Sessions of DuckDB. A held session can only read results. A free session may do everything."""
 
 import re
 from pathlib import Path
@@ -23,11 +23,11 @@ _HELD: dict[str, str | bool | int | float | list[str]] = {
 
 
 def free_session(home: Path, catalog: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """A session that may read and write whatever this process may. What does not fit into memory goes to `<home>/tmp`.
+    """A session with all rights of this process. Data that does not fit into memory is written to `<home>/tmp`.
 
     Args:
         home: The folder of all state.
-        catalog: What is opened for reading, if anything.
+        catalog: A catalog to open for reading.
 
     Raises:
         duckdb.Error: The catalog cannot be opened.
@@ -37,12 +37,11 @@ def free_session(home: Path, catalog: Path | None = None) -> duckdb.DuckDBPyConn
 
 
 def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
-    """A session that reads a catalog and the lake's files, whatever it is asked.
+    """A session that can only read a catalog and the lake's files.
 
-    It writes no file, reads no other one, opens no connection, loads no extension, attaches no database and takes no variable of Python
-    for a table; and none of that can be changed by a statement. DuckDB's own setting for this (`enable_external_access`) would admit
-    `copy ... to` in a folder that may be read. So the file system of the machine is switched off once the catalog is open, and
-    `LakeFileSystem` serves the lake.
+    It writes no file, reads no other file, opens no connection, loads no extension, attaches no database and reads no variable of Python as
+    a table. No statement can change these settings. DuckDB's own setting for this (`enable_external_access`) would allow `copy ... to` in a
+    folder that may be read. So the local file system is switched off after the catalog is opened, and `LakeFileSystem` serves the lake.
 
     Raises:
         duckdb.Error: The catalog cannot be opened.
@@ -71,7 +70,7 @@ def is_locked(error: duckdb.Error) -> bool:
 
 
 def damage_in(error: duckdb.Error) -> str | None:
-    """The message about a damaged file, where such a file caused an error of a session; else None."""
+    """The message about a damaged file, where one caused the error; else None."""
     message = plain(error)
     if message.startswith(_DAMAGE):
         return message.removeprefix(_DAMAGE)
@@ -79,7 +78,7 @@ def damage_in(error: duckdb.Error) -> str | None:
 
 
 def plain(error: duckdb.Error) -> str:
-    """The message of an error, without the frames of Python that DuckDB puts before it."""
+    """The message of an error without the Python traceback that DuckDB puts before it."""
     text = str(error)
     if "Traceback (most recent call last)" not in text:
         return text.splitlines()[0] if text else type(error).__name__

@@ -1,8 +1,9 @@
-"""Verification of a home: every byte of every file of its lakes, and of its catalogs."""
+"""Verifies a home: every byte of every file of its lakes and of its catalogs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -10,7 +11,7 @@ import duckdb
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archives_folder
 from eval_dagster.lake.catalog import catalog_path
-from eval_dagster.lake.damage import decode
+from eval_dagster.lake.damage import foreign_file, require_sound
 from eval_dagster.lake.files import Lake, parquet_files
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import free_session, is_locked, plain
@@ -22,13 +23,13 @@ CATALOGS = "catalogs"
 
 @dataclass(frozen=True, kw_only=True)
 class Verifiable:
-    """A file to be verified."""
+    """A file to verify."""
 
     what: str
     """Its table, with the folder of its lake where that is not the home's first; or `catalogs`."""
     path: Path
-    check: Callable[[Path], bool]
-    """Returns whether the file has checksums; raises `LakeError` where it is damaged."""
+    check: Callable[[Path], None]
+    """Raises `LakeError` where the file is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +40,8 @@ class Verified:
     path: Path
     size: int
     """Size in bytes; 0 where the file cannot be read."""
-    has_checksums: bool
-    """False as well where the file is damaged."""
     damage: str | None
-    """What is wrong, where, and what to do; null where nothing is."""
+    """What is wrong, where, and what to do; null for a sound file."""
 
 
 def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
@@ -66,22 +65,23 @@ def verify(files: Sequence[Verifiable], advance: Callable[[], None]) -> list[Ver
 
 
 def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
+    compare = partial(require_sound, again=True)
     for table in TABLES:
         for partition in lake.partitions(table):
-            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=decode) for path in partition)
+            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=compare) for path in partition)
     for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
-        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=decode) for path in parquet_files(folder))
+        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=compare) for path in parquet_files(folder))
     yield from (Verifiable(what=f"{prefix}foreign files", path=path, check=_refuse) for path in lake.foreign_files())
     catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
     yield from (Verifiable(what=f"{prefix}{CATALOGS}", path=path, check=_read_catalog) for path in catalogs if path.exists())
 
 
 def _verified(each: Verifiable) -> Verified | None:
-    """A file with what is wrong with it; None where it was deleted since it was listed."""
-    damage, has_checksums, size = None, False, 0
+    """Verify a file; None where it was deleted since it was listed."""
+    damage, size = None, 0
     try:
         size = each.path.stat().st_size
-        has_checksums = each.check(each.path)
+        each.check(each.path)
     except FileNotFoundError:
         return None
     except LakeError as error:
@@ -90,14 +90,14 @@ def _verified(each: Verifiable) -> Verified | None:
         damage = str(error)
     except OSError as error:
         damage = f"{each.path} cannot be read ({error.strerror}); make it readable and verify again"
-    return Verified(what=each.what, path=each.path, size=size, has_checksums=has_checksums, damage=damage)
+    return Verified(what=each.what, path=each.path, size=size, damage=damage)
 
 
-def _refuse(path: Path) -> bool:
-    raise LakeError(f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake")
+def _refuse(path: Path) -> None:
+    raise LakeError(foreign_file(path))
 
 
-def _read_catalog(path: Path) -> bool:
+def _read_catalog(path: Path) -> None:
     """Read all blocks of a catalog; DuckDB compares each with its checksum."""
     is_current = path.parent.name != archives_folder(path.parent).name
     try:
@@ -108,6 +108,5 @@ def _read_catalog(path: Path) -> bool:
     except duckdb.Error as error:
         if is_locked(error):
             raise LakeError(f"the catalog {path} cannot be verified: another session has it open for writing; close that one") from error
-        cure = "delete it: it is made anew from the lake" if is_current else "delete it: later catalogs hold what the lake still has"
+        cure = "delete it: it is made again from the lake" if is_current else "delete it: later catalogs show all that is in the lake"
         raise LakeError(f"the catalog {path} is damaged ({plain(error)}); {cure}") from error
-    return True

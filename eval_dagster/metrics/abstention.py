@@ -1,8 +1,8 @@
-"""Metrics of questions whose last choice is to say "I don't know", so that a wrong answer can cost more than none.
+"""Metrics of questions whose last choice is "I don't know", so that a wrong answer can cost more than no answer.
 
-The last choice is known by its position: its text does not matter. The choices' log-probabilities are normalised by length, as in
+The last choice is recognised by its position, whatever its text. The choices' log-probabilities are normalised by length, as in
 eval-framework: divided by the characters of the choice, the leading space included. Every metric here raises a `DataError` where the
-last choice is the only one or a correct one, a log-probability is missing or not finite, no choice is marked as correct, or one is
+last choice is the only one or a correct one, a log-probability is missing or not finite, no choice is marked as correct, or a choice is
 empty.
 """
 
@@ -15,15 +15,15 @@ from eval_dagster.records import Loglikelihood
 
 
 class AbstentionMetric(ProbabilityMetric):
-    """A metric of choices the last of which is to say "I don't know"."""
+    """A metric of choices of which the last one is "I don't know"."""
 
     LOAD_CORRECT: ClassVar[float] = 1.0
-    """What a correct answer is worth; at least 0."""
+    """The score of a correct answer; at least 0."""
     LOAD_WRONG: ClassVar[float] = 1.0
-    """What a wrong answer costs; at least 0. A subclass with a name of its own may set both."""
+    """The cost of a wrong answer; at least 0. A subclass with a name of its own may set both."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse loads that would turn the score round; the best score is the load of a correct answer.
+        """Refuse negative loads, which would reverse the score. The best score is the load of a correct answer.
 
         Raises:
             TaskDefinitionError: A load is negative.
@@ -39,10 +39,10 @@ class AbstentionMetric(ProbabilityMetric):
 
 
 class TernaryScore(AbstentionMetric):
-    """What the most probable choice earns: `LOAD_CORRECT` if correct, 0 for "I don't know", minus `LOAD_WRONG` if wrong.
+    """The score of the most probable choice: `LOAD_CORRECT` if correct, 0 for "I don't know", minus `LOAD_WRONG` if wrong.
 
-    Kalai et al. 2025, arXiv:2509.04664. Of equally probable choices the first counts. To make answers worth giving from a confidence t
-    on, `LOAD_WRONG` is t / (1 - t).
+    Kalai et al. 2025, arXiv:2509.04664. Of equally probable choices the first counts. Answers pay off from a confidence t on where
+    `LOAD_WRONG` is t / (1 - t).
     """
 
     NAME = "ternary_score"
@@ -60,7 +60,7 @@ class DistributionalCorrectnessScore(AbstentionMetric):
     """`(LOAD_CORRECT * p_correct - LOAD_WRONG * p_wrong) * (1 - p_unknown)`; from -1 to 1 with the default loads.
 
     Burns 2025, arXiv:2510.04302. p_correct is the sum over the correct choices, p_unknown the probability of the last one, p_wrong that
-    of all others: to be unsure between answers is worth less than to say so.
+    of all others. A model that is unsure between answers gets less than one that says so.
     """
 
     NAME = "distributional_correctness_score"

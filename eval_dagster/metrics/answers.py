@@ -9,17 +9,17 @@ from eval_dagster.records import Completion
 
 
 class AnswerMetric(CompletionMetric):
-    """Whether the answer in the text is the answer in a correct one.
+    """Whether the answer in the text is the answer in a correct text.
 
-    A text without an answer is wrong. What the answer is, is known apart from whether it is correct, so that texts can vote on it.
+    A text without an answer is wrong. `answer_of` gives the answer of one text alone, so that several texts can vote on it.
     """
 
     IS_PROPORTION = True
     ANSWER: ClassVar[str] = "answer"
-    """What is looked for, for messages."""
+    """The name of such an answer, for messages."""
 
     def answer_of(self, text: str) -> Hashable | None:
-        """The answer in a text, equal for texts that say the same; None where there is none."""
+        """The answer in a text, equal for texts with the same answer; None where there is none."""
         raise NotImplementedError
 
     def calculate(self, response: Completion) -> float:

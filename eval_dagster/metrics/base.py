@@ -1,4 +1,4 @@
-"""What a metric is, and what it may return."""
+"""The base classes of metrics, and the values that they return."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricResult:
-    """One named value of a metric, with what it was made of. Field names as in eval-framework."""
+    """One named value of a metric with its details. Field names as in eval-framework."""
 
     metric_name: str
-    """The metric's `NAME`, or what one of its several values is called."""
+    """The metric's `NAME`, or the name of one of its values."""
     value: float | None
     higher_is_better: bool
     """The same as the metric's `HIGHER_IS_BETTER`, by which models are ranked."""
@@ -43,32 +43,32 @@ class MetricResult:
 
 
 Result: TypeAlias = float | Mapping[str, float] | MetricResult | Sequence[MetricResult]
-"""What `calculate` returns: a value, several by name, or results that bear their names."""
+"""The type of what `calculate` returns: a value, several by name, or results with names."""
 
 
 class BaseMetric(Generic[ResponseT]):
     """One response in, one or several named values out; no state between calls.
 
-    A metric that cannot be computed for a response raises; the stage turns that into an error row. What it scores stands in the
-    brackets: `BaseMetric[Completion]` is as good as a `CompletionMetric`, `BaseMetric[Loglikelihood]` as a `LoglikelihoodMetric`.
+    A metric that cannot be computed for a response raises; the stage turns the exception into an error row. The type in the brackets is the
+    response that it scores: `BaseMetric[Completion]` equals `CompletionMetric`, `BaseMetric[Loglikelihood]` equals `LoglikelihoodMetric`.
     """
 
     NAME: ClassVar[str]
-    """Names the single value, or stands before the names of several."""
+    """The name of the single value, or the prefix of the names of several."""
     HIGHER_IS_BETTER: ClassVar[bool] = True
     IS_PROPORTION: ClassVar[bool] = False
     """Whether every value is 0 or 1, so that the mean is a proportion and its interval Wilson's."""
     EXECUTES_CODE: ClassVar[bool] = False
     """Whether it runs code that a model wrote, which the project must allow."""
     BEST: ClassVar[float | None] = 1.0
-    """What the correct answer gets, given with certainty; None for a metric of something else than correctness, as length is."""
+    """The value of the correct answer at full certainty; None for a metric of something else than correctness, such as length."""
     COMPANIONS: ClassVar[tuple[str, ...]] = ()
-    """Modules whose code decides values although nothing imports it, by dotted name: the scripts that the metric starts.
+    """Dotted names of modules whose code decides values although nothing imports it: the scripts that the metric starts.
 
-    They count for its version, as `PACKAGES` do; those of its bases count, too.
+    They are part of its version, as `PACKAGES` are; those of its bases are, too.
     """
     PACKAGES: ClassVar[tuple[str, ...]] = ()
-    """Installed packages that decide values, by the names under which they are installed: `sacrebleu`, for instance."""
+    """Names of the installed packages that decide values: `sacrebleu`, for instance."""
 
     def calculate(self, response: ResponseT) -> Result:
         """Return the value, or several by name."""
@@ -80,7 +80,7 @@ class LoglikelihoodMetric(BaseMetric[Loglikelihood]):
 
 
 class PerplexityMetric(LoglikelihoodMetric):
-    """A metric that makes sense where a text is its only choice, and the correct one, as the text of a perplexity is."""
+    """A metric that also applies to a perplexity, where the text is the only choice and the correct one."""
 
 
 class CompletionMetric(BaseMetric[Completion]):
@@ -88,7 +88,7 @@ class CompletionMetric(BaseMetric[Completion]):
 
 
 class CorpusMetric(BaseMetric[ResponseT]):
-    """A metric of all samples together that is no mean of theirs, BLEU for instance.
+    """A metric of all samples together that is not a mean over the samples: BLEU, for instance.
 
     Each response gives its sufficient statistics; their sums over the samples give the value. The error bar is a bootstrap.
     """
@@ -126,7 +126,7 @@ class RepeatedMetric(BaseMetric[Completion]):
 
 
 def response_kind(metric: type[BaseMetric[Any]]) -> type[Completion] | type[Loglikelihood] | None:
-    """What a metric scores: the type in the brackets of `BaseMetric`, its own or the nearest base's. None where none says it."""
+    """The type that a metric scores: that in the brackets of `BaseMetric`, its own or the nearest base's. None without one."""
     for parent in metric.__mro__:
         for base in vars(parent).get("__orig_bases__", ()):
             if not issubclass(get_origin(base) or object, BaseMetric):
@@ -139,12 +139,12 @@ def response_kind(metric: type[BaseMetric[Any]]) -> type[Completion] | type[Logl
 
 
 def declared(metric: type[BaseMetric[Any]], attribute: Literal["COMPANIONS", "PACKAGES"]) -> tuple[str, ...]:
-    """What a metric and its bases name there, each name once, sorted."""
+    """The names in an attribute of a metric and its bases, each once, sorted."""
     return tuple(sorted({name for parent in metric.__mro__ for name in vars(parent).get(attribute, ())}))
 
 
 def metrics_for(metrics: Sequence[type[BaseMetric[Any]]], response_type: ResponseType) -> list[type[BaseMetric[Any]]]:
-    """Those of a task's metrics that score this type of response: all of them, unless the task asks for several types."""
+    """The metrics of a task that score this type of response: all, unless the task asks for several types."""
     if response_type is ResponseType.PERPLEXITY:
         return [metric for metric in metrics if issubclass(metric, PerplexityMetric)]
     kind = Completion if response_type is ResponseType.COMPLETION else Loglikelihood
@@ -152,14 +152,14 @@ def metrics_for(metrics: Sequence[type[BaseMetric[Any]]], response_type: Respons
 
 
 def named_values(metric_name: str, result: object) -> dict[str, float]:
-    """What `calculate` returned, as values by name.
+    """The values that `calculate` returned, by name.
 
     Args:
-        metric_name: The metric's `NAME`. It names a single value, and stands with a slash before the names of several.
-        result: What `calculate` returned: see `Result`. Any type of number will do.
+        metric_name: The metric's `NAME`. It is the name of a single value, and with a slash the prefix of the names of several.
+        result: The result of `calculate`: see `Result`. Any type of number is accepted.
 
     Raises:
-        DataError: The result is, or holds, something else than values, bears a name twice, or says why there is no value.
+        DataError: The result holds something else than values, holds a name twice, or has an error instead of a value.
     """
     values: dict[str, float] = {}
     for name, value in _named(metric_name, result):
@@ -174,10 +174,10 @@ def named_values(metric_name: str, result: object) -> dict[str, float]:
 
 
 def require_direction(metric: type[BaseMetric[Any]], result: object) -> None:
-    """Check that what `calculate` returned agrees with the metric on which values are the better ones.
+    """Check that a result of `calculate` has the direction of the metric.
 
     Raises:
-        DataError: A `MetricResult` says another direction than the metric, by which models would be ranked the wrong way round.
+        DataError: A `MetricResult` has the other direction, so that models would be ranked in reverse.
     """
     parts = result if isinstance(result, Sequence) and not isinstance(result, str) else [result]
     for part in parts:

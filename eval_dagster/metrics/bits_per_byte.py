@@ -11,8 +11,8 @@ from eval_dagster.records import Loglikelihood
 class BitsPerByteLoglikelihood(PerplexityMetric):
     """-log2 P(text | query) / UTF-8 bytes of the text, its leading space included (Gao et al. 2020, arXiv:2101.00027).
 
-    The lower, the better, and comparable between tokenizers. Of several correct choices the one with the fewest bits per byte counts:
-    to know one spelling of an answer is enough. The mean over samples weighs all texts alike, however long they are.
+    The lower, the better, and comparable between tokenizers. Of several correct choices the one with the fewest bits per byte counts,
+    because one spelling of an answer is enough. All texts have the same weight in the mean over samples, whatever their length.
     """
 
     NAME = "bits_per_byte"

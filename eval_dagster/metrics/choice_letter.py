@@ -1,4 +1,4 @@
-"""Which of the lettered choices a free text names."""
+"""Finds the lettered choice that a free text names."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from eval_dagster.metrics.answers import AnswerMetric
 
-# Possessive, since a choice of how to part one run of white space among several of these takes time by the fourth power of its length.
+# Possessive quantifiers: with backtracking, a long run of white space takes time by the fourth power of its length.
 _OPEN = r"""(?:[*_`"'(\[{$\s]|\\\(|\\(?:text|textbf|mathrm|mathbf|boxed)\s*+\{)*+"""
 _LONG_GAP = re.compile(r"\s{3,}")
 _CLOSE = r"""[*_`"')\]}$]*"""
@@ -69,5 +69,5 @@ class ChoiceLetter(AnswerMetric):
 
 
 def _shortened(gap: "re.Match[str]") -> str:
-    """At most a blank line: of a longer one every line would be a beginning to search from."""
+    """At most one blank line. A search would start at every line of a longer gap."""
     return "\n" * min(gap[0].count("\n"), 2) or " "

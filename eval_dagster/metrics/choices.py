@@ -1,6 +1,6 @@
-"""What the metrics of choices are made of: their checked values, lengths, the highest one, probabilities.
+"""Functions for metrics of choices: checked values, normalisation by length, the highest value, probabilities.
 
-All are lists along the choices, so that choices with the same text stay apart.
+All lists are in the order of the choices, so that choices with the same text stay separate.
 """
 
 import math
@@ -66,7 +66,7 @@ def first_highest(values: Sequence[float]) -> int:
 
 
 def probability_of(values: Sequence[float], positions: Collection[int]) -> float:
-    """The probability that lies at some positions by the softmax of the values: 0 to 1 to the last digit, whatever the order."""
+    """The total probability of some positions by the softmax of the values: from 0 to 1, and exactly equal for every order."""
     highest = max(values)  # subtracted so that no exponential overflows
     weights = [math.exp(value - highest) for value in values]
     return math.fsum(weights[position] for position in positions) / math.fsum(weights)

@@ -1,4 +1,4 @@
-"""Metrics of programs: the generated text is run in the sandbox, and the tests of its task beside it.
+"""Metrics of programs: the generated text runs in the sandbox, and the tests of its task run beside it.
 
 Nothing runs unless the project allows it: `sandbox.allow_code_execution: true` in evals.yaml.
 """
@@ -8,17 +8,17 @@ from typing import ClassVar
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.metrics.fields import find_field, require_field
 from eval_dagster.records import Completion
-from eval_dagster.sandbox import run_python
+from eval_dagster.sandbox import Limits, Program, run_python
 
 
 class CodeExecutionPassAtOne(CompletionMetric):
     """Whether the program passes the task's tests: pass@1 of one text (Chen et al. 2021, arXiv:2107.03374).
 
     The program is `code_prefix` and the text. The tests are `test`, and a call of `check` with `entry_point` where that is given: fields of
-    the task's context, or of the row. For HumanEval the prompt is the prefix. A program passes if its tests come to their last line: an
-    exception, an early exit of whatever status, too much time, memory or output, and whatever the sandbox forbids make it fail.
+    the task's context, or of the row. For HumanEval the prompt is the prefix. A program passes if its tests reach their last line. It fails
+    after an exception, an early exit of any status, too much time, memory or output, and any action that the sandbox forbids.
 
-    The tests run in another process than the program, and call its functions there. So it can neither change nor read them.
+    The tests run in a process of their own and call the functions of the program. So the program can neither change nor read them.
 
     pass@k of several texts is `pass_at_k(CodeExecutionPassAtOne, k)`.
     """
@@ -41,15 +41,14 @@ class CodeExecutionPassAtOne(CompletionMetric):
             MachineError: The sandbox failed.
         """
         entry = find_field(response, "entry_point")
-        result = run_python(
-            program_of(response),
+        program = Program(
+            code=program_of(response),
+            name="program",
             tests=checks_of(response),
             given=str(find_field(response, "code_prefix") or ""),
             entry=None if not entry else str(entry),
-            timeout_s=self.TIMEOUT_S,
-            memory_bytes=self.MEMORY_BYTES,
-            name="program",
         )
+        result = run_python(program, Limits(timeout_s=self.TIMEOUT_S, memory_bytes=self.MEMORY_BYTES))
         return float(result.completed)
 
 
@@ -59,7 +58,7 @@ def program_of(response: Completion) -> str:
 
 
 def checks_of(response: Completion) -> str:
-    """What tests the program of a response.
+    """The code that tests the program of a response.
 
     Raises:
         DataError: The task gives no tests.

@@ -1,4 +1,4 @@
-"""Metrics of a generated text and what it should have been. Every metric here raises a `DataError` where there is no correct text."""
+"""Metrics that compare a generated text with correct ones. Every metric here raises a `DataError` where there is no correct text."""
 
 import re
 import string
@@ -18,7 +18,7 @@ _ANSWER_MARK = "####"
 
 
 class AccuracyCompletion(AnswerMetric):
-    """Whether the text equals a correct one, character by character, as in eval-framework; `ExactMatch` leaves out white space."""
+    """Whether the text equals a correct one, character by character, as in eval-framework; `ExactMatch` ignores outer white space."""
 
     NAME = "accuracy_completion"
 
@@ -28,7 +28,7 @@ class AccuracyCompletion(AnswerMetric):
 
 
 class ExactMatch(AnswerMetric):
-    """Whether the text equals a correct one, white space around both left out."""
+    """Whether the text equals a correct one, without the white space around both."""
 
     NAME = "exact_match"
 
@@ -51,7 +51,7 @@ class NormalizedExactMatch(AnswerMetric):
 
 
 class QuasiExactMatch(NormalizedExactMatch):
-    """`NormalizedExactMatch` by the name that HELM gives it (Liang et al. 2022, arXiv:2211.09110); no text is no match there."""
+    """`NormalizedExactMatch` by its name in HELM (Liang et al. 2022, arXiv:2211.09110), where an empty text never matches."""
 
     NAME = "quasi_exact_match"
 

@@ -1,8 +1,8 @@
 """The metrics of DROP: spans and numbers compared as bags of words (Dua et al. 2019, arXiv:1903.00161, section 5).
 
-An answer is one span or several; several stand on lines of their own, in the text as in the correct answers. Of several correct
-answers the best counts. Words are split at spaces and hyphens, and compared in lower case, without punctuation (ASCII) and English
-articles; what reads as a number is compared as one. Every metric here raises a `DataError` where there is no correct text.
+An answer is one span or several, each on a line of its own, in the text and in the correct answers. Of several correct answers the best
+counts. Words are split at spaces and hyphens, and compared in lower case, without punctuation (ASCII) and English articles; words that
+are numbers are compared as numbers. Every metric here raises a `DataError` where there is no correct text.
 """
 
 import re
@@ -45,7 +45,7 @@ class DropF1(CompletionMetric):
 
 
 def _spans(text: str) -> list[list[str]]:
-    """The words of each span; of a text without any line one span without words."""
+    """The words of each span. An empty text is one span without words."""
     return [_words(line) for line in text.strip().splitlines() if line.strip()] or [[]]
 
 
@@ -68,7 +68,7 @@ def _is_number(word: str) -> bool:
 
 def _aligned_f1(spans: list[set[str]], wanted: list[set[str]]) -> float:
     scores = np.array([[_f1(span, truth) for span in spans] for truth in wanted])
-    # It takes a third of a second to import, which no command that scores nothing shall wait for.
+    # Imported lazily: slow, and only needed here.
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(scores, maximize=True)

@@ -1,4 +1,4 @@
-"""Packages of which a few metrics are made, and which come with the extra `metrics` alone."""
+"""Imports the packages of the extra `metrics`, which a few metrics need."""
 
 from importlib import import_module
 from typing import Any
@@ -11,7 +11,7 @@ def extra_module(name: str, metric: str) -> Any:
 
     Args:
         name: The module, `sacrebleu` for instance.
-        metric: The `NAME` of what needs it.
+        metric: The `NAME` of the metric that needs it.
 
     Raises:
         RequirementError: Its package is not installed.

@@ -1,4 +1,4 @@
-"""What a metric needs beside the gold answer: fields of the task's context, or of the dataset's row."""
+"""Reads the fields that a metric needs beside the gold answer: of the task's context, or of the dataset's row."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ def context_field(response: Completion | Loglikelihood, name: str) -> Any:
     """The field that the task's `_get_context` gave; None where it did not, or it is null."""
     context = response.context
     for part in [context] if isinstance(context, MetricContext) else context or ():
-        value = dict(part).get(name)  # no attribute: a context may have fields that are called like methods of its class
+        value = dict(part).get(name)  # not by attribute: a context may have fields with the names of its methods
         if value is not None:
             return value
     return None
@@ -26,9 +26,9 @@ def require_field(response: Completion | Loglikelihood, name: str, what: str) ->
     """As `find_field`.
 
     Args:
-        response: What is scored.
+        response: The response that is scored.
         name: The field's name.
-        what: What it should hold, for the message.
+        what: The meaning of the field, for the message.
 
     Raises:
         DataError: Neither has it, or it is null.

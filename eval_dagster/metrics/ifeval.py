@@ -69,7 +69,7 @@ class InstLevelLooseAcc(InstLevelStrictAcc):
 
 
 IFEVAL_METRICS: list[type[BaseMetric[Completion]]] = [PromptLevelStrictAcc, InstLevelStrictAcc, PromptLevelLooseAcc, InstLevelLooseAcc]
-"""All four, named as in EleutherAI's lm-evaluation-harness; the first is the one that models are ranked by."""
+"""All four metrics, named as in EleutherAI's lm-evaluation-harness. Models are ranked by the first."""
 
 
 def followed(response: Completion, *, loose: bool = False) -> list[bool]:

@@ -97,7 +97,7 @@ def has_letter_often(text: str, letter: str, let_frequency: int, let_relation: s
 
 
 def is_in_language(text: str, language: str) -> bool:
-    """Whether the text is most likely in the language (ISO 639-1); a text in which there is nothing to tell it by is."""
+    """Whether the text is most likely in the language (ISO 639-1). A text whose language cannot be detected counts as in it."""
     return _language(text) in (None, language)
 
 
@@ -107,7 +107,7 @@ def has_sentences(text: str, num_sentences: int, relation: str) -> bool:
 
 
 def has_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Whether `***` parts the text into so many paragraphs. None is empty; before the first and after the last may stand a divider."""
+    """Whether `***` divides the text into so many paragraphs, none of them empty. It may begin and end with a divider."""
     paragraphs = text.split("***")
     inner = _without_blank_ends(paragraphs)
     return len(inner) == num_paragraphs and all(paragraph.strip() for paragraph in inner)
@@ -119,7 +119,7 @@ def has_words(text: str, num_words: int, relation: str) -> bool:
 
 
 def has_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Whether blank lines part the text into so many paragraphs, and that paragraph, from 1, begins with the word in any case."""
+    """Whether blank lines divide the text into so many paragraphs, and the nth, from 1, begins with the word in upper or lower case."""
     parts = text.split("\n\n")
     count = sum(bool(part.strip()) for part in parts)
     if count != num_paragraphs or nth_paragraph > count:
@@ -130,18 +130,18 @@ def has_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_wor
 
 
 def has_placeholders(text: str, num_placeholders: int) -> bool:
-    """Whether at least so many times something stands in square brackets on one line."""
+    """Whether the text has at least so many placeholders: texts in square brackets on one line."""
     return len(re.findall(r"\[.*?\]", text)) >= num_placeholders
 
 
 def has_postscript(text: str, postscript_marker: str) -> bool:
-    """Whether the marker is in the text, in upper or lower case; after each of its periods may stand a space."""
+    """Whether the marker is in the text, in upper or lower case. A space may follow each of its periods."""
     pattern = re.escape(postscript_marker.strip().lower()).replace(r"\.", r"\.\s?")
     return re.search(pattern, text.lower()) is not None
 
 
 def has_bullets(text: str, num_bullets: int) -> bool:
-    """Whether exactly so many lines begin with `-`, or with `*` and something else than a second one."""
+    """Whether exactly so many lines begin with `-` or a single `*`."""
     return len(re.findall(r"(?m)^[^\S\n]*(?:\*[^*]|-)", text)) == num_bullets
 
 
@@ -151,13 +151,13 @@ def is_constrained_response(text: str) -> bool:
 
 
 def has_highlights(text: str, num_highlights: int) -> bool:
-    """Whether at least so many times something stands between `*` and `*`, or `**` and `**`, on one line."""
+    """Whether the text has at least so many highlights: texts between `*` and `*`, or `**` and `**`, on one line."""
     found = re.findall(r"\*([^\n*]*)\*", text) + re.findall(r"\*\*([^\n*]*)\*\*", text)
     return sum(bool(inner.strip()) for inner in found) >= num_highlights
 
 
 def has_sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    """Whether the mark of a section, with a number behind it, is in the text at least so many times; case counts."""
+    """Whether the mark of a section, followed by a number, is in the text at least so many times; upper and lower case differ."""
     return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", text)) >= num_sections
 
 
@@ -168,12 +168,12 @@ def is_json(text: str) -> bool:
 
 
 def has_title(text: str) -> bool:
-    """Whether something stands between `<<` and `>>` on one line."""
+    """Whether the text has a title: a text between `<<` and `>>` on one line."""
     return any(title.lstrip("<").rstrip(">").strip() for title in re.findall(r"<<([^\n]+)>>", text))
 
 
 def is_two_responses(text: str) -> bool:
-    """Whether `******` parts the text into two that differ; before the first and after the second may stand one, too."""
+    """Whether `******` divides the text into two different ones. It may begin and end with a divider."""
     responses = [response.strip() for response in _without_blank_ends(text.split("******"))]
     return len(responses) == 2 and all(responses) and responses[0] != responses[1]
 
@@ -184,12 +184,12 @@ def repeats_prompt(text: str, prompt_to_repeat: str) -> bool:
 
 
 def ends_with(text: str, end_phrase: str) -> bool:
-    """Whether the text ends with the phrase, in upper or lower case; double quotation marks may stand behind it."""
+    """Whether the text ends with the phrase, in upper or lower case. Double quotation marks may follow it."""
     return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
 
 
 def has_capital_words_often(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    """Whether as many words as asked for are in capital letters alone; "I" is one, and "DON'T" are two, as nltk parts words."""
+    """Whether as many words as asked for are in capital letters. "I" is one word, and "DON'T" is two, as nltk splits words."""
     words = extra_module("nltk.tokenize", _NEEDED_BY).NLTKWordTokenizer().tokenize(text)
     return _compares(sum(word.isupper() for word in words), capital_relation, capital_frequency)
 
@@ -216,7 +216,7 @@ def is_quoted(text: str) -> bool:
 
 
 def known_languages() -> list[str]:
-    """The languages that can be told (ISO 639-1; Chinese is `zh-cn` and `zh-tw`)."""
+    """The languages that can be detected (ISO 639-1; Chinese is `zh-cn` and `zh-tw`)."""
     return sorted(_language_detectors().get_lang_list())
 
 
@@ -236,7 +236,7 @@ def _without_blank_ends(parts: list[str]) -> list[str]:
 
 
 def _language(text: str) -> str | None:
-    """The most likely language; None where nothing tells it."""
+    """The most likely language; None where it cannot be detected."""
     detector = _language_detectors().create()
     detector.append(text)
     try:
@@ -247,7 +247,7 @@ def _language(text: str) -> str | None:
 
 @cache
 def _language_detectors() -> Any:
-    """A factory of our own: that of the package is seeded for the whole process."""
+    """A factory for this module. The seed of the package's own factory would hold for the whole process."""
     package = extra_module("langdetect.detector_factory", _NEEDED_BY)
     factory = package.DetectorFactory()
     factory.set_seed(0)

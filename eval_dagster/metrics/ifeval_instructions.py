@@ -12,7 +12,7 @@ from eval_dagster.records import Completion
 
 @dataclass(frozen=True)
 class Argument:
-    """What an instruction needs to be told."""
+    """An argument of an instruction."""
 
     expected: str
     """In words, for messages."""
@@ -25,9 +25,9 @@ class Kind:
     """One kind of instruction."""
 
     follows: Callable[..., bool]
-    """Whether a text follows it; takes the text and then the arguments by name."""
+    """Checks whether a text follows it; takes the text and the arguments by name."""
     arguments: Mapping[str, Argument]
-    """By the names that they have in `kwargs`."""
+    """By their names in `kwargs`."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def instructions_of(response: Completion) -> list[Instruction]:
     """The instructions of a response's row, or of its task's context.
 
     Raises:
-        DataError: `instruction_id_list` or `kwargs` is missing or malformed, or names a kind or an argument that there is not.
+        DataError: `instruction_id_list` or `kwargs` is missing or malformed, or has an unknown kind or argument.
     """
     ids = require_field(response, "instruction_id_list", "the ids of the instructions")
     arguments = require_field(response, "kwargs", "the arguments of each instruction")
@@ -117,7 +117,7 @@ def _instruction(number: int, kind: Any, arguments: Any) -> Instruction:
     where = f"instruction {number} ({kind})"
     if not isinstance(arguments, Mapping):
         raise DataError(f"{where} has the arguments {arguments!r}; expected a mapping, an empty one where it takes none")
-    # One table holds the arguments of all kinds: those of the others are null.
+    # One table holds the arguments of all kinds. Those of other kinds are null.
     given = {name: value for name, value in arguments.items() if value is not None}
     wanted = KINDS[kind].arguments
     if unknown := sorted(given.keys() - wanted.keys()):
@@ -127,7 +127,7 @@ def _instruction(number: int, kind: Any, arguments: Any) -> Instruction:
             raise DataError(f"{where} lacks {name!r}; expected {argument.expected}")
         if not argument.accepts(given[name]):
             raise DataError(f"{where} has {name} = {given[name]!r}; expected {argument.expected}")
-    # A table gives 3.0 for 3 where other rows of the column are null.
+    # A column with nulls holds 3.0 instead of 3.
     return Instruction(kind, {name: int(value) if isinstance(value, float) else value for name, value in given.items()})
 
 

@@ -1,4 +1,4 @@
-"""Whether a text is JSON, and such JSON as was asked for. White space around it is allowed; other text around it is not."""
+"""Checks that a text is JSON, and JSON of a schema. White space around it is allowed, other text is not."""
 
 import json
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ _LONGEST_INTEGER = 4000
 
 
 class JSONValid(CompletionMetric):
-    """Whether the text is a JSON value (RFC 8259): `NaN` and `Infinity`, which Python would take, are none."""
+    """Whether the text is a JSON value (RFC 8259). `NaN` and `Infinity`, which Python accepts, are not JSON."""
 
     NAME = "json_valid"
     IS_PROPORTION = True
@@ -65,7 +65,7 @@ class JSONSchemaValid(CompletionMetric):
 
 
 def json_value(text: str) -> list[Any]:
-    """The value in a list, since it may be null; an empty list where the text is no JSON."""
+    """The value in a list, because it may be null; an empty list where the text is not JSON."""
     try:
         return [json.loads(text, parse_constant=_refuse, parse_int=_integer)]
     except (ValueError, RecursionError):  # nested deeper than Python can read

@@ -1,4 +1,4 @@
-"""The metrics of LAMBADA (Paperno et al. 2016, arXiv:1606.06031): a text goes on in one way, which a model should expect.
+"""The metrics of LAMBADA (Paperno et al. 2016, arXiv:1606.06031): each text has one continuation, which a model should predict.
 
 Of several correct choices the best counts. Every metric here raises a `DataError` where no choice is marked as correct.
 """
@@ -11,9 +11,9 @@ from eval_dagster.records import Loglikelihood
 
 
 class GreedyAccuracy(LoglikelihoodMetric):
-    """Whether the model would write the correct choice itself: each of its tokens is the most probable one.
+    """Whether greedy decoding gives the correct choice: each of its tokens is the most probable one.
 
-    The accuracy of lm-evaluation-harness where there is one choice alone.
+    For a single choice this is the accuracy of lm-evaluation-harness.
     """
 
     NAME = "greedy_accuracy"
@@ -23,7 +23,7 @@ class GreedyAccuracy(LoglikelihoodMetric):
         """Return 1 or 0.
 
         Raises:
-            DataError: The model does not say which choices it would write.
+            DataError: The response lacks `is_greedy` for some choices.
         """
         gold = gold_positions(response)
         if len(response.is_greedy) != len(response.loglikelihoods):
@@ -35,7 +35,7 @@ class GreedyAccuracy(LoglikelihoodMetric):
 
 
 class TargetPerplexity(CorpusPerplexityMetric):
-    """exp(-log P(choices) / choices): that of whole choices, however many words or tokens they have."""
+    """exp(-log P(choices) / choices): the perplexity of whole choices, whatever their number of words or tokens."""
 
     NAME = "target_perplexity"
     STATISTICS = ("log_probability", "choices")

@@ -1,4 +1,4 @@
-"""Accuracies: whether the choice with the highest log-probability, as it is or normalised, is a correct one.
+"""Accuracies: whether the choice with the highest log-probability, normalised or not, is correct.
 
 Of equal choices the first counts. Every metric here raises a `DataError` where a log-probability is missing or not finite, or no
 choice is marked as correct.
@@ -23,7 +23,7 @@ class AccuracyLoglikelihood(LoglikelihoodMetric):
 
 
 class AccuracyNormLoglikelihood(LoglikelihoodMetric):
-    """Accuracy by log P(choice | query) / characters of the choice, so that long choices are not at a loss.
+    """Accuracy by log P(choice | query) / characters of the choice, so that long choices have no disadvantage.
 
     As `acc_norm` in EleutherAI's lm-evaluation-harness: the one space that parts a choice from the prompt is not counted.
     """
@@ -42,7 +42,7 @@ class AccuracyNormLoglikelihood(LoglikelihoodMetric):
 
 
 class AccuracyBytesLoglikelihood(LoglikelihoodMetric):
-    """Accuracy by log P(choice | query) / UTF-8 bytes of the choice: as by characters, but fair between scripts.
+    """Accuracy by log P(choice | query) / UTF-8 bytes of the choice: as by characters, but comparable between scripts.
 
     The one space that parts a choice from the prompt is not counted.
     """

@@ -1,4 +1,4 @@
-"""Whether a text ends in the right mathematical expression."""
+"""Checks that a text ends with the correct mathematical expression."""
 
 import atexit
 import json
@@ -18,7 +18,7 @@ from eval_dagster.records import Completion
 
 _WORKER = Path(__file__).with_name("math_worker.py")
 _MACHINE_SIGNALS = (signal.SIGALRM, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""End the process for a reason that is not in the text: too little of the processor for minutes, no memory left, a shutdown."""
+"""Signals that end the process for a reason outside the text: minutes without processor time, no memory, a shutdown."""
 
 
 class MathEqual(AnswerMetric):
@@ -64,7 +64,7 @@ class MathEqual(AnswerMetric):
 
 
 class _Worker:
-    """The process that reads mathematics. It is started when first asked, and anew after it ended over a request."""
+    """The process that reads mathematics. It is started at the first request, and again after a request has ended it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class _Worker:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer, or None where the request took too long or too much.
+        """The answer, or None where the request took too much time or memory.
 
         Raises:
             MachineError: The process does not start, or something else than the request ended it.

@@ -1,4 +1,4 @@
-"""Reads mathematics by the package math-verify; a script that `eval_dagster.metrics.math_equal` starts, and nothing imports.
+"""Reads mathematics by the package math-verify. `eval_dagster.metrics.math_equal` starts this script, and nothing imports it.
 
 One JSON request a line comes in, one JSON answer a line goes out. The kernel ends the process when a request takes too long: what
 math-verify does may be one endless step of the computer algebra, which no Python code could break off. The signal names the limit:
@@ -50,7 +50,7 @@ def limit(seconds: float) -> None:
 
 
 def answer(request: dict[str, Any]) -> str | bool | None:
-    """Whether the text equals the gold answer where one is given, else what the text says, in the notation of sympy."""
+    """Whether the text equals the gold answer. Without a gold answer, the expression of the text in the notation of sympy."""
     try:
         if "gold" in request:
             return bool(verify(parsed(formula(request["gold"])), parsed(request["text"]), timeout_seconds=None))
@@ -61,13 +61,13 @@ def answer(request: dict[str, Any]) -> str | bool | None:
 
 
 def parsed(text: str) -> list[Any]:
-    """The last expression of a text, and how it stands there; nothing where it has none."""
+    """The last expression of a text, and its original form; empty where it has none."""
     text = _ROW_SPACE.sub("", text)
     return list(parse(formula(text) if is_formula(text) else text, parsing_timeout=None))
 
 
 def formula(text: str) -> str:
-    """The text as LaTeX in its delimiters; on one line, since single dollars do not reach further."""
+    """The text as LaTeX between delimiters, on one line, since single dollars cannot span lines."""
     return text if _DELIMITER.search(text) else f"${' '.join(text.split())}$"
 
 

@@ -41,7 +41,7 @@ class CorpusPerplexityMetric(CorpusMetric[Loglikelihood], PerplexityMetric):
 
 
 class WordPerplexity(CorpusPerplexityMetric):
-    """exp(-log P(texts) / words), the words being what white space parts.
+    """exp(-log P(texts) / words), where white space separates words.
 
     As in EleutherAI's lm-evaluation-harness, which also counts the empty words before and after white space at either end.
     """
@@ -81,7 +81,7 @@ class BitsPerByte(BytePerplexity):
 
 
 class TokenPerplexity(CorpusPerplexityMetric):
-    """exp(-log P(texts) / tokens). Two models with different tokenizers are not comparable by it."""
+    """exp(-log P(texts) / tokens). It cannot compare models with different tokenizers."""
 
     NAME = "token_perplexity"
     STATISTICS = ("log_probability", "tokens")

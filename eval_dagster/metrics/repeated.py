@@ -1,4 +1,4 @@
-"""Metrics of all texts that were generated from one prompt, made of a metric of one text.
+"""Metrics of several texts of one prompt, made from a metric of one text.
 
 `pass_at_k(ExactNumber, 10)` is a metric with the name `pass@10`; `METRICS = [pass_at_k(ExactNumber, 10), maj_at_k(ExactNumber, 10)]`.
 The eval needs `num_samples` of k or more. Every metric here raises a `DataError` where there are fewer texts than k.
@@ -20,7 +20,7 @@ class AtKMetric(RepeatedMetric):
     """A metric of k texts."""
 
     METRIC: ClassVar[type[BaseMetric[Completion]]]
-    """Scores one text; with one value."""
+    """The metric of one text; it gives one value."""
     K: ClassVar[int]
     """How many texts; at least 1."""
 
@@ -69,7 +69,7 @@ class AvgAtK(AtKMetric):
 class MajAtK(AtKMetric):
     """Whether the answer that most of the first k texts give is correct (Wang et al. 2022, arXiv:2203.11171).
 
-    Of answers that equally many give the first counts. A text without an answer has no vote; where none has one the value is 0.
+    Of answers with equally many votes the first counts. A text without an answer has no vote. Without any vote the value is 0.
     """
 
     METRIC: ClassVar[type[AnswerMetric]]
@@ -82,7 +82,7 @@ class MajAtK(AtKMetric):
         votes = Counter(answer for answer in answers if answer is not None)
         if not votes:
             return 0.0
-        # Of equal counts `most_common` gives the one that was counted first.
+        # Of equal counts `most_common` gives the first one counted.
         return values[answers.index(votes.most_common(1)[0][0])]
 
 
@@ -136,7 +136,7 @@ def _at_k(kind: type[AtKT], metric: type[BaseMetric[Completion]], k: int, name: 
         "PACKAGES": declared(metric, "PACKAGES"),
         "K": k,
         "__doc__": f"{kind.__name__} of {metric.__name__}, k = {k}.",
-        # The module of the metric of one text, and both in the name: so the code of both counts as that of the metric made of them.
+        # With this module and this name, the version of the metric covers the code of the metric of one text, too.
         "__module__": metric.__module__,
         "__qualname__": f"{kind.__name__}({metric.__qualname__}, {k})",
     }

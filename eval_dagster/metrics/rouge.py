@@ -1,8 +1,8 @@
 """ROUGE: how many word n-grams, or how long a common subsequence, a text shares with a correct one (Lin 2004, W04-1013).
 
-Computed by the package rouge-score, Google's: the F measure; of several correct texts the one with the highest counts. Words are
-runs of a to z and 0 to 9 in lower case, so that a text in another script has none, and scores 0. Two texts too short for an n-gram
-share none either: a correct text of one word has a ROUGE-2 of 0.
+Computed by Google's package rouge-score: the F measure; of several correct texts the one with the highest value counts. Words are
+runs of a to z and 0 to 9 in lower case, so that a text in another script has no words and scores 0. Texts that are too short for an n-gram
+score 0, too: a correct text of one word has a ROUGE-2 of 0.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
 """Metrics of translations over a corpus, by the package sacrebleu: the values that its command prints, from 0 to 100.
 
-The statistics of a sample are those that sacrebleu itself sums up and draws its bootstrap from. A sample may have several correct
-translations, and another number of them than others. Every metric here raises a `DataError` without a correct text and a
+The statistics of a sample are those that sacrebleu itself sums and uses for its bootstrap. Samples may have several correct
+translations, and different numbers of them. Every metric here raises a `DataError` without a correct text and a
 `RequirementError` without the package.
 """
 
@@ -67,7 +67,7 @@ class ChrF(SacreBLEUMetric):
 
 
 class TER(SacreBLEUMetric):
-    """TER: edits, of which a shift of words is one, for each word of the correct text (Snover et al. 2006).
+    """TER: edits per word of the correct text; a shift of several words is one edit (Snover et al. 2006).
 
     The lower, the better; above 100 where more is edited than the correct text has words. Of several correct texts the one with the
     fewest edits counts, divided by their mean length.

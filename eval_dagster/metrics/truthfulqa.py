@@ -20,7 +20,7 @@ from eval_dagster.records import Completion, Loglikelihood
 class MC1(LoglikelihoodMetric):
     """Whether the best answer is more probable than every false one: log P(choice | query), not normalised.
 
-    Where the best answer alone is true, the accuracy; other true answers are left out. Of equal choices the first counts.
+    Other true answers are left out. Where only the best answer is true, this is the accuracy. Of equal choices the first counts.
     """
 
     NAME = "mc1"
@@ -41,7 +41,7 @@ class MC2(ProbabilityMass):
 
 
 class ReferenceMetric(CompletionMetric):
-    """How near a generated text is to the nearest true answer and to the nearest false one, as in lm-evaluation-harness.
+    """The similarity of a generated text to the nearest true and to the nearest false answer, as in lm-evaluation-harness.
 
     The true ones are the gold answers; the false ones are the field `incorrect_answers` of the task's context or of the row.
     Similarities are those of the sentence alone, from 0 to 100.
@@ -185,7 +185,7 @@ def _bleu(text: str, reference: str, metric: ReferenceMetric) -> float:
 
 
 def _rouge(text: str, reference: str, metric: ReferenceMetric) -> float:
-    # ROUGE-Lsum goes by sentences, which stand on lines of their own.
+    # ROUGE-Lsum compares sentences, one on each line.
     text, reference = (each.replace(" . ", ".\n") for each in (text, reference))
     scorer = _rouge_scorer(metric.SIMILARITY, metric.NAME)
     return 100 * float(scorer.score(reference, text)[metric.SIMILARITY].fmeasure)

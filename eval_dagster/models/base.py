@@ -20,7 +20,7 @@ class Model(Protocol):
         ...
 
     def usage(self) -> Sequence[Usage]:
-        """What the model took so far, one for each kind of work; none where it counts no tokens. May be asked while it responds."""
+        """The work so far, one for each kind; empty where the model counts no tokens. May be called while it responds."""
         ...
 
 
@@ -32,7 +32,7 @@ class ModelHandle(Protocol):
         ...
 
     def version(self) -> str:
-        """Hash of all that can change an output: weights, tokenizer, chat template, dtype, engine. Loads no weights."""
+        """Hash of everything that can change an output: weights, tokenizer, chat template, dtype, engine. Loads no weights."""
         ...
 
     def content_version(self) -> str:
@@ -69,7 +69,7 @@ class ModelHandle(Protocol):
 
 
 class ModelBackend(Protocol):
-    """A kind of model: what an entry point of the group `eval_dagster.models` names, under the backend's name in evals.yaml."""
+    """A kind of model. An entry point of the group `eval_dagster.models` names it, under the backend's name in evals.yaml."""
 
     SECTION: ClassVar[type[ModelSection]]
     """The keys of such a model in evals.yaml."""

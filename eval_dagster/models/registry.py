@@ -28,7 +28,7 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
         home: The folder of all state.
 
     Raises:
-        ConfigError: The backend cannot be imported, or is none.
+        ConfigError: The backend cannot be imported, or is not a backend.
     """
     return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
 
@@ -44,7 +44,7 @@ def registered_sections() -> Mapping[str, type[ModelSection]]:
 
 @cache
 def _registered() -> Mapping[str, EntryPoint]:
-    # Those of this package come last: no other package replaces one by its name.
+    # The backends of this package come last, so that no other package can replace one by its name.
     found = sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
     return {entry.name: entry for entry in found}
 

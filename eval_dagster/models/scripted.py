@@ -21,16 +21,16 @@ Answer = str | Sequence[float]
 AnswerFunction = Callable[[Request], Answer]
 
 ENGINE_VERSION = 1
-"""Version of what makes answers of a table or of what a function gives. Raise it with every change after which one may differ.
+"""Version of the code that makes answers from a table or from the values of a function. Raise it where an answer may change.
 
-Golden answers fail where they changed and this did not.
+Golden answers fail where an answer changed and this number did not.
 """
 
 _PROBABILITY = 0.9
-"""What the choice that a table names gets; the others share the rest."""
+"""Probability of the choice that a table names; the others share the rest."""
 
 _TOKEN_PROBABILITY = 0.5
-"""What each word of a text gets from a table whose perplexity is asked for."""
+"""Probability of each word of a text whose perplexity is computed from a table."""
 
 
 class ScriptedHandle:
@@ -51,7 +51,7 @@ class ScriptedHandle:
 
     @classmethod
     def open(cls, name: str, config: ScriptedModel, *, folder: Path, home: Path) -> "ScriptedHandle":  # noqa: ARG003
-        """The handle of a section of evals.yaml, which lies in `folder`."""
+        """The handle of a section of the evals.yaml in `folder`."""
         handle = cls(name, answers=config.answers, default=config.default)
         if config.function is not None:
             handle._path, _, handle._function_name = config.function.rpartition(":")
@@ -83,7 +83,7 @@ class ScriptedHandle:
         return stable_hash([list(self._answers.items()), self._default, code])
 
     def image_mark(self) -> str:
-        """What stands for an image in a prompt; a scripted model looks at none."""
+        """The mark of an image in a prompt; a scripted model reads no images."""
         return "<image>"
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
@@ -143,7 +143,7 @@ class ScriptedResponder:
             yield request, response
 
     def usage(self) -> Sequence[Usage]:
-        """Nothing: there are no tokens."""
+        """Empty: a scripted model has no tokens."""
         return ()
 
     def _answer(self, request: Request) -> ModelResponse:
@@ -201,7 +201,7 @@ def _finite(answer: Sequence[float]) -> tuple[float, ...]:
 
 
 def _loglikelihoods(answer: str, choices: Sequence[str]) -> list[float]:
-    """The log-probabilities that say `answer`; all equal where no choice is or contains it."""
+    """Log-probabilities with the highest one at `answer`; all equal where no choice is or contains it."""
     wanted = answer.strip()
     texts = [choice.strip() for choice in choices]
     chosen = next((index for index, text in enumerate(texts) if text == wanted), None)
@@ -221,5 +221,5 @@ def _code_of(function: AnswerFunction) -> str:
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
-        # Typed at a prompt, or a callable object: its name is all there is.
+        # A function without a source file or a callable object has only its name.
         return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -1,4 +1,4 @@
-"""What a loaded model took: tokens asked for, tokens that went through the network, and by which way."""
+"""The work of a loaded model: tokens asked for, tokens that went through the network, and the way of computing."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ class Usage(ABC):
     """Counts that grow while a loaded model works."""
 
     kind: ClassVar[str]
-    """What the work is called."""
+    """The name of the work."""
     path: str
-    """By which way; each kind of work names its own."""
+    """The way of computing; each kind of work has its own names."""
     reason: str = ""
-    """Why by this path."""
+    """Why this path was chosen."""
     layers: str = ""
     """How the network's linear layers are computed."""
     elsewhere: int = 0
-    """Inputs or texts that went another way: beyond what is exact by this one, or given up by it."""
+    """Inputs or texts that were computed in another way: this path would not be exact for them, or failed."""
     requests: int = 0
     passes: int = 0
     """Forward passes."""
 
     @abstractmethod
     def inputs_asked(self) -> int:
-        """Tokens that the model was given to read, as if each choice and each text went by itself."""
+        """Tokens that the model had to read, as if each choice and each text were computed alone."""
 
     @abstractmethod
     def inputs_computed(self) -> int:
@@ -36,14 +36,14 @@ class Usage(ABC):
         """All tokens that went through the network."""
 
     def reuse(self) -> float | None:
-        """Tokens asked for each token of them computed; nothing where none was."""
+        """Tokens asked for divided by those of them that were computed; None where none was computed."""
         computed = self.inputs_computed()
         return self.inputs_asked() / computed if computed else None
 
 
 @dataclass(kw_only=True)
 class ScoringUsage(Usage):
-    """What scoring took."""
+    """The work of scoring."""
 
     kind: ClassVar[str] = "scoring"
     path: str = "plain"
@@ -77,7 +77,7 @@ class ScoringUsage(Usage):
 
 @dataclass(kw_only=True)
 class GenerationUsage(Usage):
-    """What generating took."""
+    """The work of generation."""
 
     kind: ClassVar[str] = "generation"
     path: str = "rows"
@@ -89,7 +89,7 @@ class GenerationUsage(Usage):
     prompt_tokens_computed: int = 0
     """Tokens of prompts that went through the network."""
     tokens_decoded: int = 0
-    """Tokens of texts that went through the network, of which the last of a text is none."""
+    """Tokens of texts that went through the network. The last token of a text does not."""
 
     def inputs_asked(self) -> int:
         """Tokens of the prompts of all texts."""

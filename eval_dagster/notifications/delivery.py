@@ -1,7 +1,7 @@
-"""Tells people: notices of regressions, failures and skipped runs, sent by apprise to the addresses that a suite names.
+"""Sends notices of regressions, failures and skipped runs by apprise to the addresses of a suite.
 
-Addresses hold secrets, so they stand in environment variables, and only the program that sends ever reads them. A notice is tried a few
-times within a bounded time, then recorded; what cannot be sent fails no run.
+Addresses are secrets. They are in environment variables, which only the sending program reads. Sending is retried within a bounded time,
+and the outcome is recorded. A notice that cannot be sent fails no run.
 """
 
 import json
@@ -22,22 +22,22 @@ from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
 Kind = Literal["regression", "failure", "skipped", "test"]
-"""What a notice is about."""
+"""The subject of a notice."""
 Status = Literal["sent", "failed", "no address"]
 
 _SENDER = Path(__file__).resolve().with_name("sender.py")
 _TIMEOUT_S = 30.0
-"""All attempts on one address together."""
+"""For all attempts on one address together."""
 _KILL_AFTER_S = 45.0
 _MOST_TITLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """What became of a notice at the addresses of one environment variable."""
+    """The outcome of a notice at the addresses of one environment variable."""
 
     variable: str | None
-    """The variable's name; null where the suite names none."""
+    """The variable's name; null if the suite names none."""
     status: Status
     attempts: int = 0
     error: str | None = None
@@ -45,39 +45,39 @@ class Delivery:
 
 @dataclass(frozen=True, kw_only=True)
 class NoticeOutcome:
-    """What became of a notice."""
+    """The outcome of a notice."""
 
     suite: str
     title: str
     deliveries: Sequence[Delivery]
-    """One a variable of the suite."""
+    """One for each variable of the suite."""
     problem: str | None = None
     """Why it could not be recorded in the lake."""
 
     @property
     def is_sent(self) -> bool:
-        """Whether it reached every address that the suite names, and there is one."""
+        """Whether it reached all addresses of the suite, and there is at least one."""
         return all(delivery.status == "sent" for delivery in self.deliveries)
 
     def words(self) -> str:
-        """The outcome in a sentence a variable."""
+        """The outcome, in a sentence for each variable."""
         parts = [_words(delivery) for delivery in self.deliveries]
         return "; ".join([*parts, f"not recorded: {self.problem}"] if self.problem else parts)
 
 
 def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, run_id: str = "") -> NoticeOutcome:
-    """Send a notice to all addresses of a suite and record it in the relation `notices`; takes 45 seconds at most.
+    """Send a notice to all addresses of a suite, and record it in the relation `notices`. It takes 45 seconds at most.
 
-    Where earlier notices of the suite reached nobody, this one says so at its end: what they said stands in `notices`, and is not sent
-    again. Raises nothing but for a suite that evals.yaml does not have.
+    If earlier notices of the suite reached nobody, the end of this one lists them. They are in `notices`, and are not sent again. The only
+    error is that of a suite that evals.yaml does not have.
 
     Args:
-        project: Its lake records the notice.
-        suite: Whose addresses: `notify` of evals.yaml names the environment variables that hold them.
+        project: The project, whose lake records the notice.
+        suite: The suite. Its `notify` in evals.yaml names the environment variables with the addresses.
         title: One line.
-        body: Plain text; what would call people in a chat, or be a link under other words, is written out.
-        kind: What it is about.
-        run_id: The run that it belongs to.
+        body: Plain text. Mentions of people and links with other texts are shown as plain characters.
+        kind: Its subject.
+        run_id: The run that it is about.
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
     began = datetime.now(UTC)
@@ -108,7 +108,7 @@ def _deliver(variables: Sequence[str], notice: Mapping[str, Any]) -> list[Delive
 
 
 def _send(notice: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], str]:
-    """Reports by variable, or none of them and the reason. No message of the program is repeated: it could hold an address."""
+    """Reports by variable; or none, and the reason. Messages of the program are not repeated, since they can contain addresses."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(_SENDER)],
@@ -155,7 +155,7 @@ def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: s
 
 
 def _lost(lake: Lake, suite: str) -> list[str]:
-    """Titles of the notices that reached nobody since the last one that did, the oldest first."""
+    """Titles of the notices that reached nobody since the last sent one, the oldest first."""
     lost: list[str] = []
     for path in reversed(parquet_files(_folder(lake, suite))):
         try:

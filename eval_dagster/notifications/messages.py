@@ -1,4 +1,4 @@
-"""What notices say: short plain text, since a chat, an e-mail and a telephone shall show it alike."""
+"""The texts of notices: short and plain, so that chats, e-mails and telephones show them in the same way."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,16 +7,16 @@ from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 _MOST_LISTED = 10
-"""Results or failures that a notice names; a telephone shows no more."""
+"""Most results or failures in a notice."""
 _MOST_CHARACTERS = 300
 
 
 def regression_notice(result: GateResult, report: Path | None, *, can_be_accepted: bool) -> tuple[str, str]:
-    """Title and body for a suite in which results got worse: which, by how much, how sure that is, what differs, what to do next.
+    """Title and body for a suite with red results: their differences, the evidence, the causes, and the next command.
 
     Args:
-        result: With at least one row that is red.
-        report: The page that shows more.
+        result: The judgement, with at least one red row.
+        report: The page of the report.
         can_be_accepted: Whether an acceptance changes the suite's baseline.
     """
     worse = result.red
@@ -32,12 +32,12 @@ def regression_notice(result: GateResult, report: Path | None, *, can_be_accepte
 
 
 def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
-    """Title and body for a suite of which something could not be evaluated.
+    """Title and body for a suite with failed evaluations.
 
     Args:
         suite: Its name.
-        failures: One message for each thing that failed.
-        report: The page that shows more.
+        failures: One message for each failure.
+        report: The page of the report.
     """
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
@@ -50,13 +50,13 @@ def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
 
     Args:
         suite: Its name.
-        reason: Why, as a sentence.
+        reason: The reason, as a sentence.
     """
     return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
 
 
 def trial_notice(suite: str) -> tuple[str, str]:
-    """Title and body for trying whether notices arrive."""
+    """Title and body of a test notice."""
     return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be told here."
 
 

@@ -1,8 +1,8 @@
-"""Sends a notice to addresses: a program of its own, which `notices` starts.
+"""Sends a notice to addresses: a separate program, which `delivery` starts.
 
-In a process of its own a service that hangs can be ended, and what libraries log or print of an address reaches nobody. The notice
-comes as JSON on the standard input, with the names of the environment variables that hold the addresses; a report goes as JSON to the
-standard output. It names services ("Slack"), never an address or a part of one.
+A separate process can be killed if a service hangs, and hides what libraries log or print about addresses. It reads the notice as JSON from
+standard input, with the names of the environment variables that contain the addresses, and writes a report as JSON to standard output. The
+report names services ("Slack"), and never an address or a part of one.
 """
 
 import json
@@ -18,7 +18,7 @@ from apprise.utils.parse import parse_urls
 
 _RETRIES = 3
 _WAIT_S = 2.0
-"""Between two attempts; an address can say otherwise by `?retry=` and `?wait=`."""
+"""Seconds between two attempts. An address can change both by `?retry=` and `?wait=`."""
 _SEPARATORS = " \t\r\n,;"
 _TYPES = {"skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
 _HTTP_STATUS = re.compile(r"error=(\d{3})\b")
@@ -26,7 +26,7 @@ _NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
 
 
 def main() -> None:
-    """Send, and report: for each variable what became of each of its addresses."""
+    """Send the notice, and report the outcome for each address of each variable."""
     report = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
@@ -37,11 +37,11 @@ def main() -> None:
         outcomes = list(pool.map(lambda pair: {"variable": pair[0], **_send(pair[1], notice)}, addresses))
     json.dump(outcomes, report)
     report.flush()
-    os._exit(0)  # a service that still hangs is not waited for
+    os._exit(0)  # do not wait for a service that hangs
 
 
 def _addresses(text: str) -> Sequence[str]:
-    """The addresses of a variable; text before the first one that is none counts as one, which cannot be sent to."""
+    """The addresses of a variable. Other text before the first one counts as an invalid address."""
     found = [str(address) for address in parse_urls(text)]  # type: ignore[no-untyped-call]
     before = text[: text.find(found[0])].strip(_SEPARATORS) if found else ""
     return [*([before] if before else []), *found] or [text]
@@ -76,7 +76,7 @@ def _send(address: str, notice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reason(attempts: Sequence[apprise.NotifyAttempt], timeout_s: float) -> str:
-    """Why it was not sent, in words that hold nothing of the library's messages: those can name parts of an address."""
+    """Why the notice was not sent. The text repeats no message of the library, since it can contain parts of an address."""
     if attempts and attempts[-1].status is apprise.AppriseResultStatus.TIMEOUT:
         return f"not done within {timeout_s:g} s"
     messages = [entry.message for attempt in attempts[-1:] for entry in attempt]

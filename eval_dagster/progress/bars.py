@@ -13,7 +13,7 @@ from eval_dagster.terminal import PlainConsole
 
 
 class RichReporter:
-    """Draws one bar for each piece of work; where the console is not a terminal, writes lines like `LogReporter`."""
+    """Draws one bar for each piece of work; if the console is no terminal, writes lines like `LogReporter`."""
 
     def __init__(self, console: PlainConsole | None = None) -> None:
         self._console = console or PlainConsole(stderr=True)
@@ -26,7 +26,8 @@ class RichReporter:
     ) -> Iterator[Advance]:
         """Follow one piece of work by a bar that stays on the screen when it is full."""
         if not self._console.is_terminal:
-            with LogReporter(self._print_line).track(description, total=total, unit=unit, tokens=tokens, since=since) as log_advance:
+            lines = LogReporter(lambda line: self._console.print(line, soft_wrap=True))
+            with lines.track(description, total=total, unit=unit, tokens=tokens, since=since) as log_advance:
                 yield log_advance
             return
         if total <= 0:
@@ -46,16 +47,13 @@ class RichReporter:
             finally:
                 progress.stop_task(task)
 
-    def _print_line(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True)
-
     @contextmanager
     def _shared_progress(self) -> Iterator[Progress]:
-        """The console's one live display, which is there as long as any work is followed."""
+        """The console's live display, which exists while any work is followed."""
         if self._progress is None:
             columns = (
                 TextColumn("{task.description}", markup=False),
-                BarColumn(None),  # takes what the figures leave of the line
+                BarColumn(None),  # takes the rest of the line
                 _CountColumn(table_column=Column(no_wrap=True)),
                 _ShareColumn(),
                 _RateColumn(table_column=Column(no_wrap=True)),
@@ -85,7 +83,7 @@ class _ShareColumn(TaskProgressColumn):
 
 
 class _TimeColumn(ProgressColumn):
-    """The time left by the rate so far; of a step, and of what is over, the time that it takes."""
+    """The remaining time at the rate so far; for a single step or ended work, the time taken."""
 
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed or 0.0
@@ -96,7 +94,7 @@ class _TimeColumn(ProgressColumn):
 
 
 class _RateColumn(ProgressColumn):
-    """Units and tokens a second, on average: answers come many at once, so that the rate of the last few says little."""
+    """Units and tokens per second on average, since answers come in batches."""
 
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed

@@ -34,35 +34,18 @@ class Reporter(Protocol):
 
         Args:
             description: What is done and to what, e.g. `model_outputs smollm2-135m`.
-            total: Units to do; work with none is not reported at all, and one unit is a step, of which only its seconds are shown.
+            total: Number of units. Work without units is not reported; for a single unit, only the seconds are shown.
             unit: Plural noun, e.g. `requests`.
-            tokens: What counts the model's tokens, if there is any: they move where a unit takes minutes.
-            since: When the work began, by `time.monotonic`; now when absent.
+            tokens: Counts the model's tokens, if given. It shows progress within units that take minutes.
+            since: Start of the work by `time.monotonic`; now if not given.
         """
 
 
-class SilentReporter:
-    """Discards progress updates."""
-
-    @contextmanager
-    def track(
-        self,
-        description: str,  # noqa: ARG002
-        *,
-        total: int,  # noqa: ARG002
-        unit: str,  # noqa: ARG002
-        tokens: CountTokens | None = None,  # noqa: ARG002
-        since: float | None = None,  # noqa: ARG002
-    ) -> Iterator[Advance]:
-        """Follow nothing."""
-        yield ignore
-
-
 class LogReporter:
-    """Writes lines: one every few seconds, also while nothing gets done, and a closing one."""
+    """Writes a line every few seconds, even without progress, and a closing line."""
 
     def __init__(self, log: Callable[[str], None], every_s: float = 5.0) -> None:
-        """`log` is called from threads of this reporter's own, too, though never from two at a time."""
+        """`log` is also called from this reporter's own thread, but never from two threads at the same time."""
         self._log = log
         self._every_s = every_s
 
@@ -87,7 +70,7 @@ class LogReporter:
 
 @contextmanager
 def _running_lines(tally: "_Tally", log: Callable[[str], None], every_s: float) -> Iterator[Advance]:
-    """Write a line whenever the last one is old enough, whether something was done or not."""
+    """Write a line whenever the last one is old enough, with or without progress."""
     last_line = time.monotonic()
     lock = threading.Lock()
     is_over = threading.Event()
@@ -140,17 +123,24 @@ class CombinedReporter:
             yield advance
 
 
+class SilentReporter(CombinedReporter):
+    """Discards progress updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
 _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")
 
 
 def current_reporter() -> Reporter:
-    """The reporter that the caller's caller chose by `use_reporter`; a silent one where nobody did."""
+    """The reporter that `use_reporter` has set; a silent one by default."""
     return _current.get(_SILENT)
 
 
 @contextmanager
 def use_reporter(reporter: Reporter) -> Iterator[None]:
-    """Make a reporter the current one for the code inside the block; threads that it starts do not see it."""
+    """Make a reporter the current one within the block. New threads do not have it."""
     token = _current.set(reporter)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Formatting checks: what holds for every prompt of a sound benchmark, whatever the formatter. They need no model."""
+"""Formatting checks. A sound benchmark passes them for every prompt and every formatter. They need no model."""
 
 import re
 from collections.abc import Iterator
@@ -8,32 +8,33 @@ from typing import Any
 
 from eval_dagster.prompts.formatters import Formatter
 from eval_dagster.prompts.gold_scores import GoldScores
-from eval_dagster.prompts.rendering import RenderedPrompt
+from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, Role, Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, join_cue
-from eval_dagster.tasks.samples import TaskRow
 
 _BEGIN = re.compile(r"<\|begin_of_text\|>|<\|startoftext\|>|<bos>|\A<s>")
-"""How tokenizers write the token that begins a text; elsewhere in a text, `<s>` strikes out a word."""
+"""Begin tokens. `<s>` counts at the start alone, since it is HTML for struck-out text elsewhere."""
 _TWICE = re.compile(r"(<\|\w+\|>|<bos>|<eos>|</?s>)\s*\1")
 _NEXT = Message(Role.USER, "?")
-"""Whatever follows an example."""
+"""Any question after an example."""
 
 
 def formatting_problems(
     task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, *, formatter: Formatter, tokenizer: Any = None
 ) -> list[str]:
-    """What is wrong with a rendered prompt, each in a sentence; nothing where all is well.
+    """The problems of a rendered prompt, one sentence each; empty for a sound one.
 
-    The checks: no two choices are alike; no special token stands twice; prompt and answer meet as they do where the same question is a
-    few-shot example, with no space lost or doubled; the gold answer gets the best value of each metric, and a wrong one a worse value.
+    The checks: no two choices are equal; no special token is repeated; the white space between prompt and answer is that of the same
+    question as a few-shot example, with no space lost or doubled; the gold answer gets the best value of each metric, and a wrong one a
+    worse value.
 
     Args:
         task: The benchmark.
         sample: The row.
-        prompt: What `render_sample` made of it.
-        formatter: The one that it was rendered with.
-        tokenizer: Of Hugging Face. With it, begin tokens are counted in the encoded prompt; without, in its text.
+        prompt: The prompt of the row, from `render_sample`.
+        formatter: The formatter of the prompt.
+        tokenizer: A tokenizer of Hugging Face. With it, begin tokens are counted in the encoded prompt; without it, in the text.
     """
     asked = _Asked(task=task, sample=sample, prompt=prompt, formatter=formatter)
     problems: list[str] = []
@@ -41,19 +42,16 @@ def formatting_problems(
         problems += _choice_problems(asked)
         problems += _token_problems(asked, tokenizer)
         problems += _joint_problems(asked)
-        problems += GoldScores(task=task, sample=sample, prompt=prompt, answer=asked.answer).problems()
-    except Exception as error:  # hooks are user code: what one raises is a problem as any other
+        problems += GoldScores(asked=asked, answer=asked.answer).problems()
+    except Exception as error:  # hooks are user code: their exceptions are problems like all others
         problems.append(f"the task raised {type(error).__name__}: {error}")
     return problems
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """A rendered prompt with all that the checks look at."""
+class _Asked(AnsweredPrompt):
+    """A rendered prompt with what the checks need."""
 
-    task: BaseTask[Any]
-    sample: Sample
-    prompt: RenderedPrompt
     formatter: Formatter
 
     @cached_property
@@ -63,19 +61,19 @@ class _Asked:
 
     @cached_property
     def answer(self) -> str:
-        """What a model should say: the answer as a few-shot example gives it, its cue left out.
+        """The answer that a model should give: that of a few-shot example without its cue.
 
-        Where a row is asked about in several ways, an example shows one of them alone; the others answer with their gold text.
+        Where a task asks several questions about a row, an example shows only one of them. The answers of the others are their gold texts.
         """
         if self.prompt.request.perplexity:
             return ""
         if not self._is_asked_as_example:
             return (self.prompt.ground_truths or ("",))[0]
-        return join_cue(self.cue, self.task._get_fewshot_target_text(TaskRow(self.sample))).removeprefix(self.cue)
+        return join_cue(self.cue, self.task._get_fewshot_target_text(self.row)).removeprefix(self.cue)
 
     @cached_property
     def as_example(self) -> str | None:
-        """The prompt where its question is an example with its answer, and another question follows; None where it never is one."""
+        """The prompt with its answer as an example, and another question after it; None where the question cannot be an example."""
         if not self.answer.strip() or self.prompt.request.images or not self._is_asked_as_example:
             return None
         return self.formatter.format([*self._turns, Message(Role.ASSISTANT, self.cue + self.answer), _NEXT])
@@ -87,10 +85,10 @@ class _Asked:
 
     @cached_property
     def _is_asked_as_example(self) -> bool:
-        question = self.task._get_instruction_messages(TaskRow(self.sample))
+        question = self.task._get_instruction_messages(self.row)
         turns = self._turns[-len(question) :]
         pairs = zip(turns, question, strict=False)
-        # The first turn of a prompt may hold an introduction that an example lacks.
+        # The first turn of a prompt may begin with an introduction that an example lacks.
         return len(turns) == len(question) > 0 and all(turn.content.endswith(asked.content) for turn, asked in pairs)
 
 
@@ -114,7 +112,7 @@ def _token_problems(asked: _Asked, tokenizer: Any) -> Iterator[str]:
 
 
 def _begin_tokens(text: str, tokenizer: Any, *, adds: bool) -> tuple[int, str]:
-    """How many begin tokens a model gets to see, and what they are called."""
+    """How many begin tokens a model reads, and their text."""
     if tokenizer is None or tokenizer.bos_token_id is None:
         found = _BEGIN.findall(text)
         return len(found) + adds, found[0] if found else ""
@@ -122,7 +120,7 @@ def _begin_tokens(text: str, tokenizer: Any, *, adds: bool) -> tuple[int, str]:
 
 
 def _joint_problems(asked: _Asked) -> Iterator[str]:
-    """What is wrong where prompt and answer meet; of several choices the first is reported."""
+    """Problems of the white space between prompt and answer; of several choices the first problem."""
     request = asked.prompt.request
     if request.perplexity:
         return
@@ -141,12 +139,12 @@ def _joint_problems(asked: _Asked) -> Iterator[str]:
 
 
 def _gap_problem(prompt: str, answer: str, *, is_marked: bool) -> str | None:
-    """What is wrong with the white space between prompt and answer; `is_marked` where a formatter's marks stand there."""
+    """The problem of the white space between prompt and answer; `is_marked` where the formatter has marks between them."""
     gap = prompt[len(prompt.rstrip()) :] + answer[: len(answer) - len(answer.lstrip())]
     shown = f"{prompt[-20:]!r} is followed by {answer[:20]!r}"
     if len(gap) > 1 and "\n" not in gap:
         return f"{shown}, with more than one space between them"
-    # Scripts without spaces between words are left out: only ASCII is looked at.
+    # Only ASCII is checked, since some scripts have no spaces between words.
     if not gap and not is_marked and re.search(r"[\w.,:;?!)]\Z", prompt, re.ASCII) and re.match(r"\w", answer, re.ASCII):
         return f"{shown}, with no space between them"
     return None

@@ -1,4 +1,4 @@
-"""Which examples stand before a question."""
+"""Chooses the examples before a question."""
 
 import re
 from collections import defaultdict
@@ -15,12 +15,12 @@ from eval_dagster.versions import stable_hash
 
 _WORD = re.compile(r"\w+")
 _NEAR = 0.9
-"""Rows whose words agree to this share (Jaccard) ask the same in other words."""
+"""Rows whose words have this similarity (Jaccard) ask the same in other words."""
 
 
 @dataclass(frozen=True)
 class _Content:
-    """By what duplicates are known."""
+    """The content by which duplicates are found."""
 
     content_id: str
     question: str
@@ -35,12 +35,12 @@ class _Content:
 
 
 def fewshot_set(sample_id: str, sets: FewshotSets) -> int | None:
-    """The number of the set that a sample has its examples from, from 1; none where each sample has a set of its own."""
+    """The number of the set of a sample's examples, from 1; None where each sample has a set of its own."""
     return None if sets == "per_sample" else 1 + int(stable_hash(["fewshot_set", sample_id]), 16) % sets
 
 
 def draw_seed(sample: Sample, seed: int, sets: FewshotSets) -> str:
-    """What the examples of a sample are drawn by: the same for all samples of a subject that share a set."""
+    """The seed of a sample's examples: equal for all samples of a subject that share a set."""
     number = fewshot_set(sample.sample_id, sets)
     return f"{seed}/{sample.sample_id}" if number is None else f"{seed}/{sample.subject}/{number}"
 
@@ -48,8 +48,8 @@ def draw_seed(sample: Sample, seed: int, sets: FewshotSets) -> str:
 class FewshotPool:
     """The samples that examples of one subject are drawn from.
 
-    A draw depends on the pool's content, the seed and the sample drawn for, and on nothing that was drawn before: neither the
-    order of the pool, nor a limit, nor the choice of subjects changes it.
+    A draw depends on the content of the pool, the seed and the sample. It does not depend on earlier draws, the order of the pool, a limit
+    or the choice of subjects.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class FewshotPool:
 
         Args:
             samples: The few-shot split of one subject.
-            question: The text that a sample asks; samples with the same question (in lower case, white space folded) count as
-                duplicates although their rows differ, in an id for instance.
+            question: The question of a sample. Samples with the same question (in lower case, white space folded) count as duplicates
+                even if their rows differ, in an id for instance.
             group: The class of a sample, for the strategy `balanced`.
             admits: Whether a sample can be an example at all.
         """
@@ -82,12 +82,12 @@ class FewshotPool:
         return len(self._samples)
 
     def draw(self, sample: Sample, *, count: int, seed: int, strategy: FewshotStrategy = "random", sets: FewshotSets = 1) -> list[Sample]:
-        """Draw examples for a sample: never itself, nor one that asks the same, nor two that do.
+        """Draw examples for a sample: never the sample itself, one that asks the same, or two that ask the same.
 
-        Samples with the same set have the same examples in the same order, that in which they are drawn, so that they share the
-        beginning of their prompts, which a model then computes once. Where the sample itself, or one that asks the same, is in the set,
-        the next of the order is taken: what stands before it stays shared. Rows that ask nearly the same are taken only where the pool
-        holds too few others.
+        Samples with the same set have the same examples in the order in which they are drawn. So the beginning of their prompts is the
+        same, and a model computes it once. Where the set holds the sample itself, or one that asks the same, the next candidate
+        replaces it, and the examples before it stay the same. Rows that ask nearly the same are taken only where the pool has too few
+        others.
 
         Args:
             sample: The sample that is asked about.
@@ -115,7 +115,7 @@ class FewshotPool:
         return list(examples)
 
     def _take(self, asked: Sequence[Sample], by: str, count: int, strategy: FewshotStrategy) -> list[Sample]:
-        """The first of the order that may stand before what is asked and beside each other; fewer than `count` where there are no more."""
+        """The first candidates that are no duplicates of the question or of each other; fewer than `count` where the pool has no more."""
         taken = [self._content(sample) for sample in asked]
         examples: list[Sample] = []
         spare: list[Sample] = []
@@ -140,12 +140,12 @@ class FewshotPool:
         return examples
 
     def without(self, sample: Sample) -> list[Sample]:
-        """All samples but this one and those that ask the same, in the order of their split."""
+        """All samples except this one and those that ask the same, in the order of their split."""
         content = self._content(sample)
         return sorted((each for each in self._samples if not self._content(each).is_same(content)), key=_place)
 
     def _order(self, strategy: FewshotStrategy, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
-        """Positions of the samples in the order in which they are tried; `examples` grows by each that is taken."""
+        """Positions of the samples in the order in which they are tried. The caller adds each accepted sample to `examples`."""
         if strategy == "first":
             return iter(sorted(range(len(self._samples)), key=lambda index: _place(self._samples[index])))
         if strategy == "balanced":
@@ -153,7 +153,7 @@ class FewshotPool:
         return _shuffled(len(self._samples), random)
 
     def _in_turn(self, random: Random, examples: Sequence[Sample], count: int) -> Iterator[int]:
-        """One of each class, again and again. A candidate that was refused is replaced by the next of its class."""
+        """One of each class in turn. A refused candidate is replaced by the next one of its class."""
         if self._groups is None:
             groups: dict[str, list[int]] = defaultdict(list)
             for index, sample in enumerate(self._samples):

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - not every formatter's gap depends on the texts
-"""How messages become the text that a model reads."""
+"""Formatters turn messages into the text that a model reads."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,15 +12,15 @@ from eval_dagster.versions import code_version, stable_hash
 
 
 class Formatter(Protocol):
-    """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, to be continued by the model."""
+    """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, and the model continues it."""
 
     name: str
     """As in `prompt_format` of evals.yaml."""
     has_special_tokens: bool
-    """Whether the prompt holds the special tokens already, so that a tokenizer must add none."""
+    """Whether the prompt holds the special tokens, so that a tokenizer must add none."""
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Return the prompt; so many `images` stand before the text of the last user turn.
+        """Return the prompt, with the marks of so many `images` before the text of the last user turn.
 
         Raises:
             ModelError: The model takes no images, or refuses these messages.
@@ -28,16 +28,16 @@ class Formatter(Protocol):
         ...
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return what stands between a user turn and an assistant's answer that both bring no white space there."""
+        """Return the text between a user turn and an answer where neither has white space there."""
         ...
 
     def version(self) -> str:
-        """Hash of all that can change a prompt."""
+        """Hash of everything that can change a prompt."""
         ...
 
 
 class _TextFormatter:
-    """A formatter that depends on nothing but its code, and for images on the model's mark of one."""
+    """A formatter that depends on its code alone, and for images on the model's mark of an image."""
 
     def __init__(self, handle: ModelHandle | None = None) -> None:
         """`handle` is the model, needed for images only."""
@@ -58,10 +58,10 @@ class _TextFormatter:
 
 
 class ConcatFormatter(_TextFormatter):
-    """Plain text: a blank line between turns, but an answer follows its question directly.
+    """Plain text: a blank line between turns, but none between a question and its answer.
 
-    A question and an answer that bring no white space at their joint get a space after a colon ("Answer:" and "Berlin"), and
-    a line break otherwise ("What is the capital of Germany?" and "Answer: Berlin").
+    Where question and answer have no white space between them, a space is added after a colon ("Answer:" and "Berlin"), and a line break
+    otherwise ("What is the capital of Germany?" and "Answer: Berlin").
     """
 
     name = "plain"
@@ -79,7 +79,7 @@ class ConcatFormatter(_TextFormatter):
         return "".join(parts)
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return a space after a colon, a line break after anything else, nothing where one of the two brings white space."""
+        """Return a space after a colon, else a line break; nothing where one of the two has white space."""
         if not question or not answer or question[-1].isspace() or answer[0].isspace():
             return ""
         return " " if question.endswith(":") else "\n"
@@ -96,7 +96,7 @@ class IdentityFormatter(_TextFormatter):
         return "".join(message.content for message in self._marked(messages, images))
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return nothing, ever."""
+        """Return nothing."""
         return ""
 
 
@@ -115,7 +115,7 @@ class Llama3Formatter(_TextFormatter):
         return "".join(["<|begin_of_text|>", *turns, self._header(last), last.content.lstrip()])
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return nothing: the header stands between the two."""
+        """Return nothing: the header is between the two."""
         return ""
 
     def _header(self, message: Message) -> str:
@@ -134,13 +134,13 @@ class ChatTemplateFormatter:
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the prompt by the model's template.
 
-        Answers lose the white space before them: it parts them from a question in plain text, where a template has marks.
+        White space before an answer is removed: it separates plain text, and a template has marks instead.
         """
         turns = [Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in messages]
         return self._handle.apply_chat_template(turns, images=images)
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return nothing: the template's marks stand between the two."""
+        """Return nothing: the template's marks are between the two."""
         return ""
 
     def version(self) -> str:

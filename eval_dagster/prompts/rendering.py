@@ -1,8 +1,8 @@
-"""Samples become requests: pure functions of the task, the sample and the settings."""
+"""Turns samples into prompts. A prompt depends on the task, the sample and the settings alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -11,19 +11,9 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import Formatter
-from eval_dagster.records import (
-    GenerationSettings,
-    Message,
-    MetricContext,
-    Request,
-    ResponseType,
-    Role,
-    Row,
-    Sample,
-    TaskSample,
-    settings_of,
-)
-from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truth_as_given, truths_of
+from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.versions import stable_hash
@@ -32,41 +22,28 @@ AnyTask = BaseTask[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenderedPrompt:
-    """What is asked of a model about one sample, and what the answer is."""
+class Rendering:
+    """How the samples of a task become prompts for a model."""
 
-    sample_id: str
-    """The row's sample id; where a task asks several things about one row, a suffix `.1`, `.2`, ... from the second on."""
-    source_id: str
-    """The row's sample id."""
-    subject: str
-    response_type: ResponseType
-    messages: tuple[Message, ...]
-    request: Request
-    ground_truths: tuple[str, ...]
-    """Every text that counts as correct."""
-    truth_is_list: bool | None = None
-    """Whether the task gave these as a list; null where it gave none of them."""
-    gold_indices: tuple[int, ...] = ()
-    """Positions of the correct choices; several where choices are repeated or more than one is correct. Empty for completions."""
-    fewshot_ids: tuple[str, ...] = ()
-    """Sample ids of the examples, in the order of the prompt; of examples that are no rows of the dataset the hash of their content."""
-    fewshot_set: int | None = None
-    """The number of the set that they are from; none without examples, where each sample has a set of its own, or where a task draws
-    them itself from rows among which the sample is."""
-    context: tuple[MetricContext, ...] = ()
-    """What the task hands on to the metrics."""
-    error: str | None = None
-    """Why it cannot be sent to a model."""
-
-    @property
-    def ground_truth(self) -> str | list[str] | None:
-        """The correct answer as the task gave it."""
-        return truth_as_given(self.ground_truths, self.truth_is_list)
+    task: AnyTask
+    formatter: Formatter
+    """Turns messages into text."""
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    """The model's own settings, combined with the task's."""
+    num_fewshot: int = 0
+    """Examples before each question."""
+    seed: int = 0
+    """Seeds the choice of examples, and sampling where the temperature is above 0."""
+    strategy: FewshotStrategy | None = None
+    """How examples are drawn; the task's own way where not given."""
+    sets: FewshotSets = 1
+    """How many sets of examples the samples of a subject have between them, or `per_sample`."""
+    num_samples: int | None = None
+    """Texts to generate from each prompt; the task's own number where not given."""
 
 
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
-    """A pool that knows by the task's hooks what a sample asks, of which class it is, and whether it is an example."""
+    """A pool of samples; the task's hooks give the question and the class of each, and whether it can be an example."""
 
     def compared(hook: Callable[[Row], Any]) -> Callable[[Sample], Any]:
         def ask(sample: Sample) -> Any:
@@ -79,76 +56,41 @@ def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
     return FewshotPool(samples, **{name: compared(hook) for name, hook in hooks.items()})
 
 
-def render_sample(
-    task: AnyTask,
-    sample: Sample,
-    pool: FewshotPool | None,
-    *,
-    formatter: Formatter,
-    num_fewshot: int,
-    seed: int,
-    generation: GenerationConfig,
-    strategy: FewshotStrategy | None = None,
-    sets: FewshotSets = 1,
-    num_samples: int | None = None,
-) -> list[RenderedPrompt]:
-    """Build the requests of one sample: mostly one, more or none where the task wants it so.
+def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None) -> list[RenderedPrompt]:
+    """Build the prompts of one sample: one as a rule, several or none where the task returns so many.
 
     Args:
-        task: The benchmark.
+        rendering: The task, the format and the settings.
         sample: The sample, from `build_samples`.
-        pool: What examples are drawn from; not needed where `num_fewshot` is 0.
-        formatter: How messages become text.
-        num_fewshot: How many examples.
-        seed: Seeds the choice of examples, and sampling where the temperature is above 0.
-        generation: The model's own settings, combined with the task's.
-        strategy: How examples are drawn; the task's own way where not given.
-        sets: How many sets of examples the samples of a subject have between them, or `per_sample`.
-        num_samples: Texts to generate from each prompt; the task's own number where not given.
+        pool: The samples that examples are drawn from; not needed without examples.
 
     Raises:
         DataError: A field that a hook reads is missing or null, a hook failed on the row, or the gold answer is not among the choices.
     """
-    number = _prepare(task, sample, pool, _Draw(num_fewshot, seed, strategy or task.FEWSHOT_STRATEGY, sets))
+    task, number = rendering.task, _prepare(rendering, sample, pool)
     with _row_errors(sample, task.examples_used):
         row = TaskRow(sample)
         made = task._create_samples(row, sample.row_index, sample.subject)
-    asked = _Asked(
-        task=task,
-        sample=sample,
-        formatter=formatter,
-        seed=seed,
-        generation=generation,
-        num_samples=num_samples or task.NUM_SAMPLES,
-        fewshot_set=number,
-    )
+    asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     return [asked.rendered(each, index) for index, each in enumerate(made)]
 
 
-@dataclass(frozen=True)
-class _Draw:
-    """How examples are drawn."""
-
-    count: int
-    seed: int
-    strategy: FewshotStrategy
-    sets: FewshotSets
-
-
-def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw) -> int | None:
-    """Let the task draw examples for one sample by what depends on the seed, its set of examples and this sample alone.
+def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | None:
+    """Set up the task to draw the examples of one sample. They depend on the seed, the set of the sample and the sample alone.
 
     Returns:
-        The number of the set; none without examples, or where they need not be those of the set.
+        The number of the set; None without examples, or where they may differ from those of the set.
     """
+    task = how.task
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
-            raise DataError(f"{how.count} few-shot examples are wanted, but task {task.NAME} names no split for them (FEWSHOT_SPLIT)")
-        drawn = pool.draw(sample, count=how.count, seed=how.seed, strategy=how.strategy, sets=how.sets)
+            raise DataError(f"{how.num_fewshot} few-shot examples are wanted, but task {task.NAME} names no split for them (FEWSHOT_SPLIT)")
+        strategy = how.strategy or task.FEWSHOT_STRATEGY
+        drawn = pool.draw(sample, count=how.num_fewshot, seed=how.seed, strategy=strategy, sets=how.sets)
         return [TaskRow(example) for example in drawn]
 
-    task.num_fewshot = how.count
+    task.num_fewshot = how.num_fewshot
     task.examples_used.clear()
     task.draw_examples = draw
     task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
@@ -156,26 +98,23 @@ def _prepare(task: AnyTask, sample: Sample, pool: FewshotPool | None, how: _Draw
     if pool is not None and task.FEWSHOT_SPLIT and type(task)._sample_fewshot_examples is not BaseTask._sample_fewshot_examples:
         others = pool.without(sample)
         task.dataset = {task.FEWSHOT_SPLIT: [TaskRow(each) for each in others]}
-        if len(others) < len(pool):  # by the same numbers the task draws others from a shorter list
+        if len(others) < len(pool):  # the same random numbers choose other examples from a shorter list
             return None
-    return fewshot_set(sample.sample_id, how.sets) if how.count else None
+    return fewshot_set(sample.sample_id, how.sets) if how.num_fewshot else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
-    """What the requests of one sample have in common."""
+class _AskedRow:
+    """A row that is asked about. Its requests share these."""
 
-    task: AnyTask
+    rendering: Rendering
     sample: Sample
-    formatter: Formatter
-    seed: int
-    generation: GenerationConfig
-    num_samples: int
+    row: TaskRow
     fewshot_set: int | None
 
     def rendered(self, made: TaskSample, index: int) -> RenderedPrompt:
-        sample = self.sample
-        response_type = made.response_type or self.task.RESPONSE_TYPE
+        sample, task = self.sample, self.rendering.task
+        response_type = made.response_type or task.RESPONSE_TYPE
         truths = truths_of(made.ground_truth, sample)
         gold: tuple[int, ...] = ()
         if response_type is ResponseType.LOGLIKELIHOODS:
@@ -198,21 +137,22 @@ class _Asked:
             ground_truths=truths,
             truth_is_list=None if made.ground_truth is None else not isinstance(made.ground_truth, str),
             gold_indices=gold,
-            fewshot_ids=tuple(map(row_name, self.task.examples_used)),
+            fewshot_ids=tuple(map(row_name, task.examples_used)),
             fewshot_set=self.fewshot_set,
             context=contexts_of(made.context, sample),
         )
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
-        prompt, joined = _join(self.formatter.format(made.messages, images=len(made.images)), made.messages[-1], texts, self.formatter)
+        formatter = self.rendering.formatter
+        prompt, joined = _join(formatter.format(made.messages, images=len(made.images)), made.messages[-1], texts, formatter)
         unconditioned = None
         if made.unconditioned_query is not None:
             alone = Message(Role.USER, made.unconditioned_query)
-            # The choices are the same after both prompts, so a gap that they do not bring goes to this one.
-            unconditioned = self.formatter.format([alone]) + self.formatter.answer_gap(alone.content, joined[0])
+            # The choices are the same after both prompts, so white space that they lack is added to this prompt.
+            unconditioned = formatter.format([alone]) + formatter.answer_gap(alone.content, joined[0])
         return _request(
             prompt=prompt,
-            has_special_tokens=self.formatter.has_special_tokens,
+            has_special_tokens=formatter.has_special_tokens,
             choices=joined,
             unconditioned_prompt=unconditioned,
             use_logits=made.use_logits,
@@ -220,22 +160,23 @@ class _Asked:
         )
 
     def _generated(self, made: TaskSample) -> Request:
+        formatter = self.rendering.formatter
         with _row_errors(self.sample):
-            target = self.task._get_fewshot_target_text(TaskRow(self.sample))
+            target = self.rendering.task._get_fewshot_target_text(self.row)
         last = made.messages[-1]
         if last.role is Role.ASSISTANT:
             target = target.removeprefix(last.content)
-        prompt, _ = _join(self.formatter.format(made.messages, images=len(made.images)), last, (target,), self.formatter)
+        prompt, _ = _join(formatter.format(made.messages, images=len(made.images)), last, (target,), formatter)
         return _request(
             prompt=prompt,
-            has_special_tokens=self.formatter.has_special_tokens,
+            has_special_tokens=formatter.has_special_tokens,
             generation=self._settings(made),
             use_logits=made.use_logits,
             images=tuple(made.images),
         )
 
     def _settings(self, made: TaskSample) -> GenerationSettings:
-        config, task = self.generation, self.task
+        config, task = self.rendering.generation, self.rendering.task
         caps = (made.max_tokens or task.max_tokens, config.max_tokens)
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
         return GenerationSettings(
@@ -244,17 +185,18 @@ class _Asked:
             temperature=config.temperature,
             top_k=config.top_k,
             top_p=config.top_p,
-            num_samples=made.num_samples or self.num_samples,
-            # Greedy text depends on no seed: another one must not miss the cache.
-            seed=self.seed if config.temperature > 0 else 0,
+            num_samples=made.num_samples or self.rendering.num_samples or task.NUM_SAMPLES,
+            # Greedy text does not depend on the seed: a request with another seed must find the same answer in the cache.
+            seed=self.rendering.seed if config.temperature > 0 else 0,
             grammar=made.grammar,
         )
 
 
 def _join(prompt: str, last: Message, answers: tuple[str, ...], formatter: Formatter) -> tuple[str, tuple[str, ...]]:
-    """Prompt and answers such that one followed by the other reads as a few-shot example does: no white space lost or doubled.
+    """Give prompt and answers the white space that stands between them in a few-shot example, once.
 
-    A line break goes to the prompt; a space to the answers, to whose first word tokenizers join it. An indented answer keeps its own.
+    A line break is added to the prompt. A space is added to the answers, since tokenizers join it to their first word. An indented answer
+    keeps its indentation.
     """
     if prompt[-1:].isspace():
         return prompt, tuple(answer if answer[1:2].isspace() else answer.removeprefix(" ") for answer in answers)
@@ -269,18 +211,17 @@ def _join(prompt: str, last: Message, answers: tuple[str, ...], formatter: Forma
 
 def _request(*, prompt: str, **fields: Any) -> Request:
     unnamed = Request(request_id="", prompt=prompt, **fields)
-    # What is not asked for is no part of the identity: a new field must not rename every request.
-    identity = {name: value for name, value in settings_of(unnamed).items() if value not in ("", None, False, ())}
+    # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
+    identity = {name: value for name, value in vars(unnamed).items() if value not in ("", None, False, ())}
     if unnamed.generation is not None:
-        grammar = unnamed.generation.grammar
-        identity["generation"] = {**settings_of(unnamed.generation), "grammar": grammar and dict(settings_of(grammar))}
+        identity["generation"] = asdict(unnamed.generation)
     identity["images"] = [stable_hash(image.hex()) for image in unnamed.images]
     return replace(unnamed, request_id=stable_hash(identity))
 
 
 @contextmanager
 def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
-    """Turn whatever a hook raises into a `DataError` that names the row, once."""
+    """Turn every exception of a hook into a `RowError` that names the row."""
     try:
         yield
     except RowError:

@@ -1,22 +1,22 @@
-"""Samples that cannot be asked about: each is an error of its own, and the others go on."""
+"""Samples that cannot be sent to a model. Each has an error of its own and does not affect the others."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from eval_dagster.prompts.rendering import RenderedPrompt
 from eval_dagster.records import Request, Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import place_of, unreadable_reason
 from eval_dagster.versions import stable_hash
 from eval_dagster.visible_text import is_storable, one_line
 
 _BEFORE, _AFTER = 20, 10
-"""Characters around what is wrong that a message shows."""
+"""Characters before and after the fault that a message shows."""
 
 
 def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | None:
-    """What stands for the prompt of a row that could not be read; None where it was."""
+    """The prompt with an error for a row that could not be read; None for a readable row."""
     reason = unreadable_reason(sample.row)
     if reason is None:
         return None
@@ -33,7 +33,7 @@ def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | N
 
 
 def checked(prompt: RenderedPrompt, sample: Sample) -> RenderedPrompt:
-    """The prompt, with an error where one of its texts holds half of a character: no tokenizer reads it, and no store keeps it."""
+    """The prompt, with an error where one of its texts holds half of a character, which no tokenizer reads and no file stores."""
     wrong = next((text for text in _texts(prompt) if not is_storable(text)), None)
     if wrong is None:
         return prompt

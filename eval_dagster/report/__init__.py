@@ -1,1 +1,1 @@
-"""Reports of a gate's findings: a page, plots, and summaries for CI systems."""
+"""Reports of a gate's result: the HTML page, pictures of histories, and summaries for CI systems."""

@@ -1,4 +1,4 @@
-"""What stands on the page of a gate's result: the result itself, and what the lake knows beside it."""
+"""The contents of a report's page: the gate's result, and related data of the lake."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.materializations import Point, PointName, history, metric_versions
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
-from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.project import Project
-from eval_dagster.report.costs import Cost, costs_of
 from eval_dagster.report.flips import Flips, flips_of
 from eval_dagster.report.histories import History, headline_of, history_of
 from eval_dagster.report.plots import MOST_POINTS
@@ -34,11 +33,11 @@ class Standing:
 
     model: str
     metric: str | None
-    """Null where there is no result."""
+    """Null if there is no result."""
     rank: int | None
-    """Among the results that can be compared."""
+    """The rank among comparable results."""
     differs: str | None
-    """What differs from those, where there is no rank for that."""
+    """What differs from comparable results, if there is no rank for this reason."""
     value: float | None
     ci_low: float | None
     ci_high: float | None
@@ -46,17 +45,17 @@ class Standing:
     n_errors: int
     materialized_at: datetime | None
     problem: str | None
-    """Why there is no result, or why it is not the last one."""
+    """Why there is no result, or why it is not from the last evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """What one thing was made of, and what the baseline was made of."""
+    """The version of one input of a result, and the baseline's."""
 
     what: str
     now: str
     baseline: str | None
-    """Null where it is the same, or there is none."""
+    """Null if it is the same, or if there is no baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,26 +69,28 @@ class Contents:
     """The newest acceptances of the suite, the newest first."""
     histories: Sequence[History]
     flips: Sequence[Flips]
-    costs: Sequence[Cost]
+    costs: Sequence[Attempt]
+    """Of each eval and model whose evaluation reached the model's answers."""
     versions: Mapping[tuple[str, str], Sequence[Version]]
     """By eval and model."""
     libraries: Mapping[str, str | None]
     settings: Mapping[str, Mapping[str, Any]]
-    """Of each eval and model, as evals.yaml has them, by `eval <name>` and `model <name>`."""
+    """Settings of each eval and model in evals.yaml, by `eval <name>` and `model <name>`."""
 
 
 def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Contents:
-    """Read what belongs to a result: nothing that is missing or damaged keeps the rest from being shown.
+    """Read the contents of a page. Missing or damaged data is left out.
 
     Args:
-        project: Whose lake is read.
-        result: The suite, judged.
-        run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
+        project: The project. Its lake is read.
+        result: The judgement of the suite.
+        run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
     """
     evals, models = project.select(suite=result.suite)
     points, damages = _points(project, result.suite)
-    attempts = Attempts(read_attempts(project.lake))
-    problems = {key: damages.get(key) or attempts.problem(*key) for key in [*points, *damages]}
+    attempts = read_attempts(project.lake)
+    last = Attempts(attempts)
+    problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
     current = {key: found[-1] for key, found in points.items() if found}
     return Contents(
         result=result,
@@ -105,7 +106,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
             for metric in _drawn_metrics(found[-1], result)
         ],
         flips=flips_of(result),
-        costs=costs_of(project.lake, list(points), run_ids=run_ids),
+        costs=_costs(attempts, list(points), run_ids),
         versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
         libraries=package_versions(LIBRARIES),
         settings={
@@ -122,13 +123,13 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
 
 
 def headline_histories(project: Project, result: GateResult) -> list[History]:
-    """The headline scores of a suite over their materializations; those that are damaged are left out."""
+    """The histories of a suite's headline scores. Damaged ones are left out."""
     found = _points(project, result.suite)[0].values()
     return [history_of(points, str(row["metric"]), result.change_points) for points in found if points and (row := headline_of(points[-1]))]
 
 
 def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
-    """The newest points of each eval and model, the oldest first; and what is damaged."""
+    """The newest points of each eval and model, the oldest first; and messages on damaged ones."""
     evals, models = project.select(suite=suite)
     points: dict[tuple[str, str], list[Point]] = {}
     damages: dict[tuple[str, str], str] = {}
@@ -141,7 +142,7 @@ def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Po
 
 
 def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
-    """The models of a suite with an eval, those first that the leaderboard ranks."""
+    """The standings of an eval's models, ranked ones first."""
     try:
         ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
     except QueryError:  # nothing was published yet
@@ -170,7 +171,7 @@ def _standing(model: str, row: Mapping[str, Any] | None, ranked: Mapping[str, An
 
 
 def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
-    """The headline metric, and those that have changed."""
+    """The headline metric, and the metrics that have changed."""
     headline = headline_of(point)
     changed = [
         row.metric
@@ -193,6 +194,12 @@ def _found(project: Project, row: Regression, baseline: str, until: datetime) ->
         return PointName(model=model, until=until).find(project.lake, row.eval)
     except EvalDagsterError:
         return None
+
+
+def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], run_ids: Sequence[str]) -> list[Attempt]:
+    """The last attempt of each partition, or the last one of these runs."""
+    found = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
+    return [found[key] for key in partitions if key in found and found[key].requests_computed is not None]
 
 
 def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:

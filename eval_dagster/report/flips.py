@@ -1,4 +1,4 @@
-"""The samples that flipped, as a page shows them: those that got worse first, and of many the first."""
+"""The flipped samples of a page. Those that got worse come first; of many, only some are shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 MOST_SHOWN = 10
-"""Samples of each eval, model and metric that are shown."""
+"""Most samples that are shown for each eval, model and metric."""
 _MOST_CHARACTERS = 6_000
-"""Of a text. A longer prompt loses its beginning, since the question stands at the end of one, a longer answer its end."""
+"""Most characters of a text. A longer prompt loses its beginning, since the question is at its end; a longer answer loses its end."""
 _PROMPT_END = 280
 _ANSWER_SHOWN = 600
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
@@ -18,12 +18,12 @@ _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text that others wrote, of which a page shows a part and folds the rest."""
+    """A text of which the page shows a part and folds the rest."""
 
     shown: str
     """The end of a prompt, the beginning of an answer."""
     full: str | None
-    """All of it, or what a page has room for; null where all of it is shown."""
+    """The whole text, or its longest allowed part; null if `shown` is the whole text."""
     left_out: int
     """Characters that are not in `full`."""
 
@@ -34,7 +34,7 @@ class Flip:
 
     sample: ChangedSample
     is_worse: bool | None
-    """Null where one of them has no value."""
+    """Null if one of them has no value."""
     prompt: Text | None
     gold: Sequence[str]
     now: Text | None
@@ -52,7 +52,7 @@ class Flips:
     worse: int
     better: int
     alone: int
-    """Samples that one of the two alone has a value for."""
+    """Samples with a value in only one of the two."""
     shown: Sequence[Flip]
 
     @property
@@ -62,7 +62,7 @@ class Flips:
 
 
 def flips_of(result: GateResult) -> list[Flips]:
-    """The samples that flipped, by eval, model and metric: what regressed first."""
+    """The flipped samples by eval, model and metric; regressed ones first."""
     rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
     grouped: dict[tuple[str, str, str], list[ChangedSample]] = {}
     for change in result.changes:
@@ -97,26 +97,19 @@ def _flip(change: ChangedSample, is_worse: bool | None) -> Flip:
     return Flip(
         sample=change,
         is_worse=is_worse,
-        prompt=_end(change.prompt),
+        prompt=_folded(change.prompt, _PROMPT_END, is_end=True),
         gold=[visible(gold) for gold in change.gold],
-        now=_beginning(change.answer),
-        baseline=_beginning(change.baseline_answer),
+        now=_folded(change.answer, _ANSWER_SHOWN),
+        baseline=_folded(change.baseline_answer, _ANSWER_SHOWN),
     )
 
 
-def _end(text: str | None) -> Text | None:
+def _folded(text: str | None, shown: int, *, is_end: bool = False) -> Text | None:
+    """A text of which the first characters are shown, or the last."""
     if text is None:
         return None
     text = visible(text)
-    if len(text) <= _PROMPT_END:
+    if len(text) <= shown:
         return Text(shown=text, full=None, left_out=0)
-    return Text(shown=f"…{text[-_PROMPT_END:]}", full=text[-_MOST_CHARACTERS:], left_out=max(0, len(text) - _MOST_CHARACTERS))
-
-
-def _beginning(text: str | None) -> Text | None:
-    if text is None:
-        return None
-    text = visible(text)
-    if len(text) <= _ANSWER_SHOWN:
-        return Text(shown=text, full=None, left_out=0)
-    return Text(shown=f"{text[:_ANSWER_SHOWN]}…", full=text[:_MOST_CHARACTERS], left_out=max(0, len(text) - _MOST_CHARACTERS))
+    part, full = (f"…{text[-shown:]}", text[-_MOST_CHARACTERS:]) if is_end else (f"{text[:shown]}…", text[:_MOST_CHARACTERS])
+    return Text(shown=part, full=full, left_out=max(0, len(text) - _MOST_CHARACTERS))

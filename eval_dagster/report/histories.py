@@ -1,4 +1,4 @@
-"""Scores over their materializations, as pictures need them."""
+"""Histories of scores: their points, and their pictures."""
 
 import logging
 import secrets
@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.gate.change_points import score_series
+from eval_dagster.gate.change_points import change_points
 from eval_dagster.gate.comparison import overall
-from eval_dagster.gate.materializations import Point, PointName
+from eval_dagster.gate.materializations import Point, history
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
@@ -29,27 +29,27 @@ class History:
     metric: str
     points: Sequence[ScorePoint]
     changes: Sequence[Look]
-    """Where it left its band, the oldest first."""
+    """Where the score left its band, the oldest first."""
     mlflow_run: str | None
-    """Of the newest."""
+    """Id of the MLflow run of the newest result."""
     is_headline: bool
 
     @property
     def title(self) -> str:
-        """What the picture is of."""
+        """Title of the picture."""
         return f"{self.eval} · {self.model}"
 
 
-def history_of(points: Sequence[Point], metric: str, change_points: Iterable[Look]) -> History:
+def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) -> History:
     """The history of a metric of an eval for a model.
 
     Args:
-        points: Its materializations, the oldest first; at least one.
+        points: Materializations, the oldest first; at least one.
         metric: Its name.
-        change_points: Where scores left their bands, of whatever evals and models.
+        changes: Where scores left their bands, of any evals and models.
     """
     newest = points[-1]
-    looks = [look for look in change_points if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
+    looks = [look for look in changes if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
     changed = {look.materialized_at for look in looks}
     drawn = [
         ScorePoint(
@@ -80,12 +80,12 @@ def headline_of(point: Point) -> Mapping[str, Any] | None:
 
 
 def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    """The picture of the headline score's history, as Markdown that holds it whole: at most some 20 KB, for Dagster's metadata.
+    """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 20 KB at most.
 
     Change points are those of the last judgement of a suite.
 
     Returns:
-        None where there are fewer than two results, since there is no history to be seen, or it cannot be drawn, which is logged.
+        None if there are fewer than two results, or if the picture cannot be drawn, which is logged.
     """
     try:
         return _headline_markdown(lake, eval_name, model)
@@ -95,21 +95,19 @@ def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 
 def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
-    newest = PointName(model=model).find(lake, eval_name)
-    row = None if newest is None else headline_of(newest)
-    series = [] if row is None else score_series(lake, eval_name, model, str(row["metric"]))
-    if row is None or len(series) < 2:
+    points = history(lake, eval_name, model)
+    row = headline_of(points[-1]) if points else None
+    if row is None:
         return None
-    points = [
-        ScorePoint(at=point.materialized_at, value=point.value, ci_low=point.ci_low, ci_high=point.ci_high, is_change=point.is_change_point)
-        for point in series
-    ]
+    drawn = history_of(points, str(row["metric"]), change_points(lake))
+    if len(drawn.points) < 2:
+        return None
     path = lake.home / "pictures" / f"eval={eval_name}" / f"model={model}.md"
-    return _picture(path, points, title=f"{eval_name} · {model}", metric=str(row["metric"]))
+    return _picture(path, drawn.points, title=drawn.title, metric=drawn.metric)
 
 
 def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
-    """The picture from its file, or drawn and kept there: drawing takes longer than to find out that a night brought nothing new."""
+    """The picture from its file, or drawn and stored there, since drawing is slow and most nights bring no new score."""
     key = stable_hash([code_version(*_DRAWN_BY), title, metric, [[str(value) for value in asdict(point).values()] for point in points]])
     with suppress(OSError, ValueError):
         known, _, markdown = path.read_text("utf-8").partition("\n")

@@ -1,4 +1,4 @@
-"""The page of a gate's result: one HTML file that needs nothing else, neither network nor script."""
+"""The page of a gate's result: one HTML file that needs no network and no script."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ _TEMPLATES = Path(__file__).with_name("templates")
 _MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
 _MOST_OF_A_PROBLEM = 80
-"""Characters in the leaderboard; all of it stands where it could not be compared."""
+"""Most characters of a problem in the leaderboard. The section *Not comparable* has the whole text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pill:
-    """A verdict as a label: told by its words and its mark, not by its colour alone."""
+    """A verdict as a label. Its words and its mark show the verdict, not only its colour."""
 
     text: str
     mark: str
@@ -53,13 +53,13 @@ class _Bar:
     width: float | None
     value: float | None
     zero: float | None
-    """Where no difference stands; null on a scale of scores."""
+    """The place of the difference 0; null on a scale of scores."""
     colour: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scale:
-    """The range that the bars beside each other share."""
+    """The range of bars that are shown together."""
 
     low: float
     high: float
@@ -78,7 +78,7 @@ class _Scale:
 
 
 def render(contents: Contents) -> str:
-    """The page as text. What models, datasets and exceptions wrote is escaped, and its control characters can be seen."""
+    """The page as text. Texts of models, datasets and exceptions are escaped, with visible control characters."""
     result = contents.result
     cards = list(_cards(contents))
     by_verdict = {verdict: [card for card in cards if card["row"].verdict is verdict] for verdict in Verdict}
@@ -130,7 +130,7 @@ def render(contents: Contents) -> str:
 
 
 def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
-    """What is said about each comparison."""
+    """The data of each comparison."""
     result = contents.result
     flips = {(each.eval, each.model, each.metric): each for each in contents.flips}
     histories = {(each.eval, each.model, each.metric): each for each in contents.histories}
@@ -160,7 +160,7 @@ def _svg(history: History, key: str) -> Markup:
 
 
 def _change(look: Look) -> str:
-    """Where a score left its band, and what differed from the result before."""
+    """When a score left its band, and what differed from the previous result."""
     causes = cause_text(look.cause)
     return f"{look.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
 
@@ -223,9 +223,9 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
             continue
         yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
     if contents.costs:
-        yield {"value": f"{sum(cost.computed for cost in contents.costs):,}", "label": "requests computed", "tone": None}
-        yield {"value": f"{sum(cost.cached for cost in contents.costs):,}", "label": "from the cache", "tone": None}
-        yield {"value": f"{sum(cost.model_seconds for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+        yield {"value": f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "label": "requests computed", "tone": None}
+        yield {"value": f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "label": "from the cache", "tone": None}
+        yield {"value": f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
 
 
 def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -246,7 +246,7 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _anchor(kind: str, *names: str) -> str:
-    """An id that no other names have."""
+    """An id that is unique for these names."""
     return "-".join(
         [kind, *("".join(letter if letter.isalnum() or letter == "_" else f"_{ord(letter):x}_" for letter in name) for name in names)]
     )
@@ -267,5 +267,5 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """What the template shows of a value: of a text what can be seen."""
+    """A value as the template shows it: a text with visible control characters."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,4 +1,4 @@
-"""A score over its materializations, drawn: value, 95 % band, and the results at which it left its band."""
+"""Pictures of a score over time: values, the 95 % band, and the results at which the score left its band."""
 
 import base64
 import math
@@ -25,10 +25,10 @@ _DOTS_PER_INCH = 150
 _COLOURS = 64
 _MOST_LABELS = 5
 _MOST_BARS = 40
-"""Results up to which each has an error bar of its own, beside the band."""
+"""Most results that have error bars in addition to the band."""
 _LINE, _ALERT, _INK, _FAINT = "#2563eb", "#c2410c", "#334155", "#cbd5e1"
 _VARIABLES = {_LINE: "var(--line)", _ALERT: "var(--alert)", _INK: "var(--muted)", _FAINT: "var(--rule)"}
-"""Colours of the picture, and what a page calls them, which has other ones in the dark."""
+"""Colours of the picture -> variables of the page, which has other colours in dark mode."""
 _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _SETTINGS: dict[Any, Any] = {
@@ -57,7 +57,7 @@ class ScorePoint:
 def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: str | None = None) -> str:
     """The picture as an `<svg>` element for a page whose style sheet has the colours `--line`, `--alert`, `--muted` and `--rule`.
 
-    The same points give the same text. Its ids begin with `key`, or the title where not given: no two pictures of a page may share one.
+    The same points give the same text. Its ids begin with `key`, or with the title if not given, and must be unique on a page.
     """
     title, metric = one_line(title), one_line(metric)
     with _drawing({"svg.hashsalt": title}):
@@ -77,7 +77,7 @@ def history_svg(points: Sequence[ScorePoint], *, title: str, metric: str, key: s
 
 
 def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> bytes:
-    """The picture as a PNG file of 570 x 300 pixels and at most some 15 KB, on white. The same points give the same bytes."""
+    """The picture as a PNG file of 570 x 300 pixels on white, about 15 KB at most. The same points give the same bytes."""
     from PIL import Image
 
     title, metric = one_line(title), one_line(metric)
@@ -86,13 +86,13 @@ def history_png(points: Sequence[ScorePoint], *, title: str, metric: str) -> byt
         figure.suptitle(title, x=0.012, ha="left", fontsize=9.5, color=_INK)
         drawn, small = BytesIO(), BytesIO()
         figure.savefig(drawn, format="png", dpi=_DOTS_PER_INCH)
-    # Few colours take a third of the bytes: Dagster keeps a picture in its event log with each materialization.
+    # Few colours take a third of the bytes. Dagster stores a picture in its event log with each materialization.
     Image.open(drawn).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
 
 
 def history_markdown(png: bytes) -> str:
-    """A picture as Markdown that holds it whole: for Dagster's metadata, which `dagster.MetadataValue.md` makes of it."""
+    """A picture embedded in Markdown, for `dagster.MetadataValue.md`."""
     return f"![score history](data:image/png;base64,{base64.b64encode(png).decode()})"
 
 
@@ -110,7 +110,7 @@ def describe(points: Sequence[ScorePoint], *, title: str, metric: str) -> str:
 
 @contextmanager
 def _drawing(more: dict[Any, Any]) -> Iterator[None]:
-    """Draw by the settings of this module; a letter that the font lacks is drawn as a box, without a warning."""
+    """Draw with the settings of this module. A letter that the font lacks is drawn as a box, without a warning."""
     from matplotlib import rc_context
 
     with rc_context({**_SETTINGS, **more}), warnings.catch_warnings():
@@ -119,8 +119,7 @@ def _drawing(more: dict[Any, Any]) -> Iterator[None]:
 
 
 def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":
-    # matplotlib takes half a second to import, which commands that draw nothing need not wait for. A figure of its own, rather than
-    # one of pyplot's, is nobody else's and goes when it is no longer used.
+    # Imported lazily: slow. The figure is not one of pyplot's, so that it is freed when it is not used.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
@@ -172,7 +171,7 @@ def _number(value: float | None) -> float:
 
 
 def _labels(times: Sequence[datetime]) -> list[str]:
-    """Days, or the time of day where all are of one day."""
+    """Days; or times of day if all are on one day."""
     days, minutes, seconds = ([time.astimezone(UTC).strftime(form) for time in times] for form in ("%d %b", "%H:%M", "%H:%M:%S"))
     if len(set(days)) > 1 or len(days) < 2:
         return days
@@ -184,7 +183,7 @@ def _date(time: datetime) -> str:
 
 
 def _tidy(root: ElementTree.Element, prefix: str) -> None:
-    """Make of a file a part of a page: no style that the whole page would have, no ids but those referred to, and those its own."""
+    """Turn an SVG file into a part of a page: without styles that affect the page, and only with ids that are used, which get a prefix."""
     for parent in root.iter():
         parent.text, parent.tail = (text and text.strip() for text in (parent.text, parent.tail))
         for child in [child for child in parent if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")]:
@@ -199,7 +198,7 @@ def _tidy(root: ElementTree.Element, prefix: str) -> None:
             element.set("style", element.attrib["style"].replace("font-family: 'DejaVu Sans'; ", ""))
         if name in used:
             element.set("id", f"{prefix}-{name}")
-        if _LINK in element.attrib:  # the older spelling, which would need a name space of its own
+        if _LINK in element.attrib:  # the older spelling needs a namespace
             element.set("href", element.attrib.pop(_LINK))
         for key, value in list(element.attrib.items()):
             if key == "href" or "url(#" in value:

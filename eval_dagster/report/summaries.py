@@ -35,8 +35,8 @@ _FIGURES = (
 def junit_xml(result: GateResult) -> str:
     """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
 
-    A regression, or too many errors, is a failure where the suite's severity is `error`, and else stands in the case's output; what could
-    not be compared is skipped, with the reason. The figures are properties of the case, unrounded.
+    A regression or too many errors is a failure if the suite's severity is `error`; otherwise it is output of the case. A result that
+    cannot be compared is a skipped case with the reason. The figures are properties of the case, unrounded.
     """
     cases = [_case(row, result) for row in result.regressions]
     counts = Counter(child.tag for case in cases for child in case)
@@ -61,7 +61,7 @@ def junit_xml(result: GateResult) -> str:
 
 
 def markdown(result: GateResult) -> str:
-    """The result as GitHub-flavoured Markdown: the verdict, a table a verdict, and the reasons of what could not be compared."""
+    """The result as GitHub-flavoured Markdown: the verdict, a table for each verdict, and reasons why results cannot be compared."""
     flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
     lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
     for verdict in _ORDER:

@@ -1,4 +1,4 @@
-"""Verdicts and figures as text, in the same words wherever a gate's result is shown."""
+"""Verdicts and figures as text, for all places that show a gate's result."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ _MOST_NAMED = 3
 
 
 class Tone(StrEnum):
-    """How a result is to be taken."""
+    """How good or bad a result is."""
 
     BAD = "bad"
-    """Something regressed or has too many errors, in a suite in which that fails the gate."""
+    """A result is red, and this fails the gate."""
     WARNING = "warning"
-    """Something is red in a suite in which that is a warning, or not all could be compared, or on few samples."""
+    """A result is red, and this is only a warning; or a result could not be compared, or only on few samples."""
     GOOD = "good"
-    """All was compared, and no regression seen."""
+    """All results were compared, and none is red."""
     UNKNOWN = "unknown"
     """Nothing could be compared."""
 
 
 def tone(result: GateResult) -> Tone:
-    """How a result is to be taken."""
+    """How good or bad a result is."""
     if result.red:
         return Tone.BAD if result.is_failed else Tone.WARNING
     uncompared = len(result.with_verdict(Verdict.NOT_COMPARABLE))
@@ -46,25 +46,27 @@ def verdict_line(result: GateResult) -> str:
         return f"First results: nothing to compare with yet; later results are compared with these {total}"
     if len(uncompared) == total:
         return f"Nothing could be compared: {_reasons(result)}"
+    errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
+    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
     others = [
         *([f"{len(improved)} improved"] if improved else []),
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
-        *([f"fewer than half of the baseline's samples in {_names_alone(few)}"] if (few := _on_few_samples(result)) else []),
+        *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
     ]
     said = [
         *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
-        *([f"too many errors in {len(failing)} of {total} results: {_error_counts(failing)}"] if failing else []),
+        *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
     ]
     return "; ".join([*(said or [f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"]), *others])
 
 
 def _on_few_samples(result: GateResult) -> list[Regression]:
-    """What was compared on less than half of the samples that the baseline has: the others are errors now, or not there."""
+    """The results that were compared on less than half of the baseline's samples."""
     return [row for row in result.regressions if row.verdict not in (Verdict.NOT_COMPARABLE, Verdict.ERRORS) and row.is_partial]
 
 
 def level(result: GateResult) -> str:
-    """How sure the judgement had to be, as what follows `judged`."""
+    """The level of the judgement, as a text that follows `judged`."""
     if not result.level:
         return "without a test: no result is new"
     share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
@@ -72,29 +74,29 @@ def level(result: GateResult) -> str:
 
 
 def title(row: Regression) -> str:
-    """What a row is about."""
+    """The title of a row."""
     return f"{row.eval} · {row.model}" + (f" · {row.metric}" if row.metric else "")
 
 
 def number(value: float | None, sign: str = "") -> str:
-    """A score or a difference; a dash where there is none."""
+    """A score or a difference; a dash if there is none."""
     return "–" if value is None else f"{value:{sign}.3f}"
 
 
 def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """A confidence interval; a dash where there is none."""
+    """A confidence interval; a dash if there is none."""
     return "–" if low is None or high is None else f"{low:{sign}.3f} to {high:{sign}.3f}"
 
 
 def p_value(value: float | None) -> str:
-    """A p-value; a dash where there is none."""
+    """A p-value; a dash if there is none."""
     if value is None:
         return "–"
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
 FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", "samples")
-"""What the texts of `figures` are, in their order."""
+"""The columns of `figures`."""
 
 
 def figures(row: Regression) -> tuple[str, ...]:
@@ -111,18 +113,18 @@ def figures(row: Regression) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """Results that could not be compared for the same reason: of the same evals with each of some models."""
+    """Results that could not be compared for the same reason: some evals with each of some models."""
 
     models: str
     what: str
-    """Evals, with the metric where it is one alone."""
+    """Names of evals, with a metric if only one metric is concerned."""
     reason: str
     count: int
-    """How many results these are."""
+    """Number of results."""
 
 
 def incomparable(result: GateResult) -> list[Incomparable]:
-    """What could not be compared, by reason: a model that cannot be loaded is one entry, and so is a first night."""
+    """The results that could not be compared, by reason. A model that cannot be loaded is one entry, and so is a first night."""
     by_model: dict[tuple[str, str], list[str]] = {}
     for row in result.with_verdict(Verdict.NOT_COMPARABLE):
         what = f"{row.eval} · {row.metric}" if row.metric else row.eval
@@ -137,19 +139,19 @@ def incomparable(result: GateResult) -> list[Incomparable]:
 
 
 def cause(row: Regression) -> str:
-    """What differs from the baseline; empty where nothing tells."""
+    """What differs from the baseline; empty if unknown."""
     return cause_text(row.cause)
 
 
 def cause_text(text: str | None) -> str:
-    """A cause in words; empty where nothing tells."""
+    """A cause in words; empty if unknown."""
     if text is None:
         return ""
     return ", ".join(part.strip() for part in text.split(",")) if text else "nothing differs"
 
 
 def evidence(row: Regression) -> str:
-    """What speaks for a row's verdict, in one line."""
+    """The evidence for a row's verdict, in one line."""
     if row.difference is None:
         return row.reason or "no common samples"
     parts = [
@@ -170,9 +172,12 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _names(rows: Sequence[Regression]) -> str:
-    named = [f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows[:_MOST_NAMED]]
-    left = len(rows) - len(named)
-    return ", ".join(named) + (f" and {left} more" if left else "")
+    return _listed([f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows])
+
+
+def _listed(texts: Sequence[str]) -> str:
+    left = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
 def _fall(row: Regression) -> str:
@@ -182,19 +187,8 @@ def _fall(row: Regression) -> str:
     return number(row.difference, "+")
 
 
-def _error_counts(rows: Sequence[Regression]) -> str:
-    named = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in rows[:_MOST_NAMED]]
-    left = len(rows) - len(named)
-    return ", ".join(named) + (f" and {left} more" if left else "")
-
-
-def _names_alone(rows: Sequence[Regression]) -> str:
-    named = ", ".join(f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in rows[:_MOST_NAMED])
-    return named + (f" and {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else "")
-
-
 def _reasons(result: GateResult) -> str:
-    """The reasons why nothing could be compared, each with the number of results where there are several."""
+    """The reasons why nothing could be compared; if there are several, each with its number of results."""
     counts: Counter[str] = Counter()
     for each in incomparable(result):
         counts[each.reason.splitlines()[0]] += each.count

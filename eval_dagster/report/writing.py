@@ -1,4 +1,4 @@
-"""Reports in the home, a page a judgement and the newest under a name that stays; and the same in MLflow."""
+"""Writes reports to the home and to MLflow: a page for each judgement, and the newest one as `latest.html`."""
 
 import os
 import secrets
@@ -24,23 +24,23 @@ PICTURE = "score_history.png"
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Where the report of a result is to be found."""
+    """The places of a report."""
 
     page: Path | None
-    """Null where it could not be written."""
+    """Null if it could not be written."""
     mlflow_link: str | None
-    """Its run in MLflow; null where that is out of reach."""
+    """Its run in MLflow; null if MLflow cannot be reached."""
     warnings: Sequence[str]
     """What went wrong."""
 
 
 def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Report:
-    """Write the page of a result and see that MLflow has it; whatever fails is a warning, since the result stands without.
+    """Write the page of a result, and log it to MLflow. A failure is a warning, because the result is valid without a report.
 
     Args:
-        project: Whose lake is read.
-        result: The suite, judged.
-        run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
+        project: The project. Its lake is read.
+        result: The judgement of the suite.
+        run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
     """
     try:
         page = write_report(project, result, run_ids=run_ids)
@@ -57,12 +57,12 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
     """Write the page of a result to `<home>/reports/<suite>/<time of the judgement>.html`, and a copy to `latest.html` beside it.
 
     Args:
-        project: Whose lake is read.
-        result: The suite, judged.
-        run_ids: The runs whose cost is shown; the last evaluation of each eval and model where not given.
+        project: The project. Its lake is read.
+        result: The judgement of the suite.
+        run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
 
     Returns:
-        The page of this result, `page_path`. Written twice, it is replaced.
+        The page, `page_path`. An existing page is replaced.
     """
     page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
     path = page_path(project, result)
@@ -73,12 +73,12 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
 
 
 def page_path(project: Project, result: GateResult) -> Path:
-    """Where the page of a result lies, if it was written."""
+    """The path of the page of a result."""
     return project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
 
 
 def track_report(project: Project, result: GateResult, page: Path) -> str:
-    """Log the page as a run of its own, `<suite> · report`, and to the run of each result the picture of its history.
+    """Log the page as a separate run, `<suite> · report`, and log the picture of each history to the run of its result.
 
     Returns:
         The address of the report's run.
@@ -101,7 +101,7 @@ def track_report(project: Project, result: GateResult, page: Path) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write under another name, then rename: whoever opens the page sees the whole of one."""
+    """Write under another name, then rename, so that the page is always complete."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -1,7 +1,7 @@
-"""Prunes the past of a home: old materializations, judgements, reports and catalogs, and answers of models that nothing uses any more.
+"""Deletes old results of a home: materializations, judgements, reports, catalogs, and answers of models that nothing uses.
 
-`retained` determines which files stay, and why. Referrers go before what they refer to, behind a catalog that names none of them, so that
-a process killed at any moment leaves a lake that is whole, only larger than it need be.
+`retained` determines which files stay, and why. First a catalog without the old files is published; then files are deleted before the files
+that they refer to. So a process that is killed leaves a complete lake, which is only larger than necessary.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ from eval_dagster.project import Project
 from eval_dagster.retention.retained import BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
 
 CACHE = "response cache"
-"""What is deleted of it would have to be computed again."""
+"""Deleted answers would have to be computed again."""
 TRIALS = "trials"
 """Results of `run --limit`; the answers are in the response cache."""
 _ORDER = ("metrics", *BY_SUITE, "scores", "responses", "prompts", *BY_EVAL)
@@ -27,7 +27,7 @@ _LATEST_REPORT = "latest.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A file that can go."""
+    """A file that can be deleted."""
 
     what: str
     """A table of the lake, `response cache`, `trials`, `reports` or `catalogs`."""
@@ -40,12 +40,12 @@ class Prunable:
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """What can go, and what could if it were not for something else."""
+    """The files that can be deleted, and those that stay."""
 
     files: Sequence[Prunable]
-    """In the order in which they go."""
+    """In the order of deletion."""
     kept: Mapping[Reason, Sequence[Prunable]]
-    """All other files, by the reason for which they stay."""
+    """All other files, by the reason why they stay."""
     notes: Sequence[str]
     """Warnings: what could not be determined, and is therefore kept."""
 
@@ -56,18 +56,18 @@ class Policy:
 
     keep: Keep
     catalogs: Keep
-    """Of the catalogs of past days, each of which holds the files that it names."""
+    """For the catalogs of past days. A kept catalog keeps the files that it names."""
     removed: bool = False
-    """Whether what evals.yaml no longer has goes as a whole."""
+    """Whether everything of evals, models and suites that evals.yaml does not have is deleted."""
 
     @property
     def keeps_catalogs(self) -> bool:
-        """Whether the state of yesterday is one to keep."""
+        """Whether the current state is to be kept as a catalog."""
         return self.catalogs.age is not None or bool(self.catalogs.count)
 
 
 class _Remaining(Lake):
-    """A lake without the files that are about to go."""
+    """A lake without the files that are about to be deleted."""
 
     def __init__(self, lake: Lake, going: Sequence[Prunable]) -> None:
         super().__init__(lake.home, configured=lake.configured)
@@ -81,24 +81,24 @@ class _Remaining(Lake):
 
 
 def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Say what can go; nothing is changed.
+    """Determine which files can be deleted. Nothing is changed.
 
     Args:
-        project: Whose home is looked at.
-        policy: How much is kept.
-        now: The time that ages are counted from.
+        project: The project.
+        policy: What is kept.
+        now: The time that ages refer to.
 
     Raises:
-        LakeError: A catalog that is kept cannot be read, so that nothing tells what it needs.
+        LakeError: A kept catalog cannot be read, so the files that it needs are unknown.
     """
     return _plan(project, policy, _configured_versions(project), now or datetime.now(UTC))
 
 
 def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Delete what `plan` says at this moment; nothing is published meanwhile. Returns what was deleted.
+    """Delete the files that `plan` finds now; nothing is published meanwhile. Returns what was deleted.
 
     Raises:
-        LakeError: As `plan` does; or a file cannot be deleted, and what follows it is still there.
+        LakeError: As in `plan`; or a file cannot be deleted, and later ones stay.
     """
     versions = _configured_versions(project)
     lake, trials = project.lake, trial_lake(project.lake)
@@ -117,7 +117,7 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
 
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
     lake = project.lake
-    # Listed before it is looked at what stays: what somebody writes meanwhile is none of these.
+    # Listed first, so that files that are written meanwhile are not among them.
     listed = [each for table in _ORDER for each in _table(lake, table)]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
     named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
@@ -209,7 +209,7 @@ def _configured_versions(project: Project) -> _Versions:
 def _answers(
     lake: Lake, used: Mapping[str, Reason], versions: _Versions, keep: Keep, now: datetime
 ) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The answers of each model version; those that no model has and no result that stays was made with can go."""
+    """The answers of each model version. They can be deleted if no model of evals.yaml has the version, and no remaining result uses it."""
     for folder in sorted((lake.root / "response_cache").glob("model_version=*")):
         paths, version = parquet_files(folder), folder.name.removeprefix("model_version=")
         if not paths:
@@ -227,7 +227,7 @@ def _answers(
 
 
 def _trials(lake: Lake, keep: Keep, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The results of trials, those of an eval together: all stay while one of them is of the time that is kept, or of the last day."""
+    """The results of trials by eval. All of an eval stay while one of them is recent enough to be kept."""
     by_eval: dict[str, list[Path]] = defaultdict(list)
     for table in (*BY_MODEL, *BY_EVAL):
         for path in (lake.root / table).glob("eval=*/**/[!.]*.parquet"):
@@ -257,7 +257,7 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
 def _delete(lake: Lake, each: Prunable) -> None:
     try:
         if each.what == CACHE:
-            # A run that makes one file of many is not to miss some of them.
+            # A run that merges files under this lock must not miss any.
             with lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}"):
                 each.path.unlink(missing_ok=True)
         else:

@@ -1,4 +1,4 @@
-"""What of a lake must stay, and why: what is current or recent, what that was made of, and what is compared with."""
+"""The files of a lake that must stay, with reasons: current and recent ones, their inputs, and baselines."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
 
 GRACE = timedelta(days=1)
-"""What is younger, or was current until then, stays whatever else is asked for: somebody may be at work with it."""
+"""Files that are younger, or were current at some time since then, always stay: a run may be using them."""
 BY_EVAL = ("samples",)
 BY_MODEL = ("prompts", "responses", "scores", "metrics")
 BY_SUITE = tuple(SUITE_TABLES)
 
 
 class Reason(StrEnum):
-    """Why a file stays. Where several hold, the first of these is given."""
+    """Why a file stays. If several reasons hold, the first one is given."""
 
     CURRENT = "current"
     KEEP = "--keep"
@@ -36,30 +36,30 @@ class Reason(StrEnum):
 
 
 def strongest(*reasons: Reason) -> Reason:
-    """The one that is given where several hold."""
+    """The reason that is given if several hold."""
     return min(reasons, key=list(Reason).index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """How much of the past is kept: an age, or a number."""
+    """How much is kept: an age, or a number."""
 
     age: timedelta | None = None
-    """What was current at some time since then."""
+    """States that were current at some time since then."""
     count: int | None = None
-    """So many of the newest."""
+    """Number of the newest states."""
 
     @classmethod
     def parse(cls, text: str, *, what: str, least: int = 1) -> "Keep":
         """Read `90d` or `10`.
 
         Args:
-            text: What the user wrote.
+            text: The user's text.
             what: The option, for the message.
-            least: The smallest number that makes sense.
+            least: The smallest allowed number.
 
         Raises:
-            UsageError: It is neither, or less.
+            UsageError: The text has another form, or the number is smaller.
         """
         found = re.fullmatch(r"([0-9]{1,5})(d?)", text.strip(), re.ASCII)
         if found is None or int(found[1]) < least:
@@ -69,22 +69,22 @@ class Keep:
         return cls(age=timedelta(days=number)) if found[2] else cls(count=number)
 
     def newest(self, times: Sequence[datetime], now: datetime) -> int:
-        """How many of a thing's states are kept, the newest of them, where each is current until the next.
+        """Number of the newest states that are kept. Each state is current until the next one.
 
         Args:
-            times: Since when each was current, the oldest first.
-            now: The time that an age is counted from.
+            times: Start of each state, the oldest first.
+            now: The time that an age refers to.
         """
         return max(_current_since(times, now, GRACE), self.asked(times, now))
 
     def asked(self, times: Sequence[datetime], now: datetime) -> int:
-        """How many of these are kept because the user asked for them; `newest` adds those of the last day."""
+        """Number of states that the user wants to keep; `newest` adds those of the last day."""
         recent = _current_since(times, now, self.age) if self.age is not None else 0
         return min(len(times), max(recent, self.count or 0))
 
 
 def _current_since(times: Sequence[datetime], now: datetime, age: timedelta) -> int:
-    """How many states were current at some time since then, where each is current until the next."""
+    """Number of states that were current within this age. Each state is current until the next one."""
     return sum(until >= now - age for until in [*times[1:], now]) if times else 0
 
 
@@ -92,19 +92,19 @@ class Retained:
     """The files of a project's lake that stay."""
 
     def __init__(self, project: Project, keep: Keep, *, removed: bool, now: datetime) -> None:
-        """Mark them.
+        """Determine the files that stay.
 
         Args:
-            project: Whose lake is looked at.
-            keep: How much of the past stays.
-            removed: Whether partitions of evals, models and suites that evals.yaml no longer has go as a whole.
-            now: The time that ages are counted from.
+            project: The project.
+            keep: How much is kept.
+            removed: Whether all files of evals, models and suites that evals.yaml does not have are deleted.
+            now: The time that ages refer to.
         """
         self._project, self._keep, self._removed, self._now = project, keep, removed, now
         self._lake = project.lake
         self._infos: dict[Path, FileInfo | None] = {}
         self.reasons: dict[Path, Reason] = {}
-        """The files that stay, as far as they are of a partition, and why each does."""
+        """The files of partitions that stay -> the reason."""
         for table in (*BY_EVAL, *BY_MODEL, *BY_SUITE):
             for partition in self._lake.partitions(table):
                 self._keep_recent(partition)
@@ -112,12 +112,12 @@ class Retained:
         self._mark(self._named_by_judgements(), Reason.COMPARED)
         for path in self._kept("metrics"):
             self._mark(self._made_of(path), self.reasons[path])
-        for path in self._kept("regressions"):  # a judgement is a file in each of its tables
+        for path in self._kept("regressions"):  # a judgement has a file in each table
             self._mark((self._lake.root / table / path.parent.name / path.name for table in BY_SUITE), self.reasons[path])
 
     @cached_property
     def model_versions(self) -> dict[str, Reason]:
-        """The model versions under which a file that stays was answered, and why that file stays."""
+        """The model versions of the files that stay -> the reason why the file stays."""
         versions: dict[str, Reason] = {}
         for path in self._kept("responses", "scores", "metrics"):
             info = self._info(path)
@@ -127,7 +127,7 @@ class Retained:
         return versions
 
     def is_removed(self, path: Path) -> bool:
-        """Whether evals.yaml no longer has the eval, the model or the suite of a file."""
+        """Whether the eval, the model or the suite of a file is not in evals.yaml."""
         config = self._project.config
         known: Mapping[str, Iterable[str]] = {"eval": config.evals, "model": config.models, "suite": config.suites}
         keys = [part.split("=", 1) for part in path.relative_to(self._lake.root).parts[1:-1]]
@@ -147,12 +147,12 @@ class Retained:
         self._mark(partition[-1:], Reason.CURRENT)
 
     def _compared_with(self) -> Iterator[Path]:
-        """What today's results are compared with: each one's previous state, the baselines of suites, and the judgements that say so."""
+        """The states that current results are compared with: previous states, and baselines of suites with their judgements."""
         config = self._project.config
         for eval_name, model in product(config.evals, config.models):
             try:
                 previous = previous_point(history(self._lake, eval_name, model))
-            except LakeError:  # where the newest is damaged, nothing tells what it would be compared with
+            except LakeError:  # if the newest is damaged, the previous state is unknown
                 yield from parquet_files(self._lake.folder("metrics", eval_name, model))
             else:
                 yield from [previous.metrics.path] if previous else []
@@ -172,7 +172,7 @@ class Retained:
                     yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:
-        """The results that judgements speak of which stay."""
+        """The results that the remaining judgements name."""
         columns = ("eval", "materialized_at", "baseline_materialized_at")
         named: set[tuple[str, datetime]] = set()
         for path in self._kept("regressions"):
@@ -185,7 +185,7 @@ class Retained:
                 yield from (path for path in partition if (eval_name, time_of(path)) in named)
 
     def _made_of(self, path: Path) -> Iterator[Path]:
-        """What metrics were computed from, back to the dataset's rows."""
+        """The files that metrics were computed from, back to the rows of the dataset."""
         info = self._info(path)
         if info is None:
             return
@@ -199,7 +199,7 @@ class Retained:
             yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
 
     def _of_version(self, folder: Path, version: str | None) -> Sequence[Path]:
-        """The newest file of a version, which is what is read of it."""
+        """The newest file of a version, which is the one that is read."""
         for path in reversed(parquet_files(folder)):
             info = self._info(path)
             if info is not None and info.version == version:
@@ -210,7 +210,7 @@ class Retained:
         return sorted(path for path in self.reasons if path.relative_to(self._lake.root).parts[0] in tables)
 
     def _info(self, path: Path) -> FileInfo | None:
-        """The information in a file's footer; None where the file is damaged."""
+        """The information in a file's footer; None if the file is damaged."""
         if path not in self._infos:
             try:
                 self._infos[path] = read_info(path)

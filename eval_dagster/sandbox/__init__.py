@@ -1,28 +1,28 @@
-"""Runs code that a model wrote, where it can harm nothing.
+"""Runs programs that a model wrote where they can harm nothing.
 
-The code runs in a process of its own that sees no network, no other process, and of the machine's files only Python and the system's
-libraries, read-only; it may write to an empty folder in memory that ends with it. It has no privileges and an empty environment, and
-its time, memory, output, files and processes are limited. Linux namespaces and a filter of system calls do this; the namespaces are made by
-bubblewrap where that works, else by the kernel's own calls; where neither can, nothing runs. Code sees the standard library alone, so that
-a result does not depend on what else is installed: folders of installed packages look empty. The kernel is shared: who expects attacks on
-it runs evals in a virtual machine.
+bubblewrap gives each program namespaces of its own: no network, no other processes, and of the machine's files only Python's standard
+library and the system's libraries, read-only. The program can write to an empty folder in memory. A filter of system calls closes what
+namespaces leave open. The program has no privileges and an empty environment; its time, memory, output, files and processes are limited.
+Folders of installed packages look empty, so that a result does not depend on them. If bubblewrap is missing or cannot make its walls,
+nothing runs. The kernel is shared: if you expect attacks on it, run evals in a virtual machine.
 
-Tests of a program run in another process than the program, which asks it for the functions that it tests. So no program can change the
-tests, read what they expect, or write the result.
+The tests of a program run in another process than the program, and call its functions there. So no program can change the tests, read what
+they expect, or write the result.
 """
 
 from eval_dagster.sandbox.policy import ALLOW_KEY, SandboxPolicy, execution_allowed, sandbox_policy
-from eval_dagster.sandbox.running import Isolation, available_isolation, probe, run_python
-from eval_dagster.sandbox.watch import SandboxResult
+from eval_dagster.sandbox.records import Limits, Program, SandboxResult
+from eval_dagster.sandbox.running import probe, require_sandbox, run_python
 
 __all__ = [
     "ALLOW_KEY",
-    "Isolation",
+    "Limits",
+    "Program",
     "SandboxPolicy",
     "SandboxResult",
-    "available_isolation",
     "execution_allowed",
     "probe",
+    "require_sandbox",
     "run_python",
     "sandbox_policy",
 ]

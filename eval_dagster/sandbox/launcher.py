@@ -1,14 +1,13 @@
-"""Inside the sandbox: what starts and ends the program. Standard library alone; started as a text, with the modules that it imports.
+"""Inside the sandbox: starts and ends the program. It uses the standard library only, and is passed to Python as text.
 
-Processes, each with less power than the one before:
+Each process has less power than the one before:
 
-1. The launcher makes the namespaces with the kernel's own calls; where bubblewrap is installed, that does it.
-2. The init process is process 1 of the new process namespace: when it ends, the kernel kills whatever the program left running.
-3. The program and its tests start anew, each in a process with an empty environment, without privileges and under limits.
+1. The launcher, started by bubblewrap, is process 1 of the sandbox. When it ends, the kernel kills everything else in it.
+2. The program and its tests run in a new interpreter each, with an empty environment, no privileges, and limits.
 
-Only the init process can write the report. Tests report through a descriptor that the program does not have. A program without tests shows
-that it came to its end by handing a secret back, so that leaving early with exit status 0 is no success; that is its own word, though,
-since a program that looks for the sandbox's descriptors can read the secret earlier.
+Only the launcher can write the report. Tests report through a descriptor that the program does not have. A program without tests returns
+a secret at its end, so that leaving early with exit status 0 is no success. This proves less: a program that looks for the sandbox's
+descriptors can read the secret earlier.
 """
 
 import ctypes
@@ -22,14 +21,16 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from eval_dagster.sandbox.namespaces import NOBODY, PR_SET_PDEATHSIG, WORKDIR, call, make_namespaces
 from eval_dagster.sandbox.system_calls import install_filter
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, CAPABILITY_VERSION = 4, 38, 0x20080522
+_NOBODY = 65534
+_WORKDIR = "/tmp"  # noqa: S108 - the sandbox's own, in memory
 _LAST_WORDS_S = 1.0
-"""What the program may still take, when its tests have ended, to write what it has printed."""
-_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": WORKDIR, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
+"""Seconds that the program has to write its output after its tests have ended."""
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": _WORKDIR, "LANG": "C.UTF-8", "PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1"}
 """With more arenas, 14 threads would reserve all the address space."""
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
@@ -37,27 +38,20 @@ def main() -> None:
     request = json.load(sys.stdin.buffer)
     os.set_inheritable(request["status"], False)
     try:
-        if request["namespaces"]:
-            make_namespaces(request)
-            if child := os.fork():
-                os.close(request["status"])
-                os.waitpid(child, 0)
-                os._exit(0)
-            call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        run_init(request)
+        _run(request)
     except Exception as problem:
         _report(request, error=f"{type(problem).__name__}: {problem}")
 
 
-def run_init(request: dict[str, Any]) -> NoReturn:
-    """Start the program and its tests, wait for them, report how they ended, and take everything in the namespace along."""
+def _run(request: dict[str, Any]) -> NoReturn:
+    """Start the program and its tests, wait for their end, and report it."""
     if (interfaces := {name for _, name in socket.if_nameindex()}) - {"lo"}:
         raise OSError(f"the code would have a network: {', '.join(sorted(interfaces))}")
-    # Without root the program has this process's user. Of signals from within, process 1 ignores those that have no handler, as
-    # Python gives to this one; the program's Python sets its own again.
+    # Without root the program has the same user, and process 1 ignores signals from the sandbox that have no handler. Python installs a
+    # handler for SIGINT: remove it here; the program's interpreter installs its own.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-    call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     code = _file_of(request["code"])
     done_read, done_write = os.pipe()
     failed = os.pipe()
@@ -85,7 +79,7 @@ def run_init(request: dict[str, Any]) -> NoReturn:
     os.set_blocking(done_read, False)
     try:
         completed = os.read(done_read, 64) == expected
-    except BlockingIOError:  # a process that the program left behind still holds the other end
+    except BlockingIOError:  # a process that the program left running still holds the other end
         completed = False
     if request["tests"] is not None:
         _wait_for(program)
@@ -93,7 +87,7 @@ def run_init(request: dict[str, Any]) -> NoReturn:
 
 
 def _start(request: dict[str, Any], failed: tuple[int, int], script: str, *arguments: object) -> int:
-    """Start a fresh interpreter without privileges; numbers among the arguments are descriptors that it has."""
+    """Start a new interpreter without privileges. Numbers among the arguments are descriptors that it inherits."""
     child = os.fork()
     if child:
         return child
@@ -110,15 +104,15 @@ def _start(request: dict[str, Any], failed: tuple[int, int], script: str, *argum
 
 
 def _become_nobody(request: dict[str, Any]) -> None:
-    """Give up every privilege, and take on the limits."""
+    """Give up every privilege, and set the limits."""
     os.setsid()
-    os.chdir(WORKDIR)
+    os.chdir(_WORKDIR)
     os.umask(0o077)
     if os.geteuid() == 0:
         os.setgroups([])
         _become_user(request["user"])
-    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    call("capset", (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())
+    _call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _call("capset", (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)())
     install_filter()
     limits = {
         resource.RLIMIT_AS: request["memory_bytes"],
@@ -134,20 +128,20 @@ def _become_nobody(request: dict[str, Any]) -> None:
 
 
 def _become_user(user: int) -> None:
-    """Become a user that no other program is: the kernel limits processes, pipes and messages by user."""
-    for number in (user, NOBODY):  # a container may have fewer users
+    """Change to a user id that no other program has: the kernel limits processes, pipes and messages by user."""
+    for number in (user, _NOBODY):  # a container may have fewer user ids
         try:
             os.setresgid(number, number, number)
             os.setresuid(number, number, number)
         except OSError as problem:
-            if problem.errno != errno.EINVAL or number == NOBODY:
+            if problem.errno != errno.EINVAL or number == _NOBODY:
                 raise
         else:
             return
 
 
 def _file_of(text: str) -> int:
-    """A descriptor of a file in memory, to be read from its beginning."""
+    """A descriptor of a file in memory that contains the text."""
     descriptor = os.memfd_create("text", 0)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode("utf-8", "surrogatepass"))
@@ -161,9 +155,16 @@ def _wait_for(process: int) -> None:
         try:
             if os.waitpid(process, os.WNOHANG)[0]:
                 return
-        except ChildProcessError:  # it had ended before
+        except ChildProcessError:  # it has already ended
             return
         time.sleep(0.002)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of the C library that returns -1 and sets errno if it fails."""
+    if getattr(_libc, name)(*arguments) == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
 def _report(request: dict[str, Any], **fields: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Inside the sandbox: one of two processes that call each other's functions over a channel. Standard library alone."""
+"""Inside the sandbox: one of two processes that call each other's functions over a channel. It uses the standard library only."""
 
 import builtins
 import json
@@ -38,15 +38,15 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "exit": lambda value: type(value).__exit__(value, None, None, None),
     **{name: getattr(operator, name) for name in ("eq", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "neg", "abs")},
 }
-"""What one side can ask for, with an object of the other side first."""
+"""The operations on an object of the other side, which is the first argument."""
 
 
 Permits = Callable[[str, Any, list[Any]], bool]
-"""Of an operation, an object and operands."""
+"""Takes an operation, an object and operands."""
 
 
 class PeerEnded(BaseException):
-    """The other process has ended. No `Exception`, so that tests of exceptions do not take it for one."""
+    """The other process has ended. It is no `Exception`, so that tests that catch exceptions do not catch it."""
 
 
 class Peer:
@@ -58,26 +58,26 @@ class Peer:
         Args:
             channel: Descriptor of a connected socket.
             root: The object with the number 0.
-            permits: Whether the other side may do an operation with an object of this side and operands.
-            takes: Whether an object of the standard library is taken from this side's own, by module and name.
+            permits: Whether the other side may apply an operation to an object of this side.
+            takes: Whether an object of the standard library is taken from this side, by module and name.
         """
         self.channel, self.permits, self.takes = channel, permits, takes
         self.objects: list[Any] = [root]
         self.numbers = {id(root): 0}
         self.shared: set[tuple[str, ...]] = set()
-        """Objects of the standard library that the other side was handed, by module and name."""
+        """Objects of the standard library that the other side has received, by module and name."""
         self.remotes: dict[int, Remote] = {}
         self.has_ended = False
         self._lock = threading.RLock()
 
     def ask(self, operation: str, number: int, *operands: Any) -> Any:
-        """Have the other side do something with one of its objects.
+        """Let the other side apply an operation to one of its objects.
 
-        Lists, sets and dictionaries among the operands have their new contents afterwards.
+        Lists, sets and dictionaries among the operands get their new contents.
 
         Raises:
-            PeerEnded: It ended instead.
-            Exception: What it raised, as the closest class of Python's own.
+            PeerEnded: It has ended.
+            Exception: Its exception, as the closest built-in class.
         """
         writer = Writer(self._number)
         with self._lock:
@@ -136,7 +136,7 @@ class Peer:
             raise ValueError(f"{tag!r} is no kind of value")
         if name and (tuple(name) in self.shared or self.takes(*name)):
             found = shared_object(*name)
-            if not (name[1] and isinstance(found, ModuleType)):  # `typing.sys` is nothing that `typing` offers
+            if not (name[1] and isinstance(found, ModuleType)):  # a module in another module's namespace, such as `typing.sys`
                 return found
         return self.remotes.setdefault(number, Remote(self, number))
 
@@ -172,7 +172,7 @@ class Peer:
 
 
 def _await(value: Any) -> Any:
-    import asyncio  # it takes as long to import as all the rest
+    import asyncio  # imported lazily: slow to import
 
     async def awaited() -> Any:
         return await value
@@ -194,7 +194,7 @@ def _raise(operation: str, names: list[str], text: str) -> NoReturn:
             break
     else:
         kind = Exception
-    # Loops take this exception for their regular end.
+    # A loop would take this exception for its regular end.
     if issubclass(kind, StopIteration | StopAsyncIteration) and operation != "next":
         kind = RuntimeError
     try:

@@ -1,4 +1,4 @@
-"""Whether a project lets code run that a model wrote."""
+"""Whether a project allows code that a model wrote to run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ _policy: ContextVar[SandboxPolicy] = ContextVar("sandbox_policy", default=_NOTHI
 
 @contextmanager
 def sandbox_policy(policy: SandboxPolicy) -> Iterator[None]:
-    """Hold to a policy within the block. A new thread starts without one: nothing may run there."""
+    """Apply a policy within the block. A new thread has no policy, so nothing may run there."""
     token = _policy.set(policy)
     try:
         yield
@@ -32,5 +32,5 @@ def sandbox_policy(policy: SandboxPolicy) -> Iterator[None]:
 
 
 def execution_allowed() -> bool:
-    """Whether the policy that holds here lets code run."""
+    """Whether the current policy allows code to run."""
     return _policy.get().allowed

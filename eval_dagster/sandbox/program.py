@@ -1,4 +1,4 @@
-"""Inside the sandbox: the process that runs the code. Standard library alone."""
+"""Inside the sandbox: the process that runs the code. It uses the standard library only."""
 
 import os
 import site
@@ -11,9 +11,9 @@ from eval_dagster.sandbox.peer import Peer
 
 
 def main() -> NoReturn:
-    """Run the code, and then answer its tests, or where it has none hand back what shows that it came to its end.
+    """Run the code, then answer the calls of its tests; without tests, return the secret that proves that the code ended regularly.
 
-    Arguments are the module's name and descriptors: of the code, and of the channel to the tests, or of a secret and where it goes.
+    Arguments are the module's name and descriptors: the code and the channel to the tests, or the code, the secret and its destination.
     """
     name, code, *descriptors = sys.argv[1], *map(int, sys.argv[2:])
     with open(code, "rb") as file:  # noqa: PTH123 - a descriptor
@@ -33,7 +33,7 @@ def main() -> NoReturn:
 def _run(name: str, source: bytes) -> ModuleType:
     module = ModuleType(name)
     sys.modules[name] = module
-    site.setquit()  # `exit` and `quit`, which Python adds by the module that would also look for installed packages
+    site.setquit()  # `exit` and `quit`; the module that usually adds them would also look for installed packages
     sys.argv = [""]
     try:
         exec(compile(source, "<program>", "exec"), module.__dict__)  # noqa: S102 - what the sandbox is for
@@ -45,7 +45,7 @@ def _run(name: str, source: bytes) -> ModuleType:
 
 def _flush() -> None:
     for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
-        with suppress(Exception):  # the program may have closed it, or put anything in its place
+        with suppress(Exception):  # the program may have closed or replaced it
             getattr(sys, stream).flush()
 
 

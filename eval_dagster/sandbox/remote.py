@@ -1,4 +1,4 @@
-"""Inside the sandbox: what stands for an object of another process. Standard library alone."""
+"""Inside the sandbox: a proxy of an object in another process. It uses the standard library only."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
@@ -7,14 +7,14 @@ _ASKED_BY_NAME = ("__name__", "__qualname__", "__doc__")
 
 
 class Asked(Protocol):
-    """Where the object is."""
+    """The side that has the object."""
 
     def ask(self, operation: str, number: int, *operands: Any) -> Any:
-        """Have something done with an object, by its number."""
+        """Apply an operation to an object, by its number."""
 
 
 def _comparison(name: str) -> Callable[["Remote", object], Any]:
-    """An operator of two objects of the other side. With anything else there is none: the other side would see what it is compared with."""
+    """An operator of two objects of the other side. Other operands are refused, because the other side would see them."""
 
     def compare(self: "Remote", other: object) -> Any:
         return self._ask(name, other) if type(other) is Remote else NotImplemented
@@ -23,7 +23,7 @@ def _comparison(name: str) -> Callable[["Remote", object], Any]:
 
 
 class Remote:
-    """An object of the other side: what is done with it is done there."""
+    """An object of the other side, which executes all operations on it."""
 
     __slots__ = ("_asked", "_number")
 

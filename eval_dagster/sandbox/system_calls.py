@@ -1,8 +1,8 @@
-"""Inside the sandbox: which calls of the kernel a program may make. Standard library alone.
+"""Inside the sandbox: the filter of system calls (seccomp). It uses the standard library only.
 
-A filter (seccomp) that the kernel applies to the process and all that it starts, and that nobody can take off again. Namespaces hide files,
-processes and networks; the filter closes what lies outside of namespaces, what holds memory that belongs to no process and so is limited by
-nothing, and parts of the kernel that programs do not need and that have had holes.
+The kernel applies the filter to the process and its children, and it cannot be removed. Namespaces hide files, processes and networks. The
+filter closes what lies outside of namespaces, calls that hold memory that belongs to no process and therefore has no limit, and parts of
+the kernel that programs do not need and that have had security holes.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 KILL, FAIL, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, ARGUMENT = 0, 4, 16
-"""Where a filter finds the number of a call, the architecture, and the low half of the first argument; the others follow every 8 bytes."""
+"""Offsets of the call's number, the architecture, and the low half of the first argument; the other arguments follow every 8 bytes."""
 
 Step = tuple[int, int, int, int]
-"""Operation, steps to skip where its test holds, steps to skip where it does not, operand."""
+"""Operation, steps to skip if its test holds, steps to skip if not, operand."""
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 FORBIDDEN = """
@@ -46,17 +46,17 @@ swapon 167 224, swapoff 168 225, acct 163 89, quotactl 179 60, quotactl_fd 443 4
 modify_ldt 154 -, personality 135 92, vhangup 153 58, settimeofday 164 170, clock_settime 227 112, adjtimex 159 171, clock_adjtime 305 266,
 sethostname 170 161, setdomainname 171 162, lookup_dcookie 212 18
 """
-"""Calls that always fail, with their numbers on x86_64 and aarch64: those for other namespaces and file systems; for the memory of other
-processes; for memory that belongs to no process, and so counts for nobody; for keys, code and settings of the kernel."""
+"""Calls that always fail, with their numbers on x86_64 and aarch64. The groups are: namespaces and file systems; memory of other processes;
+memory that belongs to no process, and is not counted; keys, code and settings of the kernel."""
 RESTRICTED = "clone 56 220, socket 41 198, socketpair 53 199, setsockopt 54 208, fcntl 72 25, mmap 9 222"
 """Calls that fail with some arguments."""
 
 
 def install_filter() -> None:
-    """Filter the calls of this process and of all that it starts, from here on.
+    """Filter all later calls of this process and its children.
 
     Raises:
-        OSError: The kernel refuses, or this is no machine whose calls are known.
+        OSError: The kernel refuses, or the calls of this machine are not known.
     """
     steps = filter_steps(os.uname().machine)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
@@ -108,7 +108,7 @@ def _numbers(table: str, machine: str) -> dict[str, int]:
 
 
 def _where(call: int, *steps: Step) -> list[Step]:
-    """Steps for one call alone."""
+    """Steps that apply to one call only."""
     return [(EQUAL, 0, len(steps) + 1, call), *steps, (LOAD, 0, 0, NUMBER)]
 
 
@@ -117,7 +117,7 @@ def _argument(index: int) -> Step:
 
 
 def _one_of(*values: int) -> list[Step]:
-    """Go on with the next step where the value is one of these, else with the one after it."""
+    """Continue with the next step if the value is one of these, otherwise with the step after it."""
     last = len(values) - 1
     return [(EQUAL, last - index, index == last, value) for index, value in enumerate(values)]
 

@@ -1,8 +1,8 @@
-"""Inside the sandbox: the process that runs the tests of a program, which runs in another. Standard library alone.
+"""Inside the sandbox: the process that runs the tests; the program runs in another process. It uses the standard library only.
 
-What the tests name and do not define themselves is taken from what the task gives (the beginning of the program that the model did not
-write), then from Python, then from the program. The program's functions are called there; what comes back are copies of plain values,
-compared here, and objects of the program's own classes, which are equal to no plain value.
+A name that the tests use and do not define is looked up in the part of the program that the task wrote, then in Python's built-in names,
+then in the program. The program's functions run in its process. They return copies of plain values, which are compared here, and proxies
+of objects of the program's classes, which are equal to no plain value.
 """
 
 import ast
@@ -23,9 +23,9 @@ _MODULE = "tests"
 
 
 def main() -> NoReturn:
-    """Run the tests, and report that they passed. Arguments are descriptors: of the tests, the channel to the program, and the report."""
+    """Run the tests, and report if they passed. Arguments are descriptors: the tests, the channel to the program, and the report."""
     source, channel, done = map(int, sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # from the program it would be an exception anywhere in the tests
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal from the program would raise an exception in the tests
     with open(source, "rb") as file:  # noqa: PTH123 - a descriptor
         texts = json.load(file)
     peer = Peer(channel, root=None, permits=_permits, takes=is_harmless)
@@ -37,7 +37,7 @@ def main() -> NoReturn:
     else:
         passed = not peer.has_ended
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the program may have filled what they share
+        with suppress(Exception):  # the program may have filled the shared pipe
             stream.flush()
     if passed:
         os.write(done, b"passed")
@@ -50,11 +50,11 @@ def run_tests(peer: Peer, *, tests: str, given: str, entry: str | None) -> None:
     Args:
         peer: The program; its object 0 is the dictionary of its names.
         tests: Python source.
-        given: The beginning of the program. Its last definition is the model's to finish, and so left to the program.
-        entry: What is taken from the program even where Python has something of that name.
+        given: The beginning of the program. Its last definition, which the model finished, is taken from the program.
+        entry: A name that is taken from the program even if it is a built-in name.
 
     Raises:
-        BaseException: They did not pass.
+        BaseException: The tests did not pass.
     """
     module = ModuleType(_MODULE)
     sys.modules[_MODULE] = module
@@ -63,13 +63,13 @@ def run_tests(peer: Peer, *, tests: str, given: str, entry: str | None) -> None:
     wanted = {name for part in (code, beginning) for name in _names(part)} - set(vars(builtins)) - set(vars(module))
     wanted |= {entry} if entry else set()
     found = dict(peer.ask("names", 0, sorted(wanted)))
-    vars(module).update({name: found[name] for name in wanted & set(found)})  # it may answer with more
-    exec(beginning, module.__dict__)  # noqa: S102 - the task's
+    vars(module).update({name: found[name] for name in wanted & set(found)})  # the program may return more names
+    exec(beginning, module.__dict__)  # noqa: S102 - code of the task
     exec(code, module.__dict__)  # noqa: S102
 
 
 def _definitions(given: str) -> CodeType:
-    """What the task gives, without the definition that it ends with; nothing where it does not stand by itself."""
+    """The code that the task gives, without its last definition; empty if it cannot be parsed."""
     try:
         statements = ast.parse(given).body
     except (SyntaxError, ValueError):
@@ -80,7 +80,7 @@ def _definitions(given: str) -> CodeType:
 
 
 def _names(code: CodeType) -> set[str]:
-    """All names that some code uses, in its functions and classes too."""
+    """All names that some code uses, including its functions and classes."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -89,7 +89,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _permits(operation: str, target: Any, operands: list[Any]) -> bool:
-    """Whether a program may apply an operation to an object of the tests: it may call, iterate, and read public attributes."""
+    """Whether a program may apply an operation to an object of the tests: calls, iteration, and reads of public attributes."""
     if operation == "call":
         return isinstance(target, FunctionType | MethodType | type) or callable(target)
     if operation == "get":

@@ -1,4 +1,4 @@
-"""What the processes of a program in the sandbox use, as the kernel shows it outside."""
+"""Time and memory of a program in the sandbox, as the kernel shows them outside."""
 
 import os
 from collections.abc import Collection
@@ -9,15 +9,15 @@ from eval_dagster.sandbox.walls import WORKDIR
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _FILE_BYTES = 2048
-"""What the kernel needs for a file besides its content."""
+"""Memory of the kernel for a file, besides its content."""
 
 
 def processes_of_program(launcher: int) -> list[int] | None:
-    """What a launcher's init process has started, by process id; none where the kernel does not show that process."""
+    """Ids of the processes that the sandbox's process 1 has started; None if the kernel does not show it. `launcher` is bubblewrap."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
-            # The name before the last parenthesis may hold anything; state and parent follow.
+            # The name, up to the last parenthesis, can contain anything; state and parent follow.
             children.setdefault(int(path.read_text(errors="replace").rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
     if launcher not in children:
         return None
@@ -28,7 +28,7 @@ def processes_of_program(launcher: int) -> list[int] | None:
 
 
 def times_of_threads(process: int) -> dict[int, tuple[float, float]]:
-    """Of each thread of a process: seconds on a processor, and seconds ready and without one."""
+    """For each thread of a process: seconds on a processor, and seconds of waiting for one."""
     found = {}
     for path in Path("/proc", str(process), "task").glob("*/schedstat"):
         with suppress(OSError, ValueError):  # it has ended
@@ -38,26 +38,26 @@ def times_of_threads(process: int) -> dict[int, tuple[float, float]]:
 
 
 def memory_of_program(processes: Collection[int]) -> int:
-    """Bytes that a program holds: in its processes, and in what the kernel keeps for it.
+    """Bytes that a program holds: in its processes, its files, and the buffers of its sockets.
 
-    Of memory that processes share each has a part; where the kernel hides the parts, each has all of it.
+    Shared memory is divided among its processes. If the kernel does not show the parts, all of it counts for each process.
     """
     total = sum(map(_memory, processes))
-    for process in processes:  # the first that has not ended: all have the same folder and network
+    for process in processes:  # one process that has not ended is enough: all have the same folder and network
         with suppress(OSError, ValueError):
             return total + _files(process) + _sockets(process) * _bytes_of_socket()
     return total
 
 
 def _memory(process: int) -> int:
-    """In memory and swapped out; of files only what is mapped, and not what lies in the folder, which counts by itself."""
+    """Memory and swap of a process. Of files, only mapped parts; files in the folder count separately."""
     folder = Path("/proc", str(process))
     with suppress(OSError, ValueError, KeyError):
         lines = (folder / "smaps_rollup").read_text().splitlines()[1:]
         kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
         parts = ("Pss_Anon", "Pss_File", "SwapPss", "Private_Hugetlb", "Shared_Hugetlb")
         return sum(kilobytes[part] for part in parts) * 1024
-    # A process whose first thread has ended has no memory by the kernel's account, although the others use it.
+    # If the first thread of a process has ended, the kernel reports no memory for the process, although other threads use it.
     for path in (folder, *folder.glob("task/*")):
         with suppress(OSError, ValueError, IndexError):
             if resident := int((path / "statm").read_text().split()[1]):
@@ -72,11 +72,11 @@ def _files(process: int) -> int:
 
 
 def _sockets(process: int) -> int:
-    """Open sockets, including those that are sent to another process or not yet accepted."""
+    """Number of open sockets, including those that are in transfer to another process or not yet accepted."""
     line = Path(f"/proc/{process}/net/sockstat").read_text().partition("\n")[0]
     return int(line.rpartition(" ")[2])
 
 
 def _bytes_of_socket() -> int:
-    """Most that one socket can hold: messages up to its limit, and one that exceeds it."""
+    """Most bytes that a socket can hold: messages up to its limit, and one that exceeds it."""
     return 2 * int(Path("/proc/sys/net/core/wmem_default").read_text())

@@ -1,7 +1,7 @@
-"""Inside the sandbox: values as text, for two processes of which one trusts the other and is not trusted. Standard library alone.
+"""Inside the sandbox: values as text, for two processes that do not trust each other. It uses the standard library only.
 
-Plain values are copied: numbers, texts, containers, and a few classes of the standard library. Of anything else the other side gets a
-number by which it can ask for it. Reading a text calls nothing but the makers of this module, whatever the text says.
+Plain values are copied: numbers, texts, containers, and a few classes of the standard library. For any other object, the other side gets a
+number that identifies it. Reading a text calls only the constructors in this module, whatever the text contains.
 """
 
 import builtins
@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 Tree = Any
-"""What JSON can hold: plain scalars, and a list of a tag and its parts for everything else."""
+"""A value of JSON: a plain scalar, or a list of a tag and its parts."""
 
 COPIED: dict[str, Callable[[Any], list[Any]]] = {
     "fractions.Fraction": lambda value: [value.numerator, value.denominator],
@@ -26,12 +26,12 @@ COPIED: dict[str, Callable[[Any], list[Any]]] = {
     "collections.OrderedDict": lambda value: [list(value.items())],
     "collections.defaultdict": lambda value: [value.default_factory, dict(value)],
 }
-"""Classes whose values are copied, with the arguments that make a value anew. What has a time zone is not."""
+"""Classes whose values are copied -> the arguments of their constructor. Values with a time zone are not copied."""
 SHARED_MODULES = frozenset(
     {"bisect", "cmath", "collections", "datetime", "decimal", "fractions", "heapq", "itertools", "math", "random", "re", "statistics"}
     | {"string", "typing"}
 )
-"""Modules that the tests take from their own standard library where the program names them."""
+"""Modules that the tests take from their own standard library if the program names them."""
 _SHARED_BUILTINS = (
     *("bool", "bytearray", "bytes", "complex", "dict", "enumerate", "filter", "float", "frozenset", "int", "list", "map", "object"),
     *("range", "reversed", "set", "slice", "str", "tuple", "type", "zip"),
@@ -40,10 +40,10 @@ _EXACT = 2**53
 
 
 class Writer:
-    """Writes values of one message. Containers are numbered in the order in which they are met, so that one is written once."""
+    """Writes the values of one message. Containers are numbered in the order of their occurrence, so that each is written once."""
 
     def __init__(self, number_of: Callable[[Any], Tree], containers: Iterable[Any] = ()) -> None:
-        """Take a function that gives the tree of a value that is not copied, and the containers that the other side has already."""
+        """Take a function that returns the tree of a value that is not copied, and the containers that the other side already has."""
         self.number_of = number_of
         self.containers = list(containers)
         self.places = {id(container): place for place, container in enumerate(self.containers)}
@@ -90,7 +90,7 @@ class Writer:
         return [tag, *self.contents(value)]
 
     def contents(self, value: Any) -> list[Tree]:
-        """The trees of what a container holds."""
+        """The trees of a container's contents."""
         if isinstance(value, bytearray):
             return [value.decode("latin-1")]
         if isinstance(value, dict):
@@ -145,7 +145,7 @@ class Reader:
         return self.numbered([tag, *parts])
 
     def fill(self, container: Any, parts: list[Tree]) -> None:
-        """Replace what a container holds."""
+        """Replace the contents of a container."""
         if isinstance(container, bytearray):
             container[:] = parts[0].encode("latin-1")
         elif isinstance(container, list):
@@ -185,7 +185,7 @@ def _are_scalars(values: Collection[Any]) -> bool:
 
 
 def shared_name(value: Any) -> tuple[str, str] | None:
-    """Module and name by which a class, function or module can be found on either side; a module's name is empty."""
+    """Module and name of a class, function or module that both sides have; the name of a module is empty."""
     if isinstance(value, ModuleType):
         return (value.__name__, "") if value.__name__ in sys.stdlib_module_names else None
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
@@ -195,7 +195,7 @@ def shared_name(value: Any) -> tuple[str, str] | None:
 
 
 def is_harmless(module: str, name: str) -> bool:
-    """Whether tests may take an object of their own standard library because the program names it."""
+    """Whether tests may take an object from their own standard library if the program names it."""
     if module == "builtins":
         found = getattr(builtins, name, None)
         return name in _SHARED_BUILTINS or (isinstance(found, type) and issubclass(found, Exception))

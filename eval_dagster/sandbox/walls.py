@@ -1,27 +1,29 @@
-"""What code in the sandbox sees of the machine, and the program that can build walls around it."""
+"""The walls of the sandbox: what code sees of the machine, and the command of bubblewrap that makes it so."""
 
 import os
 import shutil
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from eval_dagster.errors import MachineError
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 WORKDIR = "/tmp"  # noqa: S108 - the sandbox's own, in memory
 DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: mapped into memory, it holds memory that belongs to no process."""
+"""Without /dev/zero: mapped into memory, it holds memory that belongs to no process."""
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Python's locks and shared memory lie; here in the folder
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - for Python's locks and shared memory; here a link to the folder
 _PACKAGES = (
     "lib*/python3*/site-packages",
     "lib*/python3*/dist-packages",
     "local/lib*/python3*/site-packages",
     "local/lib*/python3*/dist-packages",
 )
-"""Where package managers put what is no part of Python, below a prefix."""
+"""Folders of installed packages, below a prefix."""
+_APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+_CONTAINER = (Path("/.dockerenv"), Path("/run/.containerenv"))
+"""Files that Docker and Podman create in each container."""
 
 
 @cache
@@ -38,32 +40,47 @@ def visible_paths() -> tuple[list[str], dict[str, str]]:
 
 @cache
 def package_folders() -> list[str]:
-    """Folders of installed packages among what code may read."""
+    """Folders of installed packages within the folders that code may read. They look empty to it."""
     shown = visible_paths()[0]
     found = {folder.resolve() for path in shown for pattern in _PACKAGES for folder in Path(path).glob(pattern) if folder.is_dir()}
     return sorted(str(folder) for folder in found if any(folder.is_relative_to(path) for path in shown))
 
 
-def bubblewrap(request: dict[str, Any]) -> list[str]:
+def bubblewrap(disk_bytes: int) -> list[str]:
     """The command that runs what follows it behind bubblewrap's walls.
 
     Raises:
-        MachineError: It is not installed.
+        MachineError: bubblewrap is not installed.
     """
-    # As root no user namespace is needed, and the launcher becomes another user: root would be free of the limit on processes.
-    user = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if os.geteuid() == 0 else ("--unshare-user", "--uid", "1", "--gid", "1")
-    workdir = ("--perms", "1777", "--size", str(request["disk_bytes"]), "--tmpfs", WORKDIR)
-    shown_as = (*request["paths"], *request["devices"], *request["links"])
-    leading = {str(parent) for path in shown_as for parent in Path(path).parents} - {"/", WORKDIR}
-    # Named because bubblewrap would else open them to their owner alone; sorted, so that outer ones come first.
-    shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
-    shown += [part for path in request["paths"] for part in ("--ro-bind", path, path)]
-    shown += [part for path in request["hidden"] for part in ("--perms", "0755", "--tmpfs", path, "--remount-ro", path)]
-    shown += [part for link, target in request["links"].items() for part in ("--symlink", target, link)]
-    shown += [part for device in request["devices"] for part in ("--dev-bind", device, device)]
-    namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-    end = ("--remount-ro", "/", "--chdir", "/", "--die-with-parent", "--as-pid-1", "--")
     program = shutil.which("bwrap")
     if program is None:
         raise MachineError("the program bwrap is not installed")
+    # As root no user namespace is needed, and the launcher becomes another user: root would be free of the limit on processes.
+    user = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if os.geteuid() == 0 else ("--unshare-user", "--uid", "1", "--gid", "1")
+    workdir = ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", WORKDIR)
+    paths, links = visible_paths()
+    leading = {str(parent) for path in (*paths, *DEVICES, *links) for parent in Path(path).parents} - {"/", WORKDIR}
+    # bubblewrap would open unnamed folders to their owner only. Sorted: outer folders come first.
+    shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
+    shown += [part for path in paths for part in ("--ro-bind", path, path)]
+    shown += [part for path in package_folders() for part in ("--perms", "0755", "--tmpfs", path, "--remount-ro", path)]
+    shown += [part for link, target in links.items() for part in ("--symlink", target, link)]
+    shown += [part for device in DEVICES for part in ("--dev-bind", device, device)]
+    namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    end = ("--remount-ro", "/", "--chdir", "/", "--die-with-parent", "--as-pid-1", "--")
     return [program, *namespaces, *user, *workdir, *shown, *end]
+
+
+def cure(problem: str) -> str:
+    """What to do about a sandbox that does not work, by its error message."""
+    if sys.platform == "linux" and shutil.which("bwrap") is None:
+        return "Install bubblewrap: apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora, Red Hat)"
+    if "bwrap: " not in problem:
+        return "The sandbox needs bubblewrap, and Linux on x86_64 or aarch64"
+    is_root = os.geteuid() == 0
+    if any(file.exists() for file in _CONTAINER):
+        rights = "--cap-add SYS_ADMIN --cap-add NET_ADMIN" if is_root else "--security-opt seccomp=unconfined"
+        return f"A container needs the right to make namespaces: docker run {rights} --security-opt apparmor=unconfined"
+    if not is_root and _APPARMOR.exists() and _APPARMOR.read_text().strip() == "1":
+        return f"AppArmor denies user namespaces, as it does on Ubuntu; allow them: sudo sysctl kernel.{_APPARMOR.name}=0"
+    return "The kernel must allow user namespaces: sudo sysctl user.max_user_namespaces=10000"

@@ -1,4 +1,4 @@
-"""Scores of samples become metrics of an eval: overall, by subject, and over subjects that count alike."""
+"""Aggregates the scores of samples to metrics of an eval: overall, by subject, and over subjects with equal weight."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
-from eval_dagster.stages.scores import metric_versions, statistic_names
+from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 from eval_dagster.tasks.base import BaseTask
 
@@ -24,24 +24,19 @@ class _Scored:
     subject: str
     cluster: str
     values: Mapping[str, float | None]
-    """By what the scores are called: the metric's name, or that with a slash and a part."""
+    """By the names of the scores: the metric's name, alone or with a slash and a part."""
     failed: bool
-    """Whether the metric gave nothing but an error."""
+    """Whether the metric gave only an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Aggregate:
-    """One number and what it is of."""
+    """An estimate with the samples that it covers."""
 
     name: str
     subject: str | None
     aggregation: Aggregation
     estimate: Estimate
-
-
-def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
-    """The metric that stands on the leaderboard."""
-    return task.HEADLINE_METRIC or task.METRICS[0]
 
 
 def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -75,7 +70,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
 
 
 def _shown(task: type[BaseTask[Any]], found: Sequence[_Aggregate]) -> _Aggregate:
-    """The row for the leaderboard: the first, or where the task wants it the mean of the subjects' values."""
+    """The row for the leaderboard: the first one, or the mean of the subjects' values where the task chooses that."""
     macro = [each for each in found if each.aggregation == "macro" and each.name == found[0].name]
     return macro[0] if macro and task.HEADLINE_AGGREGATION == "macro" else found[0]
 
@@ -90,8 +85,7 @@ def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:
         scored[metric].append(
             _Scored(
                 subject=first["subject"],
-                # Scores that were written before there were clusters have none.
-                cluster=first.get("cluster") or first["source_id"],
+                cluster=first["cluster"],
                 values={row["metric"]: row["value"] for row in rows},
                 failed=len(rows) == 1 and first["metric"] == metric and first["value"] is None,
             )
@@ -112,7 +106,7 @@ def _aggregates(metric: type[BaseMetric], scored: Sequence[_Scored], subjects: S
         return
     names = dict.fromkeys(name for sample in scored if not sample.failed for name in sample.values)
     for name in names or [metric.NAME]:
-        # A sample that failed lacks every value that the others have; one may lack a value that is not for it.
+        # A failed sample counts as an error under every name. Another sample may lack a name that does not apply to it.
         yield from _means(metric, name, [sample for sample in scored if sample.failed or name in sample.values], subjects)
 
 

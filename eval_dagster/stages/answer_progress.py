@@ -1,6 +1,6 @@
-"""How far a model is with its requests: apart for each eval and for scoring and generating, since each has a rate of its own.
+"""Progress of a model through its requests: one bar for each eval and for scoring and generating, since each has its own rate.
 
-A model answers the requests of all evals in the order that is fastest, scored ones before generated ones. So an eval's time begins with the
+A model answers the requests of all evals in the fastest order, scored ones before generated ones. So the time of an eval starts with the
 last answer before its own first one.
 """
 
@@ -16,7 +16,7 @@ from eval_dagster.progress.reporting import Advance, Reporter
 from eval_dagster.records import Request
 
 _VERBS = {"scoring": "score", "generation": "generate"}
-"""By kind of work, in the order in which a model does it; the kinds are those of `Usage`."""
+"""Verbs by kind of work (as in `Usage`), in the order in which a model does them."""
 
 _Piece = tuple[str, str]
 """Kind of work and name of an eval."""
@@ -66,7 +66,7 @@ class AnswerProgress:
         return "scoring" if is_scored else "generation", self._evals[request.request_id]
 
     def _begin_next(self) -> None:
-        """Where nothing is begun, begin what is known to come next; of several evals that is known by the first answer."""
+        """Begin the next eval where none is begun. With several evals left, only the first answer shows which one it is."""
         kind = next((kind for kind in _VERBS if any(piece[0] == kind for piece in self._left)), None)
         if kind is None or self._open:
             return
@@ -98,7 +98,7 @@ class AnswerProgress:
         )
 
     def _note_time(self) -> None:
-        """Note the time and the tokens of the last answer, with which the next eval's begin."""
+        """Note the time and the tokens of the last answer. Those of the next eval start there."""
         self._last = time.monotonic()
         self._tokens = {kind: self._count_tokens(kind) for kind in _VERBS}
 

@@ -1,15 +1,15 @@
-"""Leave to run code that a model wrote, asked for before any model time is spent."""
+"""Checks that code execution is permitted before inference starts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.project import Project
-from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, available_isolation, sandbox_policy
+from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Make sure that the metrics of an eval that run code can do so.
+    """Check that the metrics of an eval may and can run code.
 
     Raises:
         RequirementError: The project does not allow it, or the machine cannot isolate it.
@@ -20,16 +20,16 @@ def require_execution(project: Project, eval_name: str) -> None:
     if not project.config.sandbox.allow_code_execution:
         raise RequirementError(
             f"eval {eval_name}: {' and '.join(names)} would run code that a model wrote, which {project.config_path.name} does not allow; "
-            f"set {ALLOW_KEY}: true in it. The code runs without network, in namespaces of its own, and sees no files but Python's"
+            f"set {ALLOW_KEY}: true in it. The code runs in a sandbox without network or access to files"
         )
     try:
-        available_isolation()
+        require_sandbox()
     except RequirementError as problem:
         raise RequirementError(f"eval {eval_name}: {problem}") from problem
 
 
 @contextmanager
 def allowed_execution(project: Project) -> Iterator[None]:
-    """Let code run in the sandbox within the block, if the project allows it."""
+    """Permit code in the sandbox within the block, if the project allows it."""
     with sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution)):
         yield

@@ -1,13 +1,15 @@
-"""Sending a model its requests: one call for all evals that need any, measured and flushed while it works."""
+"""Sends requests to a model: one call for several evals, measured, and flushed to the cache while the model works."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, ModelError
 from eval_dagster.lake.flushing import ResponseFlusher
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
 from eval_dagster.models.base import Model
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
@@ -21,10 +23,10 @@ _MEBIBYTE = 2**20
 
 @dataclass(kw_only=True)
 class ModelRun:
-    """One call of a model: what it answered, and what that took.
+    """One call of a model: its answers, and the time, tokens and memory that it took.
 
-    The call answers the requests of several evals at once, and what they share is computed once for all: its figures are those of the
-    whole call, and no part of them belongs to one eval. Their names begin with `run_`.
+    The call answers the requests of several evals at once, and computes what they share once. So its figures are those of the whole call
+    and cannot be divided among the evals. Their names begin with `run_`.
     """
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -32,49 +34,56 @@ class ModelRun:
     failure: str | None = None
     """Why some requests have no answer."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """`run_requests`, `run_seconds`, `run_peak_memory_mib` (above what the loaded model takes); where the model counts tokens also
-    `run_tokens_asked` (to be read, as if each choice and each text went by itself), `run_tokens_computed` (all that went through the
-    network), `run_reuse_factor` (tokens asked for each token of them computed) and `run_tokens_per_s`."""
+    """`run_requests`, `run_seconds` and `run_peak_memory_mib` (above the memory of the loaded model). Where the model counts tokens also
+    `run_tokens_asked` (tokens to read if each choice and each text were computed alone), `run_tokens_computed` (all tokens that went
+    through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By which way the model worked and why, and how memory was measured."""
+    """The way in which the model computed and the reason for it, and how memory was measured."""
 
 
-def ask(
-    project: Project,
-    model: str,
-    model_version: str,
-    cache: ResponseCache,
-    requests: Sequence[Request],
-    evals: Mapping[str, str],
-    *,
-    run_id: str,
-    reporter: Reporter,
-) -> ModelRun:
-    """Load a model and send it requests. Answers that will not change are flushed to the cache, also where the call is interrupted.
+@dataclass(frozen=True, kw_only=True)
+class AskedModel:
+    """A model in one version, as a run asks it."""
+
+    project: Project
+    name: str
+    version: str
+    """The version that its answers are stored under."""
+    run_id: str
+
+    @cached_property
+    def cache(self) -> ResponseCache:
+        """The stored answers."""
+        return ResponseCache(self.project.lake, self.version)
+
+
+def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
+    """Load a model and send it requests. Final answers are flushed to the cache, also where the call is interrupted.
 
     Args:
-        project: The project.
-        model: The model's name.
-        model_version: The version that its answers are kept under.
-        cache: Where they are kept.
-        requests: What to send.
-        evals: The eval that a request belongs to, by the request's id, for the progress.
-        run_id: The run's.
+        model: The model.
+        requests: The requests to send.
+        evals: The eval of each request, by the request's id; for the progress.
         reporter: Follows loading and answers.
     """
     run = ModelRun()
     if not requests:
         return run
     try:
-        loaded = _load(project, model, model_version, reporter)
+        loaded = _load(model, reporter)
         started = time.monotonic()
         with (
             PeakMemory() as memory,
-            ResponseFlusher(cache, run_id) as flusher,
+            ResponseFlusher(model.cache, model.run_id) as flusher,
             use_reporter(reporter),
-            AnswerProgress(reporter, model, loaded, requests, evals) as progress,
+            AnswerProgress(reporter, model.name, loaded, requests, evals) as progress,
         ):
-            _collect(loaded, model_version, requests, run.answers, flusher, progress)
+            for request, response in loaded.respond(requests):
+                row = response_row(request.request_id, response, model.version) | {"retryable": response.retryable}
+                run.answers[request.request_id] = row
+                if not response.retryable:
+                    flusher.add(row)
+                progress.count(request)
     except EvalDagsterError as error:
         run.failure = str(error)
         return run
@@ -82,7 +91,7 @@ def ask(
     run.figures = _figures(usages, requests=len(requests), seconds=time.monotonic() - started) | {
         "run_peak_memory_mib": round(memory.bytes / _MEBIBYTE, 1)
     }
-    told = [
+    notes = [
         (f"{usage.kind}_{name}", text)
         for usage in usages
         for name, text in (
@@ -92,34 +101,18 @@ def ask(
             ("layers", usage.layers),
         )
     ]
-    run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in told if text}
+    run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in notes if text}
     return run
 
 
-def _load(project: Project, model: str, model_version: str, reporter: Reporter) -> Model:
-    handle = project.handle(model)
-    with use_reporter(reporter), reporter.track(f"load {model}", total=1, unit="model") as advance:
+def _load(model: AskedModel, reporter: Reporter) -> Model:
+    handle = model.project.handle(model.name)
+    with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
         loaded = handle.load()
         advance()
-    if handle.version() != model_version:
-        raise ModelError(f"the model {model} changed while it was being loaded; run again")
+    if handle.version() != model.version:
+        raise ModelError(f"the model {model.name} changed while it was being loaded; run again")
     return loaded
-
-
-def _collect(
-    loaded: Model,
-    model_version: str,
-    requests: Sequence[Request],
-    answers: dict[str, dict[str, Any]],
-    flusher: ResponseFlusher,
-    progress: AnswerProgress,
-) -> None:
-    for request, response in loaded.respond(requests):
-        row = to_row(request.request_id, response, model_version) | {"retryable": response.retryable}
-        answers[request.request_id] = row
-        if not response.retryable:
-            flusher.add(row)
-        progress.count(request)
 
 
 def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from eval_dagster.errors import LakeError, TrackingError
-from eval_dagster.lake.files import LakeFile, read_head, read_rows
+from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
 from eval_dagster.stages.aggregation import metric_rows
@@ -31,16 +31,16 @@ _MOST_TRACKED_CHARACTERS = 20_000
 """Most characters of a text in the table of samples in MLflow. The lake has the whole text."""
 
 
-def materialize_metrics(project: Project, eval_name: str, model: str, run_id: str) -> StageResult:
-    """Make the metrics of an eval current and see that MLflow has them, unless they are of a trial.
+def materialize_metrics(partition: Partition) -> StageResult:
+    """Make the metrics of an eval current, in the lake and, unless they are of a trial, in MLflow.
 
-    MLflow being out of reach is a warning, not a failure: the lake keeps the result, and the next materialization tries again.
+    Where MLflow is out of reach, the result has a warning: the lake keeps the metrics, and the next materialization tries again.
 
     Raises:
         LakeError: Scores are missing, damaged, or belong to other responses.
     """
-    partition = Partition(project=project, eval_name=eval_name, model=model, run_id=run_id)
-    scores = _require_scores(project, eval_name, model)
+    project = partition.project
+    scores = _require_scores(partition)
     code = code_version(metric_rows, _spread)
     fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
     current = partition.current(_STAGE)
@@ -48,8 +48,8 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
     is_current = current is not None and current.info.fingerprint == fingerprint and _names(project, current, scores)
     if current is not None and is_current and _is_tracked(project, current, warnings):
         return _result(partition, current, cached=True, warnings=warnings)
-    rows = metric_rows(project.task(eval_name), read_rows(scores.path))
-    key = stable_hash([eval_name, model, scores.info.inputs, scores.info.version, _content_version(rows)])
+    rows = metric_rows(partition.task, read_rows(scores.path))
+    key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
         if not project.lake.is_trial:
@@ -60,22 +60,22 @@ def materialize_metrics(project: Project, eval_name: str, model: str, run_id: st
     return _result(partition, current, cached=False, warnings=warnings)
 
 
-def _require_scores(project: Project, eval_name: str, model: str) -> LakeFile:
-    _, outputs = require_outputs(project, eval_name, model)
-    scores = project.lake.require("scores", "sample_scores", eval_name, model)
+def _require_scores(partition: Partition) -> LakeFile:
+    _, outputs = require_outputs(partition)
+    scores = partition.require("sample_scores")
     if scores.info.inputs["model_outputs"] != outputs.info.version:
-        raise LakeError(f"the scores of {eval_name}|{model} belong to older outputs; materialize sample_scores for this partition")
+        raise LakeError(f"the scores of {partition} belong to older outputs; materialize sample_scores for this partition")
     return scores
 
 
 def _names(project: Project, metrics: LakeFile, scores: LakeFile) -> bool:
-    """Whether metrics name this file of scores: equal scores can have been written once more, where their file was deleted."""
+    """Whether metrics name this file of scores. Where a file was deleted, equal scores may be in a new one."""
     named = [row["scores_file"] for row in read_head(metrics.path, 1, ["scores_file"])]
     return named == [str(scores.path.relative_to(project.lake.root))]
 
 
 def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> bool:
-    if project.lake.is_trial:  # which MLflow does not have
+    if project.lake.is_trial:  # never in MLflow
         return True
     run = current.info.inputs.get("mlflow_run")
     try:
@@ -97,55 +97,59 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
 
 
 def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: LakeFile, fingerprint: str, mlflow_run: str | None) -> LakeFile:
-    project, eval_name, model = partition.project, partition.eval_name, partition.model
     time = partition.next_time(_STAGE)
     inputs = scores.info.inputs
-    prompts, _ = require_outputs(project, eval_name, model)
+    prompts, _ = require_outputs(partition)
     samples_version, questions_version = asked_versions(prompts.path)
-    previous, changed = _changed_inputs(project, eval_name, model, scores)
+    previous, changed = _changed_inputs(partition, scores)
     shared = {
-        "eval": eval_name,
-        "model": model,
+        "eval": partition.eval_name,
+        "model": partition.model,
         "dagster_run_id": partition.run_id,
         "mlflow_run_id": mlflow_run,
         "materialized_at": datetime.fromisoformat(time),
         "dataset_version": inputs["dataset_snapshot"],
         "prompt_version": inputs["rendered_prompts"],
         "model_version": inputs["model"],
-        "model_content_version": inputs.get("model_content"),
-        "scores_file": str(scores.path.relative_to(project.lake.root)),
+        "model_content_version": inputs["model_content"],
+        "scores_file": str(scores.path.relative_to(partition.project.lake.root)),
         "changed_since": previous,
         "changed_inputs": changed,
         "samples_version": samples_version,
         "questions_version": questions_version,
     }
-    spread = _spread(project, eval_name, model, rows)
-    return partition.write(
-        _STAGE,
-        [{**row, **shared} for row in rows],
+    info = FileInfo(
         fingerprint=fingerprint,
         version=_content_version(rows),
-        time=time,
+        run_id=partition.run_id,
+        materialized_at=time,
         inputs={**inputs, "sample_scores": scores.info.version, **({"mlflow_run": mlflow_run} if mlflow_run else {})},
-        counts={"metrics": len(rows), **{name: scores.info.counts[name] for name in ("samples", "errors")}, **spread},
+        counts={
+            "metrics": len(rows),
+            **{name: scores.info.counts[name] for name in ("samples", "errors")},
+            **_spread(prompts, scores, rows),
+        },
     )
+    return partition.write(_STAGE, [{**row, **shared} for row in rows], info)
 
 
-def _changed_inputs(project: Project, eval_name: str, model: str, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
-    """When the last result was made, and what of the rows, samples and prompts differs from its own.
+def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
+    """The time of the last result, and what differs from it: rows, samples or prompts.
 
-    Told now, since both are in the lake now; null where there is no earlier result, or what it was made of cannot be read any more.
+    It is stored with the result, because the inputs of both are in the lake now. Null where there is no earlier result, or where its
+    inputs cannot be read.
     """
+    lake = partition.project.lake
     try:
-        last = project.lake.current("metrics", eval_name, model)
+        last = partition.current(_STAGE)
         if last is None:
             return None, None
-        of_last = project.lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
+        of_last = lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
         now, before = (
             Inputs(
-                lake=project.lake,
-                eval_name=eval_name,
-                model=model,
+                lake=lake,
+                eval_name=partition.eval_name,
+                model=partition.model,
                 dataset_version=inputs["dataset_snapshot"],
                 prompt_version=inputs["rendered_prompts"],
                 scores=path,
@@ -157,15 +161,13 @@ def _changed_inputs(project: Project, eval_name: str, model: str, scores: LakeFi
         return None, None
 
 
-def _spread(project: Project, eval_name: str, model: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How far apart the sets of few-shot examples are in the headline, where there are several and it is a mean of the samples."""
-    prompts, _ = require_outputs(project, eval_name, model)
-    # Files of older versions have no such column.
-    set_of = {row["sample_id"]: row.get("fewshot_set") for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
+def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The spread of the headline over the sets of few-shot examples; nothing for one set, or for a headline that is no mean of samples."""
+    set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
     headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
     sets: dict[int, list[float]] = defaultdict(list)
-    for score in read_rows(_require_scores(project, eval_name, model).path, ["sample_id", "metric", "value"]):
-        number = set_of.get(score["sample_id"])
+    for score in read_rows(scores.path, ["sample_id", "metric", "value"]):
+        number = set_of[score["sample_id"]]
         if score["metric"] == headline and score["value"] is not None and number is not None:
             sets[number].append(score["value"])
     if len(sets) < 2:
@@ -181,8 +183,8 @@ def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _tracked(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str) -> TrackedResult:
     project, eval_name, model = partition.project, partition.eval_name, partition.model
-    task, inputs = project.task(eval_name), scores.info.inputs
-    snapshot = project.lake.require("samples", "dataset_snapshot", eval_name)
+    task, inputs = partition.task, scores.info.inputs
+    snapshot = partition.snapshot()
     params = {
         **{f"eval.{name}": value for name, value in project.eval(eval_name).model_dump(mode="json").items()},
         "eval.num_fewshot": project.num_fewshot(eval_name),
@@ -208,12 +210,12 @@ def _tracked(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str,
         dataset_digest=inputs["dataset_snapshot"],
         dataset_rows=int(snapshot.info.counts["samples"]),
         dataset_example=json.loads(read_head(snapshot.path, 1, ["row"])[0]["row"]),
-        tables={"metrics": _metric_table(rows), "samples": _sample_table(project, eval_name, model)},
+        tables={"metrics": _metric_table(rows), "samples": _sample_table(partition, scores)},
     )
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What MLflow's table of runs shows: the headline as `score` in every run, whatever its metric, and each overall metric by its name."""
+    """The figures of MLflow's table of runs: the headline as `score` in every run, and each overall metric by its name."""
     figures: dict[str, float | None] = {}
     for row in rows:
         if row["subject"] is not None:
@@ -226,19 +228,17 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Every metric, overall and by subject; as metrics of the run these would be dozens of columns."""
+    """Every metric, overall and by subject. As metrics of the MLflow run they would be dozens of columns."""
     import pandas as pd  # as in `_sample_table`
 
     return pd.DataFrame([{name: row[name] for name in _TRACKED} for row in rows])
 
 
-def _sample_table(project: Project, eval_name: str, model: str) -> "pd.DataFrame":
+def _sample_table(partition: Partition, scores: LakeFile) -> "pd.DataFrame":
     """The first samples with prompt, answer, gold and scores side by side."""
-    # It takes half a second to import, which a run without new results need not wait for.
-    import pandas as pd
+    import pandas as pd  # imported lazily: slow, and only needed for new results
 
-    prompts, outputs = require_outputs(project, eval_name, model)
-    scores = _require_scores(project, eval_name, model)
+    prompts, outputs = require_outputs(partition)
     table: dict[str, dict[str, Any]] = {}
     for row in read_rows(prompts.path, ["sample_id", "subject", "prompt", "choices", "gold"])[:_MOST_TRACKED_SAMPLES]:
         table[row["sample_id"]] = row

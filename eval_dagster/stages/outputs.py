@@ -1,11 +1,11 @@
-"""Stage `model_outputs`: a model's answers, each asked for once.
+"""Stage `model_outputs`: a model's answers. Each request is sent once.
 
-Only requests without an answer under this model version are sent, whatever eval or run they came from. Answers are flushed to the
-response cache every few seconds and when the stage is interrupted.
+A request is sent only where the cache has no answer of this model version, from any eval or run. Answers are flushed to the response cache
+every few seconds and when the stage is interrupted.
 
-Counts of an eval's file are of its own requests: `requests` and `errors` and `prompt_tokens` of all of them, `tokens_asked` and
-`model_seconds` (its part of the passes that it shared) of those that this run sent. Names in `run_` are of the whole call of the model,
-which may have served several evals (see `stages.inference`); an eval all of whose answers were cached has none of them.
+The counts of a file are those of the eval's own requests. `requests`, `errors` and `prompt_tokens` count all of them; `tokens_asked` and
+`model_seconds` (a share of each pass) count those that this run sent. Counts that begin with `run_` are of the whole call of the model,
+which may serve several evals (see `stages.inference`). They are absent where all answers of the eval were cached.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.lake.files import LakeFile, read_head, read_rows
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import request_of, response_row
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
-from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
+from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
-from eval_dagster.stages.inference import ModelRun, ask
+from eval_dagster.stages.inference import AskedModel, ModelRun, ask
 from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.prompts import request_of
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import code_version, stable_hash
 
@@ -42,16 +42,15 @@ class _Plan:
 def materialize_outputs(
     project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter
 ) -> Iterator[StageResult | StageFailure]:
-    """Make the responses of a model to several evals current, loading the model at most once, and not at all if nothing is missing.
+    """Make the responses of a model to several evals current. The model is loaded once, or not at all where nothing is missing.
 
-    An eval whose prompts are missing, or whose responses are neither cached nor to be had from the model, is a failure of its own.
+    An eval fails alone where its prompts are missing, or where a response is neither in the cache nor given by the model.
     """
-    model_version = project.handle(model).version()
-    cache = ResponseCache(project.lake, model_version)
+    asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id)
     plans: list[_Plan] = []
     for eval_name in evals:
         try:
-            planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), model_version)
+            planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), asked.version)
         except EvalDagsterError as error:
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=str(error))
             continue
@@ -61,27 +60,23 @@ def materialize_outputs(
             plans.append(planned)
     if not plans:
         return
-    unasked = {row["request_id"]: _unasked(row, model_version) for plan in plans for row in plan.rows if row.get("error")}
-    known = unasked | cache.find({row["request_id"] for plan in plans for row in plan.rows if row["request_id"] not in unasked})
-    missing = {row["request_id"]: request_of(row) for plan in plans for row in plan.rows if row["request_id"] not in known}
+    rows = [(row["request_id"], row) for plan in plans for row in plan.rows]
+    # The stored answer of a prompt that cannot be sent is its error.
+    unsent = {name: response_row(name, ModelResponse(error=row["error"]), asked.version) for name, row in rows if row["error"] is not None}
+    known = unsent | asked.cache.find({name for name, _ in rows} - unsent.keys())
+    missing = {name: request_of(row) for name, row in rows if name not in known}
     owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows}
-    run = ask(project, model, model_version, cache, list(missing.values()), owners, run_id=run_id, reporter=reporter)
+    run = ask(asked, list(missing.values()), owners, reporter)
     answers = known | run.answers
-    # Before the evals' results, since a warning is shown with them.
-    problem = _merge(cache, run_id)
+    problem = _merge(asked.cache, run_id)  # before the results, which show its warning
     for plan in plans:
         if all(row["request_id"] in answers for row in plan.rows):
-            file = _write(plan, answers, run, model_version, merge_failures=int(problem is not None))
+            file = _write(plan, answers, run, asked.version, merge_failures=int(problem is not None))
             yield _result(plan.partition, file, cached=False, warnings=(problem,) if problem else ())
         else:
             message = run.failure or "the model left requests unanswered"
             message = f"{message}; {problem}" if problem else message
             yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message=message)
-
-
-def _unasked(row: Mapping[str, Any], model_version: str) -> dict[str, Any]:
-    """The answer that is stored for a prompt that cannot be sent."""
-    return to_row(row["request_id"], ModelResponse(error=row["error"]), model_version)
 
 
 def _merge(cache: ResponseCache, run_id: str) -> str | None:
@@ -97,10 +92,9 @@ def _merge(cache: ResponseCache, run_id: str) -> str | None:
 
 
 def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
-    project, eval_name, model = partition.project, partition.eval_name, partition.model
-    prompts = project.lake.require("prompts", "rendered_prompts", eval_name, model)
-    code = code_version(_with_answers, to_row)
-    fingerprint = stable_hash([prompts.info.version, model_version, reasoning_tags(project, model), code])
+    prompts = partition.require("rendered_prompts")
+    code = code_version(_with_answers, response_row)
+    fingerprint = stable_hash([prompts.info.version, model_version, _reasoning_tags(partition), code])
     current = partition.current(_STAGE)
     if current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]:
         return _result(partition, current, cached=True)
@@ -108,7 +102,7 @@ def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
 
 
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
-    warnings = (*warnings, *_escape_warning(partition, int(file.info.counts.get("escaped", 0))))
+    warnings = (*warnings, *_escape_warning(partition, int(file.info.counts["escaped"])))
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
@@ -122,18 +116,18 @@ def _escape_warning(partition: Partition, count: int) -> Sequence[str]:
 def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
     project, model = plan.partition.project, plan.partition.model
     shared = {"eval": plan.partition.eval_name, "model": model}
-    tags = reasoning_tags(project, model)
+    tags = _reasoning_tags(plan.partition)
     rows = [
         {"retryable": False, **_with_answers(answers[row["request_id"]], row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
         for row in plan.rows
     ]
     fresh = [row for row in rows if row["request_id"] in run.answers]
     asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in plan.rows if row["request_id"] in run.answers]
-    return plan.partition.write(
-        _STAGE,
-        rows,
+    info = FileInfo(
         fingerprint=plan.fingerprint,
         version=_content_version(rows),
+        run_id=plan.partition.run_id,
+        materialized_at=plan.partition.next_time(_STAGE),
         inputs={
             "rendered_prompts": plan.prompts.info.version,
             "model": model_version,
@@ -143,30 +137,31 @@ def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun,
         counts={
             "requests": len(rows),
             "requests_computed": len(fresh),
-            "requests_cached": len(rows) - len(fresh) - sum(bool(row.get("error")) for row in plan.rows),
+            "requests_cached": len(rows) - len(fresh) - sum(row["error"] is not None for row in plan.rows),
             "errors": sum(row["error"] is not None for row in rows),
             "retryable_errors": sum(row["retryable"] for row in rows),
             "cut_at_max_tokens": sum("length" in row["finish_reason"] for row in rows),
             "cut_in_reasoning": sum("reasoning" in row["finish_reason"] for row in rows),
-            "escaped": sum(bool(row.get("text_is_escaped")) for row in rows),
+            "escaped": sum(row["text_is_escaped"] for row in rows),
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
             "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
             "output_tokens": sum(row["output_tokens"] for row in rows),
             "tokens_asked": sum(asked),
             "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
-            # What the call took is no matter of an eval that sent nothing.
+            # An eval that sent no request has no part in the call.
             **(run.figures if fresh else {}),
             **({"run_cache_merge_failures": merge_failures} if merge_failures else {}),
         },
         notes=run.notes if fresh else {},
     )
+    return plan.partition.write(_STAGE, rows, info)
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
     """Tokens that a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
 
-    The last token of a choice is predicted only. A text whose perplexity is asked for is read once. Not counted: tokens of generated
-    texts, prompts without context, and what windows over a long text have in common.
+    The last token of a choice is predicted only. A text that is scored as a whole is read once. These are not counted: tokens of generated
+    texts, prompts without context, and the overlap of windows over a long text.
     """
     prompt_tokens = int(answer["prompt_tokens"])
     if choices is None:
@@ -175,20 +170,20 @@ def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> i
 
 
 def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str]) -> dict[str, Any]:
-    """A cached answer with its texts split into reasoning and answer, which the cache does not know: tags may change."""
+    """A cached answer with its texts split into reasoning and answer. The cache holds whole texts, because the tags may change."""
     parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in answer["text"]]
-    reasons = zip(answer["text"], answer["finish_reason"], strict=True)
+    reasons = zip(parts, answer["finish_reason"], strict=True)
     return {
         **answer,
-        "reasoning": [thought for thought, _ in parts],
-        "text_post_processed": [text for _, text in parts],
-        "finish_reason": ["reasoning" if is_cut_in_reasoning(text, prompt=prompt, tags=tags) else reason for text, reason in reasons],
+        "reasoning": [part.reasoning for part in parts],
+        "text_post_processed": [part.answer for part in parts],
+        "finish_reason": ["reasoning" if part.is_cut else reason for part, reason in reasons],
     }
 
 
-def reasoning_tags(project: Project, model: str) -> tuple[str, str]:
-    """What opens and closes the reasoning in a model's texts."""
-    opening, closing = project.model(model).reasoning_tags
+def _reasoning_tags(partition: Partition) -> tuple[str, str]:
+    """The opening and the closing tag of the reasoning in the model's texts."""
+    opening, closing = partition.project.model(partition.model).reasoning_tags
     return opening, closing
 
 
@@ -200,14 +195,13 @@ def _content_version(rows: Iterable[Mapping[str, Any]]) -> str:
     return stable_hash([[row[name] for name in content] for row in rows])
 
 
-def require_outputs(project: Project, eval_name: str, model: str) -> tuple[LakeFile, LakeFile]:
+def require_outputs(partition: Partition) -> tuple[LakeFile, LakeFile]:
     """The current prompts and the responses to them.
 
     Raises:
         LakeError: One of them is missing or damaged, or the responses answer other prompts.
     """
-    prompts = project.lake.require("prompts", "rendered_prompts", eval_name, model)
-    outputs = project.lake.require("responses", _STAGE, eval_name, model)
+    prompts, outputs = partition.require("rendered_prompts"), partition.require(_STAGE)
     if outputs.info.inputs["rendered_prompts"] != prompts.info.version:
-        raise LakeError(f"the model outputs of {eval_name}|{model} answer older prompts; materialize model_outputs for this partition")
+        raise LakeError(f"the model outputs of {partition} answer older prompts; materialize model_outputs for this partition")
     return prompts, outputs

@@ -1,17 +1,17 @@
-"""A partition of eval and model: its current files, and how a stage writes the next one."""
+"""A partition of eval and model: its files, and how a stage writes the next one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.lake.files import FileInfo, LakeFile, table_of
-from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.project import Project, TaskClass
+from eval_dagster.stages.results import STAGES, StageResult, partition_key
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """The results of an eval with a model, as a run makes them."""
+    """An eval on a model, as a run takes it through the stages."""
 
     project: Project
     eval_name: str
@@ -20,41 +20,34 @@ class Partition:
 
     def __str__(self) -> str:
         """The key of the partition in Dagster."""
-        return f"{self.eval_name}|{self.model}"
+        return partition_key(self.eval_name, self.model)
+
+    @property
+    def task(self) -> TaskClass:
+        """The task of the eval."""
+        return self.project.task(self.eval_name)
 
     def current(self, stage: str) -> LakeFile | None:
         """The current file of a stage. Raises `LakeError` where it is damaged."""
         return self.project.lake.current(STAGES[stage], self.eval_name, self.model)
 
+    def require(self, stage: str) -> LakeFile:
+        """The current file of a stage. Raises `LakeError` where it is damaged or missing."""
+        return self.project.lake.require(STAGES[stage], stage, self.eval_name, self.model)
+
+    def snapshot(self) -> LakeFile:
+        """The current snapshot of the eval. Raises `LakeError` where it is damaged or missing."""
+        return self.project.lake.require("samples", "dataset_snapshot", self.eval_name)
+
     def next_time(self, stage: str) -> str:
         """The time of the next file of a stage."""
         return self.project.lake.next_time(STAGES[stage], self.eval_name, self.model)
 
-    def write(
-        self,
-        stage: str,
-        rows: Sequence[Mapping[str, Any]],
-        *,
-        fingerprint: str,
-        version: str,
-        inputs: Mapping[str, str],
-        counts: Mapping[str, float],
-        notes: Mapping[str, str] | None = None,
-        time: str | None = None,
-    ) -> LakeFile:
-        """Write the rows of a stage as its current file; the fields of `FileInfo` as there, `time` as `next_time` gave it."""
-        info = FileInfo(
-            fingerprint=fingerprint,
-            version=version,
-            run_id=self.run_id,
-            materialized_at=time or self.next_time(stage),
-            inputs=inputs,
-            counts=counts,
-            notes=notes or {},
-        )
+    def write(self, stage: str, rows: Sequence[Mapping[str, Any]], info: FileInfo) -> LakeFile:
+        """Write the rows of a stage as its current file."""
         table = STAGES[stage]
         return self.project.lake.write(table, table_of(table, rows), eval_name=self.eval_name, model=self.model, info=info)
 
     def result(self, stage: str, file: LakeFile, *, cached: bool, **shown: Any) -> StageResult:
-        """What a stage returns: its current file, and the fields of `StageResult` that are shown with it."""
+        """The result of a stage: its current file, and the fields of `StageResult` that are shown with it."""
         return StageResult(stage=stage, eval_name=self.eval_name, model=self.model, file=file, cached=cached, **shown)

@@ -1,4 +1,4 @@
-"""The most memory that a piece of work took, above what was in use before it."""
+"""The peak memory of a piece of work, above the memory that was in use before it."""
 
 import sys
 import threading
@@ -8,24 +8,24 @@ from typing import Any, Self
 import psutil
 
 _EVERY_S = 0.05
-"""Seconds between two looks at the process: what is there for less may be missed."""
+"""Seconds between two samples. A shorter peak may be missed."""
 
 ON_GPU = "allocated on the GPUs, above what was allocated before"
 ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
 
 
 class PeakMemory:
-    """Measures what happens inside a `with` block.
+    """Measures the peak memory inside a `with` block.
 
-    Where the process works on GPUs, it is what PyTorch allocated there, exactly; else the memory of the process, of which a thread takes
-    samples (the highest value that the operating system keeps is that of the whole life of the process).
+    Where the process uses GPUs, this is the exact peak of PyTorch's allocations there. Otherwise a thread samples the memory of the
+    process, because the operating system knows only the peak since the process started.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
-        """The most, above the memory at the start; known after the block."""
+        """Peak in bytes above the memory at the start; set after the block."""
         self.measured = ON_CPU
-        """What was measured, and how."""
+        """The method of the measurement, in words."""
         self._process = psutil.Process()
         self._is_over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
@@ -61,6 +61,6 @@ class PeakMemory:
 
 
 def _cuda_in_use() -> Any:
-    """`torch.cuda`, where something in this process works on a GPU. Torch is not imported for this: not every model needs it."""
+    """`torch.cuda`, where this process uses a GPU. Torch is not imported here, since not every model needs it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None

@@ -1,4 +1,4 @@
-"""What a stage says when it is done with a partition."""
+"""The results of a stage for a partition."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ class StageResult:
     model: str | None
     file: LakeFile
     cached: bool
-    """Whether the current file already was what would have been made."""
+    """Whether the current file was up to date, so that nothing was computed."""
     preview: Sequence[Mapping[str, Any]] = ()
-    """A few rows for people to look at."""
+    """A few rows, shown in the user interfaces."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Name -> URL of pages that show more."""
     warnings: Sequence[str] = ()
-    """What went wrong beside the result."""
+    """Problems that did not prevent the result."""
 
 
 @dataclass(frozen=True, kw_only=True)

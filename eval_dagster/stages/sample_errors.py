@@ -1,4 +1,4 @@
-"""The samples of an eval that have an error instead of a score, in a line for people."""
+"""A line about the samples of an eval that have an error instead of a score."""
 
 from collections.abc import Sequence
 
@@ -7,18 +7,18 @@ from eval_dagster.stages.results import partition_key
 
 _MOST_KINDS = 3
 _MOST_CHARACTERS = 400
-"""Of an error: an exception may quote a whole text. All of it stands in the relation `errors`."""
+"""Most characters of an error, since an exception may quote a whole text. The relation `errors` has all of it."""
 
 
 def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
     """How many samples have no score under some metric, and why; None where all have one.
 
-    Errors of one class are counted together and shown by the first of them, which says what to do. A sample with errors of several
-    classes counts once in the total.
+    Errors of one class are counted together, and the first one is shown with its cure. A sample with errors of several classes counts once
+    in the total.
 
     Args:
-        eval_name: Whose samples these are.
-        model: What answered.
+        eval_name: The eval.
+        model: The model.
         scores: The file of `sample_scores`.
     """
     failed = int(scores.info.counts["errors"])

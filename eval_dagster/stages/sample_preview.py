@@ -7,15 +7,15 @@ from eval_dagster.lake.files import LakeFile, read_head
 
 _SAMPLES = 5
 _MOST_METRICS = 20
-"""Rows of `scores` a sample that are looked through for the headline metric."""
+"""Rows of `scores` a sample that are searched for the headline metric."""
 
 
 def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
-    """What a model answered: its first text, or the choice of the highest log-probability; None where there is neither.
+    """The answer of a model: its first text, or the choice of the highest log-probability; None where there is neither.
 
     Args:
-        response: With the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`.
-        choices: Of the prompt.
+        response: A row with the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`.
+        choices: The choices of the prompt.
     """
     if response["text"]:
         return str((response["text_post_processed"] or response["text"])[0])
@@ -27,10 +27,10 @@ def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, head
     """The first samples under the headline metric, the short columns first.
 
     Args:
-        prompts: Of the eval and the model.
-        outputs: The responses to them.
-        scores: Of these.
-        headline: Name of the metric; where it has several values a sample, the first is shown.
+        prompts: The prompts of the eval and the model.
+        outputs: The responses to the prompts.
+        scores: The scores of the responses.
+        headline: Name of the metric. The first value is shown where it has several a sample.
     """
     asked = {row["sample_id"]: row for row in read_head(prompts.path, _SAMPLES, ["sample_id", "subject", "prompt", "choices", "gold"])}
     columns = ["sample_id", "text", "text_post_processed", "choice_logprobs"]

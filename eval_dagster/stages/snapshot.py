@@ -1,12 +1,11 @@
-"""Stage `dataset_snapshot`: the rows of an eval, as they were read, named by their content."""
-
-import json
+"""Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
+from eval_dagster.lake.rows import sample_of, sample_row
 from eval_dagster.project import Project
-from eval_dagster.records import DatasetSource, Sample
+from eval_dagster.records import Sample
 from eval_dagster.stages.results import StageResult
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.samples import build_samples
@@ -57,23 +56,9 @@ def _read(project: Project, eval_name: str) -> list[Sample]:
 
 def _write(project: Project, eval_name: str, samples: list[Sample], fingerprint: str, run_id: str) -> LakeFile:
     task = project.task(eval_name)
-    source: DatasetSource = project.reader.source(task)
+    source = project.reader.source(task)
     version = stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
-    rows = [
-        {
-            "eval": eval_name,
-            "sample_id": sample.sample_id,
-            "content_id": sample.content_id,
-            "subject": sample.subject,
-            "split": sample.split,
-            "row_index": sample.row_index,
-            "row": json.dumps(sample.row, ensure_ascii=False),
-            "dataset_path": source.path,
-            "dataset_revision": source.revision,
-            "dataset_version": version,
-        }
-        for sample in samples
-    ]
+    rows = [sample_row(eval_name, sample, source, version) for sample in samples]
     evaluated = sum(sample.split == task.SAMPLE_SPLIT for sample in samples)
     info = FileInfo(
         fingerprint=fingerprint,
@@ -86,11 +71,7 @@ def _write(project: Project, eval_name: str, samples: list[Sample], fingerprint:
     return project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
 
 
-def read_samples(project: Project, eval_name: str) -> tuple[str, list[Sample]]:
-    """Version and samples of an eval's current snapshot."""
+def read_samples(project: Project, eval_name: str) -> list[Sample]:
+    """The samples of an eval's current snapshot."""
     file = project.lake.require("samples", "dataset_snapshot", eval_name)
-    from_row = [name for name in Sample.__dataclass_fields__ if name != "row"]
-    samples = [
-        Sample(**{name: row[name] for name in from_row}, row=json.loads(row["row"])) for row in read_rows(file.path, [*from_row, "row"])
-    ]
-    return file.info.version, samples
+    return [sample_of(row) for row in read_rows(file.path, list(Sample.__dataclass_fields__))]

@@ -1,1 +1,1 @@
-"""Estimates with error bars, and paired comparisons of two sets of scores."""
+"""Error bars of scores, comparisons of results on common samples, and verdicts about suites."""

@@ -26,23 +26,23 @@ Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired boo
 class Comparison:
     """Result a less result b on the samples that both have a value for. Null where there is no data, never 0."""
 
-    value_a: float | None
+    value_a: float | None = None
     """The metric of a on the common samples."""
-    value_b: float | None
+    value_b: float | None = None
     """The metric of b on the common samples."""
-    difference: float | None
+    difference: float | None = None
     """`value_a` - `value_b`, whichever direction is the better one."""
-    stderr: float | None
+    stderr: float | None = None
     """Standard error of the difference; null where fewer than two clusters, or nothing that varies, tell it."""
-    ci_low: float | None
+    ci_low: float | None = None
     """Lower end of the 95 % confidence interval of the difference."""
-    ci_high: float | None
+    ci_high: float | None = None
     """Upper end of the 95 % confidence interval of the difference."""
-    p_value: float | None
+    p_value: float | None = None
     """Two-sided: how likely so large a difference is where nothing has changed. Null where fewer than two clusters are common."""
-    test: Test | None
+    test: Test | None = None
     """What the p-value is of."""
-    min_detectable: float | None
+    min_detectable: float | None = None
     """The smallest difference that this comparison would have found with the probability 0.8; null where none, or where nothing tells."""
     n_common: int
     """Samples with a value in both: those that entered."""
@@ -54,9 +54,9 @@ class Comparison:
     """Samples with a value in neither. Left out."""
     n_clusters: int
     """Independent groups that the common samples fall into; `n_common` where every sample stands alone."""
-    n_higher: int | None
+    n_higher: int | None = None
     """Common samples whose value is higher in a; null for a corpus metric, whose samples have no value."""
-    n_lower: int | None
+    n_lower: int | None = None
     """Common samples whose value is lower in a."""
 
 
@@ -90,22 +90,11 @@ class CommonSamples:
     def comparison(self) -> Comparison:
         """A comparison that says how many the samples are, and nothing of their values."""
         return Comparison(
-            value_a=None,
-            value_b=None,
-            difference=None,
-            stderr=None,
-            ci_low=None,
-            ci_high=None,
-            p_value=None,
-            test=None,
-            min_detectable=None,
             n_common=int(self.mask.sum()),
             n_only_a=self.n_only_a,
             n_only_b=self.n_only_b,
             n_neither=self.n_neither,
             n_clusters=self.n_clusters,
-            n_higher=None,
-            n_lower=None,
         )
 
 

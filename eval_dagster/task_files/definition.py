@@ -1,4 +1,4 @@
-"""What a task class must be, told before anything runs."""
+"""Checks task classes before anything runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,17 +24,17 @@ _STYLED_HOOKS = {
     "_get_ground_truth": ("_get_choices", "_get_correct_index"),
     "_get_possible_completions": ("_get_choices", "_get_correct_index"),
 }
-"""What a styler needs to stand in for a hook."""
+"""Hooks that a styler replaces -> the hooks that it needs for it."""
 
 
 def check_task(task: type[BaseTask[Any]]) -> None:
-    """Check that a task class has all that its response type needs, and metrics that fit it.
+    """Check that a task class has everything that its response type needs, and metrics that fit it.
 
     Raises:
         TaskDefinitionError: An attribute or a hook is missing or wrong. The message names the class, what it has and what is expected.
     """
     for problems in (_wrong_styler(task), _missing(task), _wrong_values(task), _wrong_metrics(task)):
-        # What comes later is only looked at where it can be.
+        # Later checks need that earlier ones have passed.
         if found := list(problems):
             raise TaskDefinitionError(f"task class {task.__name__} ({shown_name(task.__module__)}) {'; it '.join(found)}")
 

@@ -1,4 +1,4 @@
-"""Finding task classes: by a name of the registry, or in a file."""
+"""Finds task classes by a name of the registry, or in a file."""
 
 import sys
 import traceback
@@ -28,10 +28,10 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
         spec: A name of the registry, or `path/to/file.py:name`, where the name is that of a class, of a function under `@doc_task`, of
             a `LightevalTaskConfig`, or the `name` of one in the file's `TASKS_TABLE`.
         registry: Task classes by name.
-        folder: What a path is relative to.
+        folder: The folder that paths are relative to.
 
     Raises:
-        TaskDefinitionError: There is no such task, or it is no complete one.
+        TaskDefinitionError: There is no such task, or it is incomplete.
     """
     path, is_file, name = spec.partition(".py:")
     task = _in_file(folder / f"{path}.py", name, folder) if is_file else _registered(spec, registry)
@@ -40,7 +40,7 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
 
 
 def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> list[Any]:
-    """Return the task's subjects of these names, in the task's order; all of them where no names are given.
+    """Return the task's subjects with these names, in the task's order; all subjects if `names` is None.
 
     Args:
         task: The task.
@@ -57,7 +57,7 @@ def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> l
 
 
 def _matching(task: type[BaseTask[Any]], name: Any) -> list[Any]:
-    """The subjects that a name means; at least one."""
+    """The subjects with a name; at least one."""
     wanted = [part.strip() for part in (map(subject_name, name) if isinstance(name, tuple) else subject_name(name).split(","))]
     found = [subject for subject in task.SUBJECTS if _is_named(subject, wanted)]
     if not found:
@@ -68,11 +68,11 @@ def _matching(task: type[BaseTask[Any]], name: Any) -> list[Any]:
 
 
 def _is_named(subject: Any, wanted: Sequence[str]) -> bool:
-    """Whether the parts of a name are those of a subject; a member of an enum goes by its value and by its name."""
+    """Whether a name means a subject. A member of an enum has its value and its name as names."""
     parts = subject if isinstance(subject, tuple) else (subject,)
     known = [{subject_name(part), *([part.name] if isinstance(part, Enum) else [])} for part in parts]
     fits = len(wanted) == len(known) and all(word == "*" or word in names for word, names in zip(wanted, known, strict=True))
-    # A plain name may have commas in it.
+    # a plain name can contain commas
     return fits or ",".join(wanted) in ("*", ",".join(part.strip() for part in subject_name(subject).split(",")))
 
 
@@ -106,7 +106,7 @@ def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
 
 
 def _adopted(task: type[BaseTask[Any]], name: str, module: ModuleType) -> type[BaseTask[Any]]:
-    """A task of another module as one of this, so that its version covers the file, too: its values may come from there."""
+    """A task of another module as a task of this file, so that its version covers the file, which may set its values."""
     return type(task.__name__, (task,), {"__module__": module.__name__, "__qualname__": name, "__doc__": task.__doc__})
 
 
@@ -160,7 +160,7 @@ def _line_of(error: BaseException, file: Path) -> str:
 
 
 def _place_in_neighbour(error: BaseException, file: Path) -> str:
-    """Where an error arose, if that is in a module which the file imports from its folder."""
+    """The place of an error in a module that the file imports from its folder; empty for other places."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})" if error.filename not in (None, str(file)) else ""
     frames = traceback.walk_tb(error.__traceback__)
@@ -169,9 +169,9 @@ def _place_in_neighbour(error: BaseException, file: Path) -> str:
 
 
 def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
-    """What was looked for, and where, if an error says that a module is not there; empty if it is another error.
+    """The name and the searched places of a missing module; empty for other errors.
 
-    What has the name of a standard module is looked for there alone.
+    A module with the name of a standard module is searched for only there.
     """
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.partition(".")[0] in sys.stdlib_module_names:
         return ""
@@ -187,7 +187,7 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
 
 
 def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:
-    """What to do where something was looked for in a standard module, and a file of the user has the name of that."""
+    """What to do if a name was not found in a standard module, and a user's file has the name of this module."""
     if isinstance(error, ImportError):
         name = error.name or ""
     elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):

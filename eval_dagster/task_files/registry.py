@@ -1,4 +1,4 @@
-"""The tasks that are known by name: the benchmarks of this package, and the tasks that other packages register."""
+"""The tasks with names: the benchmarks of this package, and the tasks that other packages register."""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from eval_dagster.errors import ConfigError
 from eval_dagster.tasks.base import BaseTask
 
 GROUP = "eval_dagster.tasks"
-"""The entry points of tasks: each names a task class, which is known by the name of the entry point, or a mapping of classes by name."""
+"""The entry points of tasks. Each names a task class, which gets the name of the entry point, or a mapping of classes by name."""
 
 log = logging.getLogger("eval_dagster.tasks")
 
@@ -28,7 +28,7 @@ def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
             "`pip install --editable .`"
         )
     found: dict[str, type[BaseTask[Any]]] = {}
-    # Those of this package come last: no other package replaces one by its name.
+    # Tasks of this package come last, so that no other package replaces one.
     for entry in sorted(entries, key=lambda entry: entry.value.startswith("eval_dagster.")):
         found.update(_tasks_of(entry))
     return found
@@ -36,7 +36,7 @@ def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
 
 @cache
 def _tasks_of(entry: EntryPoint) -> Mapping[str, type[BaseTask[Any]]]:
-    """The tasks of an entry point; none where they cannot be used, which is logged."""
+    """The tasks of an entry point; none if they cannot be used, which is logged."""
     try:
         value = entry.load()
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""What a task says of the right answer and hands on to the metrics, checked."""
+"""Checks the gold answers and contexts that a task returns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,15 +10,8 @@ from eval_dagster.records import MetricContext, Sample
 from eval_dagster.tasks.samples import place_of
 
 
-def truth_as_given(texts: Sequence[str], is_list: bool | None) -> str | list[str] | None:
-    """The correct answer as a task gave it: one text, a list of texts, or none."""
-    if is_list is None:
-        return None
-    return list(texts) if is_list else texts[0]
-
-
 def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
-    """Positions of the truths, compared without the white space around them: a task may write the gap in one of the two only."""
+    """Positions of the truths, compared without outer white space, since a task may write it in the truth or in the choice alone."""
     wanted = {truth.strip() for truth in truths}
     found = tuple(index for index, choice in enumerate(choices) if choice.strip() in wanted)
     missing = wanted - {choices[index].strip() for index in found}
@@ -28,14 +21,14 @@ def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) 
 
 
 def given_gold(given: Sequence[int], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
-    """The positions that a task gave, checked."""
+    """Check the positions that a task gave."""
     if not given or not all(0 <= index < len(choices) for index in given):
         raise DataError(f"{place_of(sample)}: the gold indices are {list(given)}; expected positions of the {len(choices)} choices, from 0")
     return tuple(given)
 
 
 def contexts_of(given: Any, sample: Sample) -> tuple[MetricContext, ...]:
-    """What a task hands on to the metrics, as a tuple."""
+    """The contexts that a task gives the metrics, as a tuple."""
     parts = [] if given is None else [given] if isinstance(given, Mapping | MetricContext) else given
     try:
         return tuple(MetricContext(**(part.model_dump() if isinstance(part, BaseModel) else part)) for part in parts)
@@ -54,7 +47,7 @@ def truths_of(given: Any, sample: Sample) -> tuple[str, ...]:
 
 
 def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
-    """Check what a hook returned: a list of texts; choices must not be empty."""
+    """Check that a hook returned a list of texts. A list of choices needs at least one, and no empty text."""
     if not isinstance(values, list | tuple) or (what == "choices" and not values):
         raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")
     for value in values:

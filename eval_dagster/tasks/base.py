@@ -23,11 +23,11 @@ NO_SUBJECT = "no_subject"
 
 
 class BaseTask(Generic[SubjectType]):
-    """A benchmark: where its rows are, how a row becomes a prompt, what the answer is, and what measures it.
+    """A benchmark: the place of its rows, the prompt and the answer of a row, and the metrics.
 
-    A subclass sets the attributes and overrides the hooks below; every hook sees one row of the dataset, to which `subject` is
-    added where the row has no such field. Where a field is null, `item["field"]` is an error and `item.get("field")` is None: a hook
-    that builds a prompt reads by `get` what may be absent. The prompt is made of: system prompt, few-shot pairs, instruction, cue.
+    A subclass sets the attributes and overrides the hooks below. Every hook gets one row of the dataset, to which `subject` is added where
+    the row has no such field. Where a field is null, `item["field"]` is an error and `item.get("field")` is None, so that hooks read
+    optional fields by `get`. A prompt consists of: system prompt, few-shot pairs, instruction, cue.
     """
 
     NAME: ClassVar[str]
@@ -41,28 +41,29 @@ class BaseTask(Generic[SubjectType]):
     DATASET_REVISION: ClassVar[str | None] = None
     """Full commit hash of the dataset; `HF_REVISION`, as eval-framework calls it, is read where this is not set."""
     DATA_FILES: ClassVar[Sequence[str]] = ()
-    """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this; their change makes the snapshot
-    anew."""
+    """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Their change makes a new
+    snapshot."""
     SAMPLE_SPLIT: ClassVar[str]
     """The split that is evaluated."""
     FEWSHOT_SPLIT: ClassVar[str | None] = None
     """The split that few-shot examples are drawn from; may be the evaluated one."""
     NUM_FEWSHOT: ClassVar[int] = 0
-    """Examples with which results of this benchmark are customarily reported; used unless the eval says otherwise."""
+    """The customary number of examples of this benchmark, for evals without a number of their own."""
     FEWSHOT_STRATEGY: ClassVar[FewshotStrategy] = "random"
-    """How they are drawn, unless the eval says otherwise: `random` (by the eval's seed), `first` (of their split) or `balanced` (the
-    classes of `_get_fewshot_class` in turn). All samples of a subject have the same, unless the eval has several `fewshot_sets`."""
+    """How examples are drawn, for evals that do not set it: `random` (by the eval's seed), `first` (of their split) or `balanced` (the
+    classes of `_get_fewshot_class` in turn). All samples of a subject have the same examples, unless the eval has several
+    `fewshot_sets`."""
     TASK_STYLER: ClassVar[TaskStyler | None] = None
     """Writes instruction, choices, gold, cue and metrics of a task that gives `_get_raw_question`, `_get_choices` and
     `_get_correct_index`."""
     RESPONSE_TYPE: ClassVar[ResponseType]
     """Decides which metrics fit: a `LoglikelihoodMetric` for log-likelihoods, a `CompletionMetric` for completions."""
     METRICS: ClassVar[Sequence[type[BaseMetric]]]
-    """The first is the headline, shown on the leaderboard, unless `HEADLINE_METRIC` says otherwise."""
+    """The first is the headline, shown on the leaderboard, unless `HEADLINE_METRIC` is set."""
     HEADLINE_METRIC: ClassVar[type[BaseMetric] | None] = None
     """One of `METRICS`."""
     HEADLINE_AGGREGATION: ClassVar[Literal["micro", "macro"]] = "micro"
-    """What the leaderboard shows where there are several subjects: the samples together, or the mean of the subjects' values."""
+    """The value on the leaderboard for several subjects: of all samples together, or the mean of the subjects' values."""
     SUBJECTS: ClassVar[Sequence[Any]] = ("default",)
     """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own. A dataset that has one alone, or
     a folder without subfolders, needs none named."""
@@ -73,7 +74,7 @@ class BaseTask(Generic[SubjectType]):
     MAX_TOKENS: ClassVar[int | None] = None
     """Most tokens of a completion. None: the model's own `generation.max_tokens`, else what its context holds after the prompt."""
     NUM_SAMPLES: ClassVar[int] = 1
-    """Completions of each prompt, unless the eval says otherwise; more than one needs a model with a temperature above 0."""
+    """Completions of each prompt, for evals that do not set it; more than one needs a model with a temperature above 0."""
     CLUSTER_FIELD: ClassVar[str | None] = None
     """Field of the row by which samples belong together, a passage's id for instance; their scores are not independent.
 
@@ -85,7 +86,7 @@ class BaseTask(Generic[SubjectType]):
     """Licence and origin of the rows, shown by `eval-dagster tasks`."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Take from a styler what the class does not say itself."""
+        """Take the attributes that the class does not set from its styler."""
         super().__init_subclass__(**arguments)
         own = vars(cls)
         if styler := own.get("TASK_STYLER"):
@@ -100,12 +101,12 @@ class BaseTask(Generic[SubjectType]):
         self.stop_sequences: list[str] | None = list(self.STOP_SEQUENCES)
         self.max_tokens: int | None = self.MAX_TOKENS
         self.dataset: Mapping[str, Sequence[Row]] = {}
-        """Rows by split. While prompts are made: the few-shot split of the subject, without the row asked about and its duplicates."""
+        """Rows by split. While a prompt is made: the few-shot split of the subject, without the row of the question and its duplicates."""
         self.rnd = Random(0)  # noqa: S311
-        """Seeded anew for each row by the eval's seed and the row; while examples are chosen and written, by their set; while rows are
-        compared, always the same."""
+        """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written it is their set;
+        while rows are compared it is constant."""
         self.examples_rnd = Random(0)  # noqa: S311
-        """What `rnd` is while examples are chosen and written, so that rows with the same examples share the beginning of their prompts."""
+        """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
         self.draw_examples: Callable[[Row], list[Row]] | None = None
         """Set by the pipeline: draws `num_fewshot` examples for a row by the eval's strategy."""
         self.examples_used: list[Row] = []
@@ -113,7 +114,7 @@ class BaseTask(Generic[SubjectType]):
 
     @classmethod
     def customary(cls) -> Self:
-        """The task with its customary number of examples: `NUM_FEWSHOT`, or what the default of its own `__init__` says."""
+        """The task with its customary number of examples: `NUM_FEWSHOT`, or the default of its own `__init__`."""
         given = signature(cls).parameters.get("num_fewshot")
         return cls(num_fewshot=cls.NUM_FEWSHOT) if given is not None and given.default is Parameter.empty else cls()
 
@@ -127,7 +128,7 @@ class BaseTask(Generic[SubjectType]):
         raise NotImplementedError
 
     def _sample_fewshot_examples(self, item: Row) -> list[Row]:
-        """The examples that stand before a row: never the row itself, nor a duplicate of it."""
+        """The examples before a row: never the row itself or a duplicate of it."""
         if not self.num_fewshot:
             return []
         if self.draw_examples is None:
@@ -136,7 +137,7 @@ class BaseTask(Generic[SubjectType]):
         return list(self.examples_used)
 
     def fewshot_examples(self, item: Row) -> list[Row]:
-        """What `_sample_fewshot_examples` gives, without what would tell the answer: the row itself, or one that asks the same."""
+        """The examples of `_sample_fewshot_examples` without those that reveal the answer: the row itself, or one that asks the same."""
         asked = self._folded_question(item)
         self.examples_used[:] = self._sample_fewshot_examples(item)
         self.examples_used[:] = [each for each in self.examples_used if each != item and self._folded_question(each) != asked]
@@ -148,7 +149,7 @@ class BaseTask(Generic[SubjectType]):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Within the block `rnd` starts anew, the same for every row; after it, it goes on where it was before."""
+        """Within the block, `rnd` is a new generator with a constant seed. After it, the old one goes on."""
         own, self.rnd = self.rnd, Random(0)  # noqa: S311
         try:
             yield
@@ -156,7 +157,7 @@ class BaseTask(Generic[SubjectType]):
             self.rnd = own
 
     def is_example(self, item: Row) -> bool:
-        """Whether a row can stand before a question as an example."""
+        """Whether a row can be an example."""
         return True
 
     def _get_fewshot_class(self, item: Row) -> str:
@@ -203,11 +204,11 @@ class BaseTask(Generic[SubjectType]):
         return self.TASK_STYLER.get_possible_completions(self._get_choices(item), self._get_correct_index(item))
 
     def _get_system_prompt_text(self, item: Row) -> str | None:
-        """What the system says before anybody else."""
+        """The system message before all others."""
         return None
 
     def _get_initial_prompt_text(self, item: Row) -> str:
-        """What stands once, with a blank line, before the first user turn."""
+        """A text before the first user turn, once, followed by a blank line."""
         return ""
 
     def _get_cue_text(self, item: Row) -> str:
@@ -222,15 +223,15 @@ class BaseTask(Generic[SubjectType]):
         return (truth[0] if isinstance(truth, list) else truth) or ""
 
     def _get_context(self, item: Row) -> Any:
-        """Whatever a metric needs beside the gold answer: a mapping, or one or several `MetricContext`."""
+        """Values that a metric needs beside the gold answer: a mapping, or one or several `MetricContext`."""
         return None
 
     def _get_unconditioned_query(self, item: Row) -> str | None:
-        """A prompt without the question, by which metrics by pointwise mutual information normalise; `Answer:`, say."""
+        """A prompt without the question, such as `Answer:`. Metrics of pointwise mutual information normalise by it."""
         return None
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:
-        """What of a generated text, its reasoning already split off, is the answer."""
+        """The answer in a generated text, whose reasoning is already split off."""
         return completion_text
 
     # ---- assembly
@@ -262,7 +263,7 @@ class BaseTask(Generic[SubjectType]):
         return messages
 
     def _create_samples(self, item: Row, index: int, subject: str) -> list[TaskSample]:
-        """What is asked about one row; override it to ask several things, or with settings of the row's own.
+        """The questions about one row. Override it to ask several, or to use settings of the row.
 
         Args:
             item: The row.
@@ -284,7 +285,7 @@ class BaseTask(Generic[SubjectType]):
 
 
 def join_cue(cue: str, answer: str) -> str:
-    """Cue and answer, once each, with exactly one space between them where neither brings white space."""
+    """Cue and answer, once each, with one space between them where neither has white space there."""
     if not cue or not answer or answer.startswith(cue):
         return answer or cue
     if cue[-1].isspace() or answer[0].isspace():

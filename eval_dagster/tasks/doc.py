@@ -1,4 +1,4 @@
-"""`Doc`: one item of a benchmark, in the words of Hugging Face lighteval."""
+"""`Doc`: one item of a benchmark, with the names of Hugging Face lighteval."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from eval_dagster.records import Grammar
 
 
 class SamplingMethod(StrEnum):
-    """What is asked of a model for a `Doc`."""
+    """The kind of answer to a `Doc`."""
 
     GENERATIVE = "GENERATIVE"
     """Text."""
@@ -23,7 +23,7 @@ class SamplingMethod(StrEnum):
 
 @dataclass
 class Doc:
-    """One item of a benchmark, made from a dataset row. A task may change it until it returns it, as lighteval's tasks do.
+    """One item of a benchmark, made from a dataset row. It is mutable, because lighteval's tasks change it before they return it.
 
     Raises:
         DataError: A field is of the wrong type, or `gold_index` is no position of `choices`.
@@ -36,11 +36,11 @@ class Doc:
     gold_index: int | list[int]
     """Position of the correct choice, or of each of several; not used where there are no choices."""
     instruction: str | None = None
-    """What the system says before the query."""
+    """The system message before the query."""
     images: list[Any] | None = None
     """PIL images that belong to the query."""
     specific: dict[str, Any] | None = None
-    """Whatever a metric needs beside the gold answer; JSON's types."""
+    """Values that a metric needs beside the gold answer; of the types of JSON."""
     unconditioned_query: str | None = None
     """A query without the question. The pointwise mutual information of a choice is
     log P(choice | query) - log P(choice | unconditioned query)."""
@@ -51,9 +51,9 @@ class Doc:
     task_name: str = ""
     """Set by the pipeline: the task's name."""
     fewshot_samples: list["Doc"] = field(default_factory=list)
-    """Examples that stand before the query; those that the eval draws where empty."""
+    """The examples before the query; those that the eval draws where empty."""
     sampling_methods: list[SamplingMethod] = field(default_factory=list)
-    """What is asked of the model; what the task's metrics need where empty."""
+    """The kinds of answers; those that the task's metrics need where empty."""
     fewshot_sorting_class: str | None = None
     """Class by which balanced few-shot examples are drawn; the gold answer where not given."""
     generation_size: int | None = None
@@ -65,7 +65,7 @@ class Doc:
     num_samples: int = 1
     """Texts to generate; more than one needs a temperature above 0."""
     generation_grammar: Any = None
-    """What a generated text must match: `{"type": "json", "value": <schema>}` or `{"type": "regex", "value": <expression>}`."""
+    """The form of a generated text: `{"type": "json", "value": <schema>}` or `{"type": "regex", "value": <expression>}`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not all(isinstance(choice, str) for choice in self.choices):

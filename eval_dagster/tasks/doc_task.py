@@ -20,7 +20,7 @@ DocFunction: TypeAlias = Callable[..., Docs]
 """Takes a row, or a row and the task's name; gives a `Doc`, several, or None for a row that is left out."""
 
 _NOTHING = Doc(query="", choices=[], gold_index=[])
-"""Stands for the `Doc` of a row that is left out."""
+"""The `Doc` of a row that is left out."""
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _RESPONSE_TYPES = {
     SamplingMethod.GENERATIVE: ResponseType.COMPLETION,
@@ -32,13 +32,13 @@ _RESPONSE_TYPES = {
 class DocTask(BaseTask[str]):
     """A benchmark whose rows become `Doc`s: a subclass overrides `doc`, and sets the attributes that say where the rows are.
 
-    What is asked of a model follows from `METRICS` where a `Doc` does not say it: text for a completion metric, the log-probabilities
-    of the choices for a log-likelihood metric, and those of the query's own tokens where all of these are perplexity metrics.
-    `RESPONSE_TYPE` is that of the first. The metrics may be of several kinds: each scores what it can.
+    Where a `Doc` has no `sampling_methods`, they follow from `METRICS`: text for a completion metric, the log-probabilities of the choices
+    for a log-likelihood metric, and those of the query's own tokens where all log-likelihood metrics are perplexity metrics.
+    `RESPONSE_TYPE` is that of the first metric. Metrics of several kinds each score the answers of their kind.
     """
 
     GENERATION_GRAMMAR: ClassVar[Any] = None
-    """What a text must match, where the `Doc` does not say."""
+    """The form of a text, for a `Doc` without one."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take the response type from the metrics."""
@@ -47,14 +47,14 @@ class DocTask(BaseTask[str]):
             cls.RESPONSE_TYPE = _RESPONSE_TYPES[next(iter(wanted_methods(cls.METRICS)), SamplingMethod.GENERATIVE)]
 
     def doc(self, row: Row) -> Docs:
-        """What is asked about a row: a `Doc`, several, or None where the row is left out."""
+        """The questions about a row: one `Doc`, several, or None to leave the row out."""
         raise NotImplementedError
 
     def docs(self, row: Row) -> list[Doc]:
-        """What `doc` gives, as a list, with `id` and `task_name` set.
+        """The result of `doc` as a list, with `id` and `task_name` set.
 
         Raises:
-            DataError: It is something else.
+            DataError: It is of another type.
         """
         made = self.doc(row)
         docs = [] if made is None else [made] if isinstance(made, Doc) else made
@@ -66,11 +66,11 @@ class DocTask(BaseTask[str]):
         return [replace(doc, id=f"{name}.{index}" if index else name, task_name=self.NAME) for index, doc in enumerate(docs)]
 
     def is_example(self, item: Row) -> bool:
-        """Whether a row can stand before a question as an example: it makes a `Doc` that has an answer."""
+        """Whether a row can be an example: its `Doc` has an answer."""
         return bool(self._doc_of(item).get_golds())
 
     def _doc_of(self, item: Row) -> Doc:
-        """The `Doc` that a hook is asked about: of several that a row makes the first, unless the row comes with another."""
+        """The `Doc` of a row for a hook: the first of several, unless the row names another."""
         return item.doc if isinstance(item, _DocRow) else next(iter(self.docs(item)), _NOTHING)
 
     # ---- the hooks of BaseTask, answered by the Doc
@@ -102,7 +102,7 @@ class DocTask(BaseTask[str]):
         return self._doc_of(item).unconditioned_query
 
     def _get_example_messages(self, item: Row) -> list[Message]:
-        """The turns of the examples: the `Doc`'s own where it brings some, else those that are drawn."""
+        """The turns of the examples: the `Doc`'s own examples where it has some, else the drawn ones."""
         messages: list[Message] = []
         for example in self._examples(item):
             doc = self._doc_of(example)
@@ -156,7 +156,7 @@ class DocTask(BaseTask[str]):
 
 
 class _DocRow(Row):
-    """A row with one of the `Doc`s that it makes. Its fields are read through the row, which may have a word to say about nulls."""
+    """A row with one of its `Doc`s. Its fields are read through the row, which raises an error for a null."""
 
     def __init__(self, row: Row, doc: Doc) -> None:
         super().__init__(row.items())
@@ -189,28 +189,28 @@ def doc_task(
     data_files: Sequence[str] = (),
     load_rows: Callable[[Any], Mapping[str, Sequence[Row]]] | None = None,
 ) -> Callable[[DocFunction], type[DocTask]]:
-    """Turn a function from a row to a `Doc` into a task, so that evals.yaml says `task: path/to/file.py:quiz`.
+    """Turn a function from a row to a `Doc` into a task, for `task: path/to/file.py:quiz` in evals.yaml.
 
     Args:
         dataset_path: Hub id or folder, as `BaseTask.DATASET_PATH`.
         sample_split: The split that is evaluated.
-        metrics: What measures it; the first is the headline.
+        metrics: The metrics; the first is the headline.
         fewshot_split: The split that few-shot examples are drawn from.
-        num_fewshot: How many there customarily are, as `BaseTask.NUM_FEWSHOT`.
-        fewshot_strategy: How they are drawn, unless the eval says otherwise.
+        num_fewshot: The customary number of examples, as `BaseTask.NUM_FEWSHOT`.
+        fewshot_strategy: How examples are drawn, for evals that do not set it.
         subjects: The dataset's configurations.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
         name: Shown to people; the function's where not given.
         dataset_revision: Full commit hash of the dataset.
         headline_metric: One of `metrics`.
-        generation_size: Most tokens of a text, where the `Doc` does not say, as `BaseTask.MAX_TOKENS`.
-        stop_sequences: End a text, where the `Doc` does not say.
-        generation_grammar: What a text must match, where the `Doc` does not say.
-        num_samples: Texts for each prompt, where neither `Doc` nor eval says.
+        generation_size: Most tokens of a text, for a `Doc` without a number, as `BaseTask.MAX_TOKENS`.
+        stop_sequences: End a text, for a `Doc` without any.
+        generation_grammar: The form of a text, for a `Doc` without one.
+        num_samples: Texts for each prompt, where neither `Doc` nor eval sets it.
         language: Language of the rows, where it is one.
         source: Licence and origin of the rows.
         data_files: Files that `load_rows` reads, as `BaseTask.DATA_FILES`.
-        load_rows: Gives split -> rows of one subject, for rows that are in no dataset; `dataset_path` is then just a word.
+        load_rows: Returns split -> rows of one subject, for rows that are in no dataset. `dataset_path` is then any word.
     """
 
     def decorate(function: DocFunction) -> type[DocTask]:
@@ -251,10 +251,10 @@ def doc_task(
 
 
 def with_task_name(function: DocFunction) -> Callable[[Row, str], Docs]:
-    """The function, whether it takes the task's name or not, as one that does.
+    """The function as one that takes a row and the task's name.
 
     Raises:
-        TaskDefinitionError: It takes something else than a row, or a row and the task's name.
+        TaskDefinitionError: It takes neither a row, nor a row and the task's name.
     """
     for takes_name in (True, False):
         try:
@@ -269,7 +269,7 @@ def with_task_name(function: DocFunction) -> Callable[[Row, str], Docs]:
 
 
 def wanted_methods(metrics: object) -> list[SamplingMethod]:
-    """What the metrics need of a model, in their order; nothing for what is no metric."""
+    """The kinds of answers that the metrics need, in their order. Objects that are no metrics are ignored."""
     classes = [metric for metric in metrics if isinstance(metric, type)] if isinstance(metrics, Iterable) else []
     kinds = {metric: response_kind(metric) for metric in classes if issubclass(metric, BaseMetric)}
     scored = [metric for metric, kind in kinds.items() if kind is Loglikelihood]
@@ -279,7 +279,7 @@ def wanted_methods(metrics: object) -> list[SamplingMethod]:
 
 
 def _question(doc: Doc) -> str:
-    """The query; without the instruction where it begins with it, as lighteval's prompts may: that stands before it already."""
+    """The query without the instruction at its beginning, which some lighteval prompts repeat there."""
     if doc.instruction and doc.query.startswith(doc.instruction):
         return doc.query.removeprefix(doc.instruction).lstrip()
     return doc.query

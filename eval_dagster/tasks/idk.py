@@ -1,4 +1,4 @@
-"""A benchmark's variant in which a model may say that it does not know."""
+"""The variant of a benchmark with the choice "I don't know"."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ _SCORES = (TernaryScore, DistributionalCorrectnessScore)
 class IDKMixin(BaseTask[Any]):
     """Adds "I don't know" to the choices of a task: `class MMLU_IDK(IDKMixin, MMLU)`, with a `NAME` of its own.
 
-    It is the last choice, never the correct one, and no few-shot example gives it. A task that gives `_get_choices` has it among these:
-    where the prompt lists them with labels, it has a line there, and its label is scored, since both scores compare choices by their
-    characters and would else compare a letter with a sentence. A wrong answer costs what a correct one earns, and the prompt says so
-    (Kalai et al. 2025, arXiv:2509.04664). Both scores stand before the task's own metrics, unless `METRICS` is set.
+    It is the last choice, never the correct one, and no few-shot example has it as its answer. A task with `_get_choices` has it among
+    these choices: where the prompt lists them with labels, it has a line there, and its label is scored. Otherwise the scores, which
+    divide by characters, would compare a letter with a sentence. A wrong answer costs as much as a correct one gains, and the prompt
+    states this rule (Kalai et al. 2025, arXiv:2509.04664). Both scores come before the task's own metrics, unless `METRICS` is set.
     """
 
     IDK_CHOICE = "I don't know."
-    """What the last choice says; the space before it is that of the others."""
+    """The text of the last choice. It has the same space before it as the others."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Put the scores first.
 
         Raises:
-            TaskDefinitionError: The task's choices are not all scored, or it stands before the mixin.
+            TaskDefinitionError: The task does not score all its choices, or is named before the mixin.
         """
         given = "METRICS" in vars(cls)
         super().__init_subclass__(**arguments)

@@ -4,7 +4,7 @@ from enum import Enum
 
 
 class Language(Enum):
-    """A language: its name is the code of ISO 639-3 in upper case, its value what it is called in English."""
+    """A language. The name is the code of ISO 639-3 in upper case, the value the English name."""
 
     ARB = "Arabic"
     BUL = "Bulgarian"

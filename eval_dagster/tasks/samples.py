@@ -1,4 +1,4 @@
-"""Rows of a dataset become samples: named by their content, and with nothing in them that JSON or UTF-8 has no form for."""
+"""Turns rows of a dataset into samples, which are named by their content and can be stored as JSON in UTF-8."""
 
 import base64
 import io
@@ -21,29 +21,28 @@ from eval_dagster.visible_text import is_storable, storable
 _PNG = "png;base64"
 _BYTES = "bytes;base64"
 _HALVES = "text;json"
-"""Under these keys a row's JSON holds what JSON or UTF-8 has no form for; the last is of texts with lone surrogates."""
+"""Keys in a row's JSON for values that JSON or UTF-8 cannot hold: images, bytes, and texts with lone surrogates."""
 _UNREADABLE = "unreadable;reason"
-"""Under this key, alone, stands why a row could not be read or cannot be kept."""
+"""The only key of a row that could not be read or stored; its value is the reason."""
 _DEEPEST = 100
-"""Lists and mappings within each other."""
+"""Most levels of lists and mappings within each other."""
 _MOST_BITS = 13_000
-"""Most digits of a whole number: Python writes none with more than 4,300."""
+"""Most bits of a whole number, because Python writes at most 4,300 digits."""
 
 
 def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> list[Sample]:
     """Name the rows of one subject, split after split.
 
-    Repeated rows are numbered in the order given, so that the evaluated split, which comes first, bears the same ids with and
-    without the rows of a few-shot split. Dates and times become ISO 8601 text, decimals text, infinite numbers and NaN null. A row that
-    could not be read, is nested deeper than 100 levels or holds a number of thousands of digits becomes one that says so: an error of its
-    sample.
+    Repeated rows are numbered in the given order. The evaluated split comes first, so that its ids do not depend on a few-shot split. Dates
+    and times become ISO 8601 text, decimals text, infinite numbers and NaN null. A row that could not be read, is nested deeper than 100
+    levels or holds a number of thousands of digits becomes a row with the reason, which is the error of its sample.
 
     Args:
         rows_by_split: Rows by split, as `DatasetReader.read` returns them.
         subject: The subject that they belong to; its name is added to every row that has no field `subject`.
 
     Raises:
-        DataError: A row holds a value of a kind that cannot be stored as JSON: an object of the task's own, for instance.
+        DataError: A row holds a value that cannot be stored as JSON, such as an object of the task's own class.
     """
     name = subject_name(subject)
     seen: Counter[str] = Counter()
@@ -67,7 +66,7 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> l
 
 
 def unreadable(reason: str) -> Row:
-    """What stands for a row that could not be read, with the reason."""
+    """The replacement of a row that could not be read, with the reason."""
     return {_UNREADABLE: reason}
 
 
@@ -77,7 +76,7 @@ def unreadable_reason(row: Row) -> str | None:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a row, or what stands in one, could be read and holds no lone surrogate."""
+    """Whether a row, or a value in a row, could be read and holds no lone surrogate."""
     if isinstance(value, dict):
         return not {_HALVES, _UNREADABLE} & value.keys() and all(map(is_whole, value.values()))
     return all(map(is_whole, value)) if isinstance(value, list) else True
@@ -120,12 +119,13 @@ def png_of(image: Any) -> bytes:
 
 
 class NullFieldError(KeyError):
-    """A hook read a null: a `KeyError`, so that a hook which does without a field that is not there does without a null, too."""
+    """A hook read a null. It is a `KeyError`, so that a hook that handles a missing field handles a null, too."""
 
 
 class TaskRow(Row):
-    """A row as a task's hooks see it: images are images again, and reading a null is an error, since Parquet has no other way to say
-    that a field is missing. `get` and iteration give the null.
+    """A row as a task's hooks see it. Images are images again. Reading a null is an error, because a missing field is a null in Parquet.
+
+    `get` and iteration return the null.
     """
 
     def __init__(self, sample: Sample) -> None:
@@ -160,7 +160,7 @@ def _opened(value: Any) -> Any:
 
 
 def place_of(row: Sample | Row) -> str:
-    """Where a row stands, in words."""
+    """The place of a row, in words."""
     if isinstance(row, Sample):
         return f"row {row.row_index} of split {row.split!r} (subject {row.subject!r})"
     return row.place if isinstance(row, TaskRow) else "an example of the task's own"

@@ -1,7 +1,7 @@
 # ruff: noqa: ARG002 - not every style shows the choices
-"""How a question with choices is asked: as multiple choice, as cloze, by bits per byte, or to be answered in words.
+"""Styles of a question with choices: multiple choice, cloze, bits per byte, or an answer in words.
 
-A task that sets `TASK_STYLER` gives the question alone, its choices and the position of the correct one; the styler writes the rest.
+A task that sets `TASK_STYLER` gives only the question, its choices and the position of the correct one. The styler writes the rest.
 Names as in eval-framework.
 """
 
@@ -51,11 +51,11 @@ class TaskStyle(Enum):
 
 
 class TaskStyler:
-    """What a task needs not write itself once it gives question, choices and the correct one."""
+    """Writes the prompt of a task that gives question, choices and the correct one."""
 
     response_type: ClassVar[ResponseType]
     metrics: ClassVar[Sequence[type[BaseMetric]]]
-    """Those of a task that names none; the first is its headline."""
+    """The metrics of a task without metrics of its own; the first is its headline."""
     task_style: ClassVar[TaskStyle]
 
     def __init__(self, question_prefix: str = "Question: ", cue_text: str = "Answer:") -> None:
@@ -70,7 +70,7 @@ class TaskStyler:
 
     @classmethod
     def for_language(cls, language: Language, **arguments: Any) -> Self:
-        """A styler with the words of a language; arguments win over them.
+        """A styler with the words of a language; arguments replace them.
 
         Raises:
             TaskDefinitionError: No words are known for the language, and not both are given.
@@ -85,7 +85,7 @@ class TaskStyler:
         return cls(**arguments)
 
     def get_question_text(self, raw_question: str) -> str:
-        """The question with what stands before it."""
+        """The question with its prefix."""
         return f"{self.question_prefix}{raw_question}"
 
     def get_instruction_text(self, raw_question: str, choices: list[str]) -> str:
@@ -113,7 +113,7 @@ class TaskStyler:
 
 
 class _LabelledStyle(TaskStyler):
-    """The choices stand in the prompt, each on a line with its label."""
+    """The prompt lists the choices, each on a line with its label."""
 
     task_style = TaskStyle.MULTIPLE_CHOICE
 
@@ -137,9 +137,9 @@ class _LabelledStyle(TaskStyler):
 
 
 class MCStyle(_LabelledStyle):
-    """Multiple choice: the choices stand in the prompt, and their labels are scored.
+    """Multiple choice: the prompt lists the choices, and their labels are scored.
 
-    As in eval-framework, accuracy by characters is among the metrics although all labels have one.
+    As in eval-framework, accuracy by characters is among the metrics although all labels have one character.
     """
 
     response_type = ResponseType.LOGLIKELIHOODS
@@ -155,9 +155,9 @@ class MCStyle(_LabelledStyle):
 
 
 class MCCompletionStyle(_LabelledStyle):
-    """Multiple choice to be answered in words: the choices stand in the prompt, text is generated, and the choice's text is right.
+    """Multiple choice with an answer in words: the prompt lists the choices, and the generated text must be the text of the correct one.
 
-    White space around it is left out: after the cue a text begins with a space.
+    White space around the text is ignored, because a text after the cue begins with a space.
     """
 
     response_type = ResponseType.COMPLETION
@@ -172,7 +172,7 @@ class MCCompletionStyle(_LabelledStyle):
 
 
 class ClozeStyle(TaskStyler):
-    """Cloze: the choices do not stand in the prompt, and the whole text of each is scored."""
+    """Cloze: the prompt does not list the choices, and the whole text of each is scored."""
 
     response_type = ResponseType.LOGLIKELIHOODS
     metrics: ClassVar[Sequence[type[BaseMetric]]] = (AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood)
@@ -214,7 +214,7 @@ class ClozeStyle(TaskStyler):
 
 
 class BPBStyle(ClozeStyle):
-    """Bits per byte: the prompt of a cloze, of whose choices the correct one alone is scored."""
+    """Bits per byte: the prompt of a cloze, where only the correct choice is scored."""
 
     metrics = (BitsPerByteLoglikelihood,)
     task_style = TaskStyle.BPB
@@ -223,7 +223,7 @@ class BPBStyle(ClozeStyle):
         """The text of the correct choice.
 
         Raises:
-            DataError: It is not told which one that is.
+            DataError: `correct_index` is missing.
         """
         if correct_index is None:
             raise DataError("BPBStyle scores the correct choice alone; give its position as correct_index")

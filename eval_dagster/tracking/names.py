@@ -1,4 +1,4 @@
-"""Names and texts as MLflow accepts them, from which the originals can be read back.
+"""Names and texts as MLflow accepts them. The original names can be read back.
 
 MLflow allows letters, digits, `_`, `-`, `.`, `:`, `/` and spaces in the name of a metric, a param or a tag, in at most 250 characters, and
 no name that would be another one as a path. `pass@1` becomes `pass_at_1`; any other character becomes `_x<its code in hex>_`.
@@ -17,9 +17,9 @@ _DIGEST_CHARACTERS = 16
 
 
 def tracked_name(name: str) -> str:
-    """The name under which MLflow keeps a metric, a param or a tag. Different names stay different.
+    """The name of a metric, a param or a tag in MLflow. Different names stay different.
 
-    `original_name` gives the name back, unless that is longer than `MOST_CHARACTERS`: its end is replaced by a digest.
+    `original_name` returns the original name, unless it is longer than `MOST_CHARACTERS`. Then a digest replaces its end.
     """
     encoded = _encoded(name[: MOST_CHARACTERS + 1])
     if len(encoded) <= MOST_CHARACTERS:
@@ -34,7 +34,7 @@ def original_name(encoded: str) -> str:
 
 
 def tracked_text(text: str) -> str:
-    r"""A text as every database of MLflow's takes it: what is no character, or NUL, stands as `\ud800` or `\x00`."""
+    r"""A text as every database of MLflow accepts it: half characters and NUL become `\ud800` and `\x00`."""
     return storable(text).replace("\0", r"\x00")
 
 
@@ -42,7 +42,7 @@ def _encoded(name: str) -> str:
     if not name:
         return _EMPTY
     encoded = ""
-    # From the end, since an underscore is escaped where what follows it would make it the beginning of an escape.
+    # From the end, since an underscore is escaped if the text after it would make it the beginning of an escape.
     for index in range(len(name) - 1, -1, -1):
         character = name[index]
         if character == "@":
@@ -55,7 +55,7 @@ def _encoded(name: str) -> str:
 
 
 def _is_plain(name: str, index: int) -> bool:
-    """Whether MLflow takes a character where it stands: a part of a path may be neither empty nor made of one or two dots."""
+    """Whether MLflow accepts a character at its place: a part of a path may not be empty, and may not consist of one or two dots."""
     character = name[index]
     if character == "/":
         return 0 < index < len(name) - 1 and name[index - 1] != "/"

@@ -1,4 +1,4 @@
-"""The SQLite file that MLflow keeps its runs in: made, brought up to MLflow's release and healed without ever being half-done in place."""
+"""The SQLite file with MLflow's runs: its creation, its migration to the installed release, and its repair, each done on a copy."""
 
 import logging
 import re
@@ -24,27 +24,27 @@ from eval_dagster.sqlite_files import (
 
 _NOISY_LOGGERS = ("mlflow", "alembic")
 _HALF_MADE = re.compile(r"already exists|duplicate column|no such (table|column)")
-"""What SQLite answers to a migration that was killed on its way once before."""
+"""SQLite's errors in a migration that was killed before."""
 _MISREAD = re.compile(r"\?|%[0-9A-Fa-f]{2}")
-"""What begins the options of an address, and what stands for another character in it."""
+"""The beginning of an address's options, and escaped characters."""
 
 log = logging.getLogger(__name__)
 
 
 def store_file(uri: str) -> Path | None:
-    """The file of an address such as `sqlite:////home/mlflow.db`; None where runs are kept elsewhere."""
+    """The file of an address such as `sqlite:////home/mlflow.db`; None for other addresses."""
     path = uri.removeprefix("sqlite:///")
     return Path(path).absolute() if path != uri and path not in ("", ":memory:") and "?" not in path else None
 
 
 def ensure_store(file: Path) -> None:
-    """Make sure that a store is there, whole, and of the release of MLflow that is installed.
+    """Make sure that a store exists, is complete, and belongs to the installed release of MLflow.
 
-    A damaged one is kept aside, which a warning says, and a new one is made. Processes take turns.
+    A damaged store is moved aside with a warning, and a new one is created. Processes take turns.
 
     Raises:
-        StoreError: It cannot be written to, or MLflow could not be given its path.
-        Exception: What MLflow raises for a store of a newer release.
+        StoreError: The store cannot be written to, or MLflow cannot read its path.
+        Exception: MLflow's error for a store of a newer release.
     """
     if found := _MISREAD.search(str(file)):
         raise StoreError(
@@ -65,7 +65,7 @@ def ensure_store(file: Path) -> None:
 
 
 def heal_store(file: Path) -> bool:
-    """Look for damage in all pages of a store, and keep a damaged one aside; whether it was damaged."""
+    """Look for damage in all pages of a store, and move a damaged one aside. Returns whether it was damaged."""
     with locked(file.with_suffix(".lock")):
         damage = damage_of(file, _examine, thorough=True)
         if damage:
@@ -75,7 +75,7 @@ def heal_store(file: Path) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the messages of a store's creation off the terminal."""
+    """Suppress log messages about a store's creation."""
     with ExitStack() as stack:
         for logger in map(logging.getLogger, _NOISY_LOGGERS):
             stack.callback(logger.setLevel, logger.level)
@@ -104,7 +104,7 @@ def _keep_aside(file: Path, damage: str) -> None:
 
 
 def _adopt(file: Path) -> None:
-    """Let MLflow bring a copy of a store up to its release, and put that in its place: a kill on the way costs the copy."""
+    """Let MLflow migrate a copy of a store to its release, and replace the store by it. If the process is killed, only the copy is lost."""
     from sqlalchemy.exc import OperationalError
 
     with beside(file) as building:
@@ -118,7 +118,7 @@ def _adopt(file: Path) -> None:
                 raise
             _keep_aside(file, f"a process was killed while it made or changed the tables: {str(error).splitlines()[0]}")
             return
-        if _revision(building) == _revision(file):  # which spares whoever has it open a file that is replaced
+        if _revision(building) == _revision(file):  # do not replace a file that other processes may have open
             _stamp(file)
         else:
             _stamp(building)
@@ -126,7 +126,7 @@ def _adopt(file: Path) -> None:
 
 
 def _open_with_mlflow(file: Path) -> None:
-    """Let MLflow make the tables of a store, or change them to those of its release."""
+    """Let MLflow create the tables of a store, or migrate them to its release."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     with quiet():
@@ -135,7 +135,7 @@ def _open_with_mlflow(file: Path) -> None:
 
 
 def forget_connections(file: Path) -> None:
-    """Close the connections of this process to a store that another one replaces: MLflow keeps them by address."""
+    """Close this process's connections to a replaced store; MLflow caches them by address."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     engine = SqlAlchemyStore._engine_map.get(f"sqlite:///{file}")
@@ -149,7 +149,7 @@ def _revision(file: Path) -> str:
 
 
 def _installed_release() -> int:
-    """The release of MLflow as a number that fits into the header of a database: 3017002 for 3.17.2."""
+    """The release of MLflow as a number for the header of a database: 3017002 for 3.17.2."""
     from mlflow.version import VERSION
 
     major, minor, patch = (*map(int, re.findall(r"\d+", VERSION)[:3]), 0, 0)[:3]
@@ -157,7 +157,7 @@ def _installed_release() -> int:
 
 
 def _release_of(file: Path) -> int:
-    """The release of MLflow whose tables a store is known to have; 0 where that is not known."""
+    """The release of MLflow whose tables a store has; 0 if unknown."""
     with closing(connect(file)) as database:
         return int(database.execute("pragma user_version").fetchone()[0])
 

@@ -1,6 +1,6 @@
-"""A result as MLflow is to show it, and its translation into MLflow's own entities.
+"""A result for MLflow, and its translation into MLflow's entities.
 
-Importing MLflow takes over a second, which commands that track nothing need not wait for: its imports stand in functions.
+MLflow is imported in functions: it takes over a second, and most commands do not need it.
 """
 
 import json
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlflow.entities import DatasetInput, Metric, Param, RunTag
 
 LONG_NAMES_TAG = "eval_dagster.long_names"
-"""The tag that has the names that are too long for MLflow, by the names that stand for them."""
+"""The tag with the names that are too long for MLflow, by their shortened names."""
 _MAX_PARAM_CHARACTERS = 6000
 _MAX_TAG_CHARACTERS = 8000
 _MAX_DIGEST_CHARACTERS = 36
@@ -30,30 +30,30 @@ _COLUMN_TYPES = {bool: "boolean", int: "long", float: "double", str: "string"}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrackedResult:
-    """One result as it is shown in MLflow: an eval and a model at one version of everything."""
+    """One result in MLflow: an eval and a model, with the versions of all inputs."""
 
     result_key: str
-    """Names the result: the same key always gives the same run. No quotes."""
+    """Identifies the result and its run. Contains no quotes."""
     run_name: str
-    """What the MLflow UI lists, e.g. `mmlu · smollm2-135m`."""
+    """Name of the run in the MLflow UI, e.g. `mmlu · smollm2-135m`."""
     params: Mapping[str, Any]
     """Settings and versions; values are shown as text."""
     metrics: Mapping[str, float | None]
-    """Values that are missing or not finite are left out; names may be any text."""
+    """Missing and infinite values are left out. Names can be any text."""
     tags: Mapping[str, str] = field(default_factory=dict)
     dataset_name: str
     dataset_source: str
-    """Hub id, or the folder or module the rows came from."""
+    """Hub id, or the folder or module of the rows."""
     dataset_revision: str | None = None
-    """The Hub commit; null where the rows have none."""
+    """The Hub commit; null if the rows have none."""
     dataset_digest: str
     """The dataset version; its first 36 characters are kept."""
     dataset_rows: int
     """Number of samples evaluated."""
     dataset_example: Row = field(default_factory=dict)
-    """One row, from which the column types are read."""
+    """One row, which determines the column types."""
     tables: Mapping[str, "pd.DataFrame"]
-    """Name -> table, kept as the artifact `<name>.json`: `metrics` and `samples`."""
+    """Name -> table, stored as the artifact `<name>.json`: `metrics` and `samples`."""
 
     def __post_init__(self) -> None:
         if re.search(r"['\"`]", self.result_key):
@@ -70,14 +70,14 @@ def metric_entities(result: TrackedResult) -> "list[Metric]":
 
 
 def param_entities(result: TrackedResult) -> "list[Param]":
-    """The parameters as text; what is too long for MLflow is cut, with a mark."""
+    """The parameters as text. Texts that are too long for MLflow are cut, with a mark."""
     from mlflow.entities import Param
 
     return [Param(tracked_name(name), _shorten(str(value), _MAX_PARAM_CHARACTERS)) for name, value in result.params.items()]
 
 
 def tag_entities(result: TrackedResult) -> "list[RunTag]":
-    """The tags, and one with the names that are cut; what is too long for MLflow is cut, with a mark."""
+    """The tags, and one with the cut names. Texts that are too long for MLflow are cut, with a mark."""
     from mlflow.entities import RunTag
 
     names = [name for name in (*result.metrics, *result.params, *result.tags) if original_name(tracked_name(name)) != name]
@@ -86,7 +86,7 @@ def tag_entities(result: TrackedResult) -> "list[RunTag]":
 
 
 def dataset_input(result: TrackedResult) -> "DatasetInput":
-    """The dataset: where it came from, which version, how many rows."""
+    """The dataset: its source, its version, and its number of rows."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     columns = [{"name": name, "type": _COLUMN_TYPES.get(type(value), "any")} for name, value in result.dataset_example.items()]

@@ -1,4 +1,4 @@
-"""The writing of a result into its MLflow run: what MLflow refuses is left out alone, and counted."""
+"""Writes a result into its MLflow run. Entries that MLflow refuses are left out and reported."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 LEFT_OUT_TAG = "eval_dagster.left_out"
-"""The tag that says of a run what MLflow refused."""
+"""The tag that lists what MLflow refused."""
 _MOST_METRICS = 1000
 _MOST_PARAMS = 100
 
@@ -32,15 +32,15 @@ N = TypeVar("N", bound=_Named)
 
 
 def complete_run(client: "MlflowClient", run: "Run", result: TrackedResult) -> None:
-    """Write whatever a run lacks, and mark it as finished. Each step is harmless when a killed process did it before.
+    """Write the entries that a run lacks, and mark it as finished. Each step can be repeated after a killed process.
 
-    What MLflow refuses is named by a warning and by a tag of the run.
+    A warning and a tag of the run list what MLflow refuses.
 
     Raises:
-        MlflowException: MLflow fails for another reason than what it is given.
+        MlflowException: MLflow fails for another reason than refused entries.
     """
     run_id = run.info.run_id
-    # A metric written twice would have two points, and a param of another value is refused: only what is missing is written.
+    # Only missing entries are written: a metric that is written twice has two points, and a param with another value is refused.
     metrics = [each for each in metric_entities(result) if each.key not in run.data.metrics]
     params = [each for each in param_entities(result) if each.key not in run.data.params]
     refused = [
@@ -60,12 +60,12 @@ def complete_run(client: "MlflowClient", run: "Run", result: TrackedResult) -> N
 
 
 def table_file(name: str) -> str:
-    """The artifact that holds a table of a result."""
+    """The artifact with a table of a result."""
     return f"{name}.json"
 
 
 def _write(what: str, entries: Sequence[N], most: int, write: Callable[[Sequence[N]], object]) -> list[str]:
-    """Write entries in batches, and those of a batch that is refused one by one; gives what was refused, and why."""
+    """Write entries in batches; if a batch is refused, one by one. Returns the refused entries with reasons."""
     refused: list[str] = []
     for start in range(0, len(entries), most):
         batch = entries[start : start + most]
@@ -76,7 +76,7 @@ def _write(what: str, entries: Sequence[N], most: int, write: Callable[[Sequence
 
 
 def _refusal(write: Callable[[], object]) -> str | None:
-    """What MLflow says against what it is given; None where it takes it."""
+    """MLflow's reason for refusing an entry; None if it accepts it."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -89,7 +89,7 @@ def _refusal(write: Callable[[], object]) -> str | None:
 
 
 def _write_tables(client: "MlflowClient", run_id: str, tables: Mapping[str, "pd.DataFrame"]) -> list[str]:
-    # Not `client.log_table`: it appends to what a killed process left, where this replaces it. The tag makes the UI show tables.
+    # `client.log_table` would append to a table that a killed process left; this replaces it. The tag makes the UI show tables.
     refused: list[str] = []
     shown: list[dict[str, str]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def _write_tables(client: "MlflowClient", run_id: str, tables: Mapping[str, "pd.
             path = Path(folder) / table_file(name)
             try:
                 table.to_json(path, orient="split", index=False, date_format="iso")
-            except (ValueError, OverflowError) as error:  # a text that is no Unicode, a value that JSON has not
+            except (ValueError, OverflowError) as error:  # a text that is no Unicode, or a value that JSON cannot contain
                 refused.append(f"table {name!r}: {type(error).__name__}: {error}")
                 continue
             client.log_artifact(run_id, str(path))

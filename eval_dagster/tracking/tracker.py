@@ -1,6 +1,6 @@
 """Results as MLflow runs: parameters, overall metrics, the dataset, and tables of all metrics and of samples.
 
-Every call goes through a client of its own, so that this leaves alone which store and which run are current in a process.
+All calls use a separate client, so that the current store and run of the process do not change.
 """
 
 import os
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["TrackedResult", "Tracker"]
 
 RESULT_KEY_TAG = "eval_dagster.result_key"
-"""The tag by which a result's run is found again."""
+"""The tag that identifies a result's run."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
-"""Environment variable: where browsers reach the MLflow UI, that of a local store or of a server."""
+"""Environment variable: the address of the MLflow UI for browsers."""
 
 _DEFAULT_UI = "http://127.0.0.1:5000"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -40,7 +40,7 @@ _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 @dataclass(frozen=True, kw_only=True)
 class _RunFacts:
-    """What is asked of a run that is there."""
+    """Facts about an existing run."""
 
     experiment_id: str
     lifecycle_stage: str
@@ -51,12 +51,12 @@ class Tracker:
     """Writes results to one MLflow experiment."""
 
     def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str) -> None:
-        """Name a store; nothing is opened before it is needed.
+        """Set the store, which is opened when it is needed.
 
         Args:
-            home: Folder that holds `mlflow.db`, `mlartifacts` and the lock.
+            home: Folder with `mlflow.db`, `mlartifacts` and the lock.
             tracking_uri: A server or a database instead of the home's own `mlflow.db`.
-            experiment: Name of the experiment; created where there is none.
+            experiment: Name of the experiment, which is created if needed.
         """
         self._home = home.resolve()
         self._uri = tracking_uri or f"sqlite:///{self._home / 'mlflow.db'}"
@@ -64,10 +64,10 @@ class Tracker:
         self._experiment = experiment
 
     def log(self, result: TrackedResult) -> str:
-        """Make sure that a result is tracked, and give its MLflow run id.
+        """Make sure that a result is tracked, and return its MLflow run id.
 
-        A finished run of the same key is returned as it is; one that a killed process left unfinished is completed. Processes of the
-        same home take turns, so that one key never gets two runs.
+        A finished run with the same key stays as it is; an unfinished one, which a killed process left, is completed. Processes of the
+        same home take turns, so that a key has one run.
 
         Raises:
             TrackingError: MLflow cannot be reached or refuses something.
@@ -76,7 +76,7 @@ class Tracker:
             return self._healing(lambda: self._log(result))
 
     def log_file(self, run_id: str, path: Path) -> None:
-        """Add a file to a run; one of the same name is replaced.
+        """Add a file to a run, or replace the one of the same name.
 
         Raises:
             TrackingError: There is no such run, or MLflow cannot be reached.
@@ -85,13 +85,13 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_page(self, path: Path, *, key: str, run_name: str, tags: Mapping[str, str]) -> str:
-        """Make sure that a page has a run of its own, and give its MLflow run id.
+        """Make sure that a page has its own run, and return the MLflow run id.
 
         Args:
-            path: The page; one of the same name in the run is replaced.
-            key: Names the page: the same key always gives the same run. No quotes.
-            run_name: What the MLflow UI lists.
-            tags: Shown with the run.
+            path: The page, which replaces one of the same name in the run.
+            key: Identifies the page and its run. Contains no quotes.
+            run_name: Name of the run in the MLflow UI.
+            tags: Tags of the run.
 
         Raises:
             TrackingError: MLflow cannot be reached or refuses something.
@@ -100,7 +100,7 @@ class Tracker:
             return self._healing(lambda: self._log_page(path, key, run_name, tags))
 
     def prepare(self) -> str:
-        """Create the store where there is none, and give its address.
+        """Create the store if needed, and return its address.
 
         Raises:
             TrackingError: MLflow cannot be reached.
@@ -112,7 +112,7 @@ class Tracker:
             return str(client.tracking_uri)
 
     def exists(self, run_id: str) -> bool:
-        """Whether a run is there and not deleted.
+        """Whether a run exists and is not deleted.
 
         Raises:
             TrackingError: MLflow cannot be reached.
@@ -122,7 +122,7 @@ class Tracker:
             return run is not None and run.lifecycle_stage == "active"
 
     def run_link(self, run_id: str) -> str:
-        """The address at which the MLflow UI shows a run; `EVAL_DAGSTER_MLFLOW_UI` says where that is.
+        """The address of a run in the MLflow UI, whose own address `EVAL_DAGSTER_MLFLOW_UI` can set.
 
         Raises:
             TrackingError: There is no such run, or MLflow cannot be reached.
@@ -136,7 +136,7 @@ class Tracker:
 
     @property
     def is_server(self) -> bool:
-        """Whether runs go to a tracking server, which has a UI of its own, rather than to a store."""
+        """Whether runs go to a tracking server, which has its own UI, and not to a store."""
         return urlsplit(self._uri).scheme in ("http", "https")
 
     @property
@@ -146,23 +146,22 @@ class Tracker:
 
     @cached_property
     def _client(self) -> "MlflowClient":
-        # MLflow would send usage data to its makers from a thread of its own, and print links into a command's output. It offers no
-        # other way to say no than variables; whoever wants either can set them to `false`.
+        # Without these variables, MLflow would send usage data to its makers and print links into a command's output.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-        # Importing MLflow takes over a second, which commands that track nothing need not wait for.
+        # imported lazily: slow to import
         from mlflow import MlflowClient
 
         if self.is_server:
             _require_reachable(self._uri)
         if self._file is not None:
             ensure_store(self._file)
-        # Processes that open a new database at once would all create its tables, and fail.
+        # Processes that open a new database at the same time would all create its tables, and fail.
         with self._lock(), quiet():
             return MlflowClient(tracking_uri=self._uri)
 
     def _healing(self, action: Callable[[], str]) -> str:
-        """The answer of an action, which is repeated where it fails for damage in the store."""
+        """The result of an action, which is repeated if it fails because of damage in the store."""
         try:
             return action()
         except StoreError:
@@ -177,10 +176,7 @@ class Tracker:
     def _log(self, result: TrackedResult) -> str:
         client = self._client
         with self._lock():
-            experiment_id = self._experiment_id()
-            run = self._find_run(experiment_id, result.result_key)
-            if run is None:
-                run = client.create_run(experiment_id, tags={RESULT_KEY_TAG: result.result_key}, run_name=_run_name(result.run_name))
+            run = self._run(result.result_key, result.run_name, {})
             if run.info.status != "FINISHED":
                 complete_run(client, run, result)
             return str(run.info.run_id)
@@ -188,11 +184,7 @@ class Tracker:
     def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
         client = self._client
         with self._lock():
-            experiment_id = self._experiment_id()
-            run = self._find_run(experiment_id, key) or client.create_run(
-                experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=_run_name(run_name)
-            )
-            run_id = str(run.info.run_id)
+            run_id = str(self._run(key, run_name, tags).info.run_id)
             client.log_artifact(run_id, str(path))
             client.set_terminated(run_id, "FINISHED")
             return run_id
@@ -208,7 +200,7 @@ class Tracker:
             raise
         except StoreError as error:
             raise TrackingError(str(error)) from error
-        # MLflow lets errors of its database driver, of HTTP and of the file system through, none of which may cost a result.
+        # MLflow raises errors of its database driver, of HTTP and of the file system. None of them may cost a result.
         except Exception as error:
             reason = (str(error).strip() or "no message").splitlines()[0]
             raise TrackingError(f"MLflow at {self.shown_uri} could not {what}: {type(error).__name__}: {reason}") from error
@@ -226,14 +218,19 @@ class Tracker:
             )
         return str(experiment.experiment_id)
 
-    def _find_run(self, experiment_id: str, result_key: str) -> "Run | None":
+    def _run(self, key: str, name: str, tags: Mapping[str, str]) -> "Run":
+        """The run of a key, which is created if needed."""
+        experiment_id = self._experiment_id()
         found = self._client.search_runs(
-            [experiment_id], f"tags.`{RESULT_KEY_TAG}` = '{result_key}'", max_results=1, order_by=["attributes.start_time ASC"]
+            [experiment_id], f"tags.`{RESULT_KEY_TAG}` = '{key}'", max_results=1, order_by=["attributes.start_time ASC"]
         )
-        return found[0] if found else None
+        if found:
+            return found[0]
+        name = tracked_text(name)[:MOST_CHARACTERS]
+        return self._client.create_run(experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=name)
 
     def _run_facts(self, run_id: str) -> _RunFacts | None:
-        """Facts about a run; None where there is no such run."""
+        """Facts about a run; None if there is no such run."""
         try:
             return self._read_run(run_id)
         except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow
@@ -250,12 +247,12 @@ class Tracker:
         return _RunFacts(experiment_id=str(info.experiment_id), lifecycle_stage=str(info.lifecycle_stage))
 
     def _read_run(self, run_id: str) -> _RunFacts | None:
-        """Facts about a run from the home's own database, without MLflow: a run that finds all current has nothing else to ask of it,
-        and its import alone would take a third of such a run's time.
+        """Facts about a run from the home's own database. It does not import MLflow, which would take a third of the time of a run without
+        new results.
 
         Raises:
-            FileNotFoundError: Runs are not kept there, or it is not there yet.
-            sqlite3.Error: It cannot be read like this.
+            FileNotFoundError: Runs are not in this database, or it does not exist.
+            sqlite3.Error: The database cannot be read.
         """
         file = self._home / "mlflow.db"
         if self._uri != f"sqlite:///{file}" or not file.is_file():
@@ -265,12 +262,8 @@ class Tracker:
         return None if row is None else _RunFacts(experiment_id=str(row[0]), lifecycle_stage=str(row[1]))
 
 
-def _run_name(name: str) -> str:
-    return tracked_text(name)[:MOST_CHARACTERS]
-
-
 def _require_reachable(uri: str) -> None:
-    """Fail within seconds: MLflow itself would try a server that is down again and again for minutes."""
+    """Fail within seconds: MLflow would retry for minutes if a server is down."""
     try:
         urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - http or https, as the caller checked
     except urllib.error.HTTPError:

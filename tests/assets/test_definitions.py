@@ -12,7 +12,6 @@ import pytest
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.in_process_runs import run_evaluation
 from eval_dagster.assets.jobs import chosen
-from eval_dagster.assets.resources import LIMIT_TAG
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 
@@ -168,22 +167,3 @@ def test_a_stage_without_its_input_says_what_to_materialize(project: Project) ->
     assert not result.success
     [failure] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
     assert "materialize the asset rendered_prompts" in failure.user_failure_data.description
-
-
-def test_a_run_that_asks_for_a_limit_publishes_nothing(project: Project) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = (
-            build_definitions(project)
-            .resolve_implicit_global_asset_job_def()
-            .execute_in_process(
-                instance=instance,
-                asset_selection=[dg.AssetKey("rendered_prompts")],
-                partition_key="one|a",
-                tags={LIMIT_TAG: "1"},
-                raise_on_error=False,
-            )
-        )
-    assert not result.success
-    [failure] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    assert "run --limit N" in str(failure.error)
-    assert project.lake.current("prompts", "one", "a") is None

@@ -161,7 +161,7 @@ def test_other_code_of_a_stage_makes_that_stage_stale_and_no_other(project: Proj
     _everything(project)
     changed = {"eval_dagster.stages.scores"}
     monkeypatch.setattr(
-        "eval_dagster.assets.stage_code.code_version", lambda code: code_version(code) + ("+" if code.__name__ in changed else "")
+        "eval_dagster.assets.provenance.code_version", lambda code: code_version(code) + ("+" if code.__name__ in changed else "")
     )
     stale = _stale(project)
     assert {asset for asset, _ in stale} == {"sample_scores"}

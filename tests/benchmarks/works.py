@@ -11,8 +11,7 @@ import yaml
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.project import Project
-from eval_dagster.prompts.formatters import formatter_for
-from eval_dagster.stages.prompts import render_eval
+from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +99,7 @@ def _prompts(name: str, settings: dict[str, Any], home: Path) -> list[Any]:
     except EvalDagsterError as error:
         raise MissingRowsError(str(error)) from error
     materialize_snapshot(project, name, "benchmark")
-    return render_eval(project, name, "any", formatter_for("plain", project.handle("any")))
+    return render_eval(project, name, rendering_of(project, name, "any"))
 
 
 def _texts(count: int, tokenizer: Any) -> Iterator[str]:

@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.errors import RequirementError
-from eval_dagster.sandbox import available_isolation
-
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 pytestmark = [
     pytest.mark.long,
@@ -65,11 +62,8 @@ def _rows(command: Callable[..., str], query: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.usefixtures("_sandbox")
 def test_real_rows_reach_the_leaderboard(command: Callable[..., str]) -> None:
-    try:
-        available_isolation()
-    except RequirementError as problem:
-        pytest.skip(str(problem))
     command("run")
     board = {row["eval"]: row for row in _rows(command, "from leaderboard")}
     assert {name: row["metric"] for name, row in board.items()} == HEADLINES

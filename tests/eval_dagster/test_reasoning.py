@@ -1,6 +1,6 @@
 import pytest
 
-from eval_dagster.reasoning import is_cut_in_reasoning, split_reasoning
+from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
 
 
@@ -21,14 +21,13 @@ from eval_dagster.records import ModelResponse
     ],
 )
 def test_reasoning_is_told_from_the_answer(text: str, prompt: str, reasoning: str | None, answer: str, is_cut: bool) -> None:
-    assert split_reasoning(text, prompt=prompt) == (reasoning, answer)
-    assert is_cut_in_reasoning(text, prompt=prompt) is is_cut
+    assert split_reasoning(text, prompt=prompt) == (reasoning, answer, is_cut)
 
 
 def test_the_tags_are_the_models_own() -> None:
     tags = ("[THINK]", "[/THINK]")
-    assert split_reasoning("[THINK]a[/THINK]b", tags=tags) == ("a", "b")
-    assert split_reasoning("<think>a</think>b", tags=tags) == (None, "<think>a</think>b")
+    assert split_reasoning("[THINK]a[/THINK]b", tags=tags) == ("a", "b", False)
+    assert split_reasoning("<think>a</think>b", tags=tags) == (None, "<think>a</think>b", False)
 
 
 def test_a_response_is_post_processed_in_a_step_of_its_own() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import Formatter, formatter_for
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Row, Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples
 
@@ -86,8 +86,7 @@ def rendered(project: Project, name: str, handle: ModelHandle, fixtures: Path = 
             task = task_class(num_fewshot=shots)
             pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
             for sample in asked[:most]:
-                prompts = render_sample(task, sample, pool, formatter=formatter, num_fewshot=shots, seed=0, generation=GenerationConfig())
-                for prompt in prompts:
+                for prompt in render_sample(Rendering(task=task, formatter=formatter, num_fewshot=shots), sample, pool):
                     yield Rendered(task=task, sample=sample, formatter=formatter, shots=shots, prompt=prompt)
 
 

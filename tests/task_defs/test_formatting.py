@@ -10,11 +10,10 @@ import pytest
 from rendered_tasks import FIXTURES, FORMATS, as_text, file_stem, fixture_of, needs_fixture, rendered
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.errors import RequirementError
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.checks import formatting_problems
-from eval_dagster.sandbox import SandboxPolicy, available_isolation, sandbox_policy
+from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,14 +44,13 @@ def test_the_prompts_are_the_golden_ones(name: str, chat_handle: TransformersHan
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_formatting_checks_find_nothing(name: str, chat_handle: TransformersHandle, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_the_formatting_checks_find_nothing(
+    name: str, chat_handle: TransformersHandle, tokenizer: PreTrainedTokenizerFast, request: pytest.FixtureRequest
+) -> None:
     task = PROJECT.named_task(name)
     runs_code = any(metric.EXECUTES_CODE for metric in task.METRICS)
     if runs_code:
-        try:
-            available_isolation()
-        except RequirementError as problem:
-            pytest.skip(str(problem))
+        request.getfixturevalue("_sandbox")
     for each in rendered(PROJECT, name, chat_handle):
         # Programs are the same under every formatter: they run under one.
         with sandbox_policy(SandboxPolicy(allowed=runs_code and (each.formatter.name, each.shots) == ("plain", 0))):

@@ -9,14 +9,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.metrics.base import LoglikelihoodMetric, named_values
 from eval_dagster.metrics.completion import ExactNumber
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import FewshotStrategy
 from eval_dagster.tasks.samples import build_samples
@@ -33,16 +33,8 @@ def rendered(name: str, subject: str, fewshot: int, strategy: FewshotStrategy | 
     pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
     for sample in samples:
         if sample.split == task.SAMPLE_SPLIT:
-            (prompt,) = render_sample(
-                task,
-                sample,
-                pool,
-                formatter=ConcatFormatter(),
-                num_fewshot=fewshot,
-                seed=0,
-                generation=GenerationConfig(),
-                strategy=strategy,
-            )
+            rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot, strategy=strategy)
+            (prompt,) = render_sample(rendering, sample, pool)
             yield sample, prompt
 
 

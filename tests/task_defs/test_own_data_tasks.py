@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.countries import CONTINENTS, COUNTRIES
 from eval_dagster.task_files.definition import check_task
@@ -23,14 +23,8 @@ def prompts_of(name: str, fewshot: int = 2) -> list[tuple[Sample, RenderedPrompt
     for subject in task.SUBJECTS:
         samples = build_samples(DatasetReader(None).read(task, subject, fewshot=True), subject)
         pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
-        found += [
-            (
-                sample,
-                *render_sample(task, sample, pool, formatter=ConcatFormatter(), num_fewshot=fewshot, seed=0, generation=GenerationConfig()),
-            )
-            for sample in samples
-            if sample.split == task.SAMPLE_SPLIT
-        ]
+        rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot)
+        found += [(sample, *render_sample(rendering, sample, pool)) for sample in samples if sample.split == task.SAMPLE_SPLIT]
     return found
 
 

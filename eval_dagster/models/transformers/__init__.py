@@ -1,1 +1,1 @@
-"""The in-process engine: models of the transformers library."""
+"""The in-process engine for models of the transformers library. Torch is imported where a model is loaded."""

@@ -1,7 +1,7 @@
 """The `transformers` backend: a causal language model, of text or of text and images, run on this machine.
 
-Torch and transformers take seconds to import, more than all else that a run takes which finds every answer there. So what needs them is
-imported where a tokenizer or weights are loaded, or a device other than the processor is looked for.
+Torch and transformers take seconds to import, more than the rest of a run whose answers are all cached. So the modules that need them are
+imported only to load a tokenizer or weights, or to look for a device other than the processor.
 """
 
 import gc
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from eval_dagster.models.transformers.model import LoadedModel
 
 ENGINE_VERSION = 1
-"""Version of what computes answers: all modules of this folder that a loaded model runs.
+"""Version of the code that computes answers: all modules of this folder that a loaded model runs.
 
-Raise it with every change after which a log-probability, a logit or a text may differ by more than rounding: the cache gives an answer
-again wherever the version of a model is the same. Golden answers fail where numbers moved and this did not. Do not raise it for anything
-else, such as moved code, messages or speed: each rise has every model of every home asked again.
+Raise it with every change after which a log-probability, a logit or a text may differ by more than rounding, because cached answers are
+used as long as the version of a model is the same. Golden answers fail where numbers changed and this version did not. Do not raise it for
+moved code, messages or speed, because each rise makes all answers of all homes be computed again.
 """
 
 PACKAGES = ("llguidance", "pillow", "tokenizers", "torch", "transformers")
@@ -40,7 +40,7 @@ class TransformersHandle:
     SECTION = TransformersModel
 
     def __init__(self, name: str, config: TransformersModel, *, folder: Path, home: Path):
-        """`folder` is that of evals.yaml, `home` that of all state."""
+        """`folder` is the folder of evals.yaml, `home` the folder of all state."""
         self._name = name
         self._config = config
         self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
@@ -68,7 +68,7 @@ class TransformersHandle:
             )
 
     def version(self) -> str:
-        """Hash of all that can change an output. The batch size is not in it, nor the generation settings, which each request states.
+        """Hash of everything that can change an output, except the batch size and the generation settings, which each request has.
 
         Raises:
             ModelNotFoundError: The weights are not there, or the device is not.
@@ -131,7 +131,7 @@ class TransformersHandle:
             from eval_dagster.models.transformers.model import load_model
 
             advance()
-        # Networks of some architectures refer to themselves: without this the weights of the model before would still be in memory.
+        # Networks of some architectures refer to themselves, so that without this the weights of the last model would stay in memory.
         gc.collect()
         return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
 

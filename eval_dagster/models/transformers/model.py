@@ -1,4 +1,4 @@
-"""A causal language model in memory, of text or of text and images: scores by its scoring engine, writes by its generation engine."""
+"""A causal language model in memory, of text or of text and images. It has an engine for scoring and one for generation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,13 +24,13 @@ from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
 _CPU_TOKENS = 2048
-"""Most tokens of a batch on a CPU: more are no faster a token there, and seconds would become minutes between answers."""
+"""Most tokens of a batch on a CPU. Larger batches are not faster a token there, and answers would come minutes apart."""
 
 _DEFAULT_LENGTH = 2048
-"""Tokens of context where the model states none, as lm-evaluation-harness has it."""
+"""Tokens of context where the model states none, as in lm-evaluation-harness."""
 
 _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in the end, why they let it happen twice?"
-"""Ordinary text, by whose tokens the engine checks itself."""
+"""Ordinary text for the self-checks of the engine."""
 
 
 class LoadedModel:
@@ -40,7 +40,7 @@ class LoadedModel:
         """`layers` says how the network's linear layers are computed."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
-        # What is padded is masked, and may be any token that the network knows: some tokenizers pad with one more.
+        # Padding is masked and may be any token of the network. Some tokenizers pad with a token that the network lacks.
         known = network.get_input_embeddings().weight.shape[0]
         pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None and token < known), 0)
         tokens = _CPU_TOKENS if device == "cpu" else None
@@ -53,7 +53,7 @@ class LoadedModel:
             tokens=_check_tokens(tokenizer),
             longest=codec.max_length,
         )
-        # A batch of texts takes as long as its longest, so small ones waste less where rows are not for free.
+        # A batch takes as long as its longest text, so small batches waste less where each row costs time.
         self._generator = GenerationEngine(
             network, codec, BatchRunner(rows=batch_size, tokens=tokens and 2 * tokens), device=device, pad_token=pad, end_tokens=ends
         )
@@ -66,15 +66,15 @@ class LoadedModel:
         yield from self._generator.respond([request for request in requests if not _is_scored(request)])
 
     def usage(self) -> Sequence[Usage]:
-        """What scoring and generating took so far."""
+        """The work of scoring and generation so far."""
         return self.scoring_usage(), self.generation_usage()
 
     def scoring_usage(self) -> ScoringUsage:
-        """What scoring took so far, and by which way it goes."""
+        """The work of scoring so far, and the way of computing."""
         return replace(self._scorer.usage)
 
     def generation_usage(self) -> GenerationUsage:
-        """What generating took so far, and by which way it goes."""
+        """The work of generation so far, and the way of computing."""
         return replace(self._generator.usage)
 
     def _scoring_job(self, request: Request) -> ScoringJob:
@@ -141,7 +141,7 @@ def _is_scored(request: Request) -> bool:
 
 
 def context_length(network: Any, tokenizer: Any) -> int | None:
-    """Tokens of a model's context, if it states them."""
+    """Tokens of a model's context, where it states them."""
     # A vision-language model has a configuration for its text within its own.
     config = network.config.get_text_config(decoder=True)
     lengths = [getattr(config, name, None) for name in LENGTH_NAMES]

@@ -3,14 +3,13 @@
 from datetime import datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.damage import INFO_KEY
-from eval_dagster.lake.files import Configured, FileInfo, Lake, table_of
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.files import INFO_KEY, Configured, FileInfo, Lake, table_of
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
 from eval_dagster.records import ModelResponse
 
 CONFIG = """
@@ -34,12 +33,8 @@ def make_home(folder: Path) -> Lake:
 
 
 def strip_checksum(path: Path) -> None:
-    """Write a file as earlier versions did."""
-    write_plain(pq.ParquetFile(path).read(), path)
-
-
-def write_plain(rows: pa.Table, path: Path) -> None:
-    """Write rows without checksums, with what a lake file says of itself."""
+    """Write a file again as another program does, with the same rows and the same `FileInfo`."""
+    rows = pq.ParquetFile(path).read()
     kept = {key: value for key, value in (rows.schema.metadata or {}).items() if key == INFO_KEY}
     pq.write_table(rows.replace_schema_metadata(kept), path, compression="zstd")
 
@@ -54,7 +49,7 @@ def _write_model(lake: Lake, model: str, seed: int) -> None:
     names = [f"s{number:02}" for number in range(SAMPLES)]
     values = [float((number * 7 + seed) % 3 == 0) for number in range(SAMPLES)]
     answers = [
-        to_row(f"{model}-{name}", ModelResponse(text=[f" {value}"], finish_reason=["stop"]), model)
+        response_row(f"{model}-{name}", ModelResponse(text=[f" {value}"], finish_reason=["stop"]), model)
         for name, value in zip(names, values, strict=True)
     ]
     ResponseCache(lake, model).add(answers, "first run")

@@ -1,25 +1,13 @@
 """Programs that do not solve their task and try to pass its tests: none does, while programs that solve theirs pass."""
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from eval_dagster.errors import RequirementError
-from eval_dagster.sandbox import SandboxPolicy, SandboxResult, available_isolation, run_python, sandbox_policy
+from eval_dagster.sandbox import SandboxResult
 
 Run = Callable[..., SandboxResult]
-
-
-@pytest.fixture
-def run() -> Iterator[Run]:
-    """Behind the first walls that this machine has: the trials are about processes, which are the same behind all."""
-    try:
-        isolation = available_isolation()
-    except RequirementError as problem:
-        pytest.skip(str(problem))
-    with sandbox_policy(SandboxPolicy(allowed=True)):
-        yield lambda code, **limits: run_python(code, isolation=isolation, **limits)
 
 
 GIVEN = '''
@@ -242,33 +230,33 @@ while True:
         (["solve", "__builtins__", "__name__", "wrong"], "assert solve(2) == 4 and __name__ == 'tests'"),
     ],
 )
-def test_a_program_that_answers_by_itself_does_not_pass(run: Run, names: list[str], tests: str) -> None:
-    assert not passes(run, f"NAMES = {names}\n{OWN_SERVER}", tests)
-    assert passes(run, f"NAMES = {names}\n{OWN_SERVER}", "assert solve(2) is True")
+def test_a_program_that_answers_by_itself_does_not_pass(run_program: Run, names: list[str], tests: str) -> None:
+    assert not passes(run_program, f"NAMES = {names}\n{OWN_SERVER}", tests)
+    assert passes(run_program, f"NAMES = {names}\n{OWN_SERVER}", "assert solve(2) is True")
 
 
-def passes(run: Run, code: str, tests: str) -> bool:
-    return run(code, tests=tests, given=GIVEN, entry="solve", name="program", timeout_s=3).completed
+def passes(run_program: Run, code: str, tests: str) -> bool:
+    return run_program(code, tests=tests, given=GIVEN, entry="solve", name="program", timeout_s=3).completed
 
 
 @pytest.mark.parametrize("what", FORGERIES)
-def test_a_forgery_does_not_pass(run: Run, what: str) -> None:
+def test_a_forgery_does_not_pass(run_program: Run, what: str) -> None:
     code, tests = map(textwrap.dedent, FORGERIES[what])
-    assert not passes(run, code, tests)
+    assert not passes(run_program, code, tests)
 
 
 @pytest.mark.parametrize("what", ATTEMPTS)
-def test_an_attempt_does_not_pass(run: Run, what: str) -> None:
-    assert not passes(run, textwrap.dedent(ATTEMPTS[what]), CHECK)
+def test_an_attempt_does_not_pass(run_program: Run, what: str) -> None:
+    assert not passes(run_program, textwrap.dedent(ATTEMPTS[what]), CHECK)
 
 
-def test_a_program_that_solves_its_task_passes(run: Run) -> None:
+def test_a_program_that_solves_its_task_passes(run_program: Run) -> None:
     for tests in (CHECK, EQUAL, NEAR, "assert abs(poly([solve(1), 1], -2)) < 1e-6"):
-        assert passes(run, RIGHT, tests)
-        assert passes(run, "def solve(x, report=None):\n    return 2 * x", tests)
+        assert passes(run_program, RIGHT, tests)
+        assert passes(run_program, "def solve(x, report=None):\n    return 2 * x", tests)
 
 
-def test_the_tests_are_not_to_be_read(run: Run) -> None:
+def test_the_tests_are_not_to_be_read(run_program: Run) -> None:
     """The expected values are nowhere in the program's process."""
     code = """
     import gc
@@ -277,7 +265,7 @@ def test_the_tests_are_not_to_be_read(run: Run) -> None:
         print("".join(["SECRET", "VALUE"]) in "".join(found))
         return 1
     """
-    result = run(textwrap.dedent(code), tests="assert solve(0) == 1, 'SECRETVALUE'", name="program")
+    result = run_program(textwrap.dedent(code), tests="assert solve(0) == 1, 'SECRETVALUE'", name="program")
     assert (result.completed, result.stdout) == (True, "False\n")
 
 
@@ -410,15 +398,15 @@ TESTS_OF_ORDINARY = {
 
 
 @pytest.mark.parametrize("what", ORDINARY)
-def test_what_tests_do_with_a_program_works_across_processes(run: Run, what: str) -> None:
+def test_what_tests_do_with_a_program_works_across_processes(run_program: Run, what: str) -> None:
     code, tests = textwrap.dedent(ORDINARY[what]), textwrap.dedent(TESTS_OF_ORDINARY[what])
-    result = run(code, tests=tests, name="program")
+    result = run_program(code, tests=tests, name="program")
     assert result.completed, result.stderr
-    assert not run(code, tests=f"{tests}\nassert f is None", name="program").completed
+    assert not run_program(code, tests=f"{tests}\nassert f is None", name="program").completed
 
 
-def test_what_both_print_is_kept(run: Run) -> None:
-    result = run(
+def test_what_both_print_is_kept(run_program: Run) -> None:
+    result = run_program(
         "print('of the program', end='')\ndef f():\n    print('called')", tests="print('of the tests')\nf()\nassert 0", name="program"
     )
     for text in ("of the program", "called\n", "of the tests\n"):
@@ -426,8 +414,8 @@ def test_what_both_print_is_kept(run: Run) -> None:
     assert result.stderr.endswith("AssertionError\n")
 
 
-def test_a_program_that_fails_before_its_tests(run: Run) -> None:
-    result = run("raise KeyError('early')", tests="pass\nf", name="program")
+def test_a_program_that_fails_before_its_tests(run_program: Run) -> None:
+    result = run_program("raise KeyError('early')", tests="pass\nf", name="program")
     assert not result.completed
     assert "KeyError: 'early'" in result.stderr
     assert "the program ended before its tests" in result.stderr

@@ -114,8 +114,8 @@ _NUMBERS = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_it_is_refused(run: Run, what: str) -> None:
-    result = run(_CALLS + _NUMBERS[MACHINE] + "\n" + textwrap.dedent(REFUSED[what]))
+def test_it_is_refused(run_program: Run, what: str) -> None:
+    result = run_program(_CALLS + _NUMBERS[MACHINE] + "\n" + textwrap.dedent(REFUSED[what]))
     assert result.completed, result.stderr
 
 
@@ -137,10 +137,10 @@ print(function(), flush=True)
         pytest.param("b829000040" + "0f05c3", id="socket of x32"),
     ],
 )
-def test_calls_of_other_interfaces_kill_it(run: Run, code: str) -> None:
-    result = run(_CODE.format(code=code))
+def test_calls_of_other_interfaces_kill_it(run_program: Run, code: str) -> None:
+    result = run_program(_CODE.format(code=code))
     assert (result.completed, result.exit_code, result.stdout) == (False, -31, "")  # SIGSYS
-    assert run(_CODE.format(code="b827000000" + "0f05c3")).completed  # getpid of x86_64
+    assert run_program(_CODE.format(code="b827000000" + "0f05c3")).completed  # getpid of x86_64
 
 
 def test_a_machine_whose_calls_are_not_known_runs_nothing() -> None:
@@ -263,9 +263,9 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("what", HIDDEN)
-def test_memory_that_no_process_shows_counts_too(run: Run, what: str) -> None:
+def test_memory_that_no_process_shows_counts_too(run_program: Run, what: str) -> None:
     hold = HIDDEN[what].strip().replace("{exit_call}", {"x86_64": "60", "aarch64": "93"}[MACHINE])
-    result = run(_HOLDERS.format(hold=hold, processes=8), memory_bytes=LIMIT, timeout_s=15)
+    result = run_program(_HOLDERS.format(hold=hold, processes=8), memory_bytes=LIMIT, timeout_s=15)
     assert (result.completed, result.ended_by) == (False, "memory"), result
     assert result.duration_s < 12
 
@@ -277,13 +277,13 @@ def test_memory_that_no_process_shows_counts_too(run: Run, what: str) -> None:
         pytest.param("import os\nfor n in range(10**7):\n    os.symlink('x' * 200, f'/tmp/{n}')", id="links"),
     ],
 )
-def test_what_the_kernel_keeps_is_bounded(run: Run, code: str) -> None:
-    result = run(code, memory_bytes=LIMIT, timeout_s=15)
+def test_what_the_kernel_keeps_is_bounded(run_program: Run, code: str) -> None:
+    result = run_program(code, memory_bytes=LIMIT, timeout_s=15)
     assert not result.completed
     assert result.ended_by == "memory" or "No space left on device" in result.stderr, result
 
 
-def test_a_program_takes_no_processes_from_another(run: Run) -> None:
+def test_a_program_takes_no_processes_from_another(run_program: Run) -> None:
     greedy = """
     import os, threading, time
     while True:
@@ -300,9 +300,9 @@ def test_a_program_takes_no_processes_from_another(run: Run) -> None:
     assert subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True).stdout == b"1\\n"
     """
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(contextvars.copy_context().run, run, greedy, timeout_s=4)
+        other = pool.submit(contextvars.copy_context().run, run_program, greedy, timeout_s=4)
         time.sleep(1)
-        result = run(modest)
+        result = run_program(modest)
         assert not other.done()
     assert result.completed, result.stderr
 
@@ -403,6 +403,6 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("what", ORDINARY)
-def test_ordinary_programs_notice_nothing(run: Run, what: str) -> None:
-    result = run(ORDINARY[what], timeout_s=20)
+def test_ordinary_programs_notice_nothing(run_program: Run, what: str) -> None:
+    result = run_program(ORDINARY[what], timeout_s=20)
     assert result.completed, result.stderr

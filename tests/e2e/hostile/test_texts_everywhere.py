@@ -125,7 +125,6 @@ def judged(text: str) -> GateResult:
     )
     unknown = replace(fallen, eval="other", verdict=Verdict.NOT_COMPARABLE, difference=None, reason=text or "?")
     flipped = ChangedSample(
-        suite="nightly",
         eval="words",
         model="echo",
         metric=text,

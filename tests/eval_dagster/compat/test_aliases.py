@@ -11,7 +11,7 @@ from eval_dagster.compat.aliases import ALIASES, aliases
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import render_sample
+from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.records import GenerationSettings, ResponseType, TaskSample
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
@@ -207,6 +207,6 @@ def test_a_task_file_of_another_framework(tmp_path: Path) -> None:
     (sample,) = build_samples({"test": [{"question": "Who?", "answer": "I"}]}, "no_subject")
     for own in (None, 4096):
         generation = GenerationConfig(max_tokens=own)
-        (prompt,) = render_sample(task(), sample, None, formatter=ConcatFormatter(), num_fewshot=0, seed=0, generation=generation)
+        (prompt,) = render_sample(Rendering(task=task(), formatter=ConcatFormatter(), generation=generation), sample, None)
         assert prompt.request.generation == GenerationSettings(max_tokens=own)
     assert issubclass(task, BaseTask)

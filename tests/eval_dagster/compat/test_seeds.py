@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.base import named_values
 from eval_dagster.metrics.loglikelihood import AccuracyPMILoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, Llama3Formatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import TaskRow, build_samples
@@ -45,9 +45,7 @@ def render_all(
 ) -> list[RenderedPrompt]:
     task, samples = task_of(spec), build_samples({"test": rows}, subject)
     given: dict[str, Any] = {"formatter": ConcatFormatter(), "strategy": "first", **settings}
-    return render_sample(
-        task, samples[index], fewshot_pool(task, samples), num_fewshot=fewshot, seed=0, generation=GenerationConfig(), **given
-    )
+    return render_sample(Rendering(task=task, num_fewshot=fewshot, **given), samples[index], fewshot_pool(task, samples))
 
 
 def render(spec: str, rows: Sequence[Row], index: int = 0, **settings: Any) -> RenderedPrompt:

@@ -14,13 +14,13 @@ from PIL import Image
 from pydantic import BaseModel
 
 from eval_dagster.compat.aliases import aliases
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Message, ModelResponse, ResponseType, Role, Row
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.doc import Doc
@@ -120,8 +120,8 @@ def task_with(**attributes: Any) -> BaseTask[Any]:
 def render(task: type[BaseTask[Any]], *rows: Row, subject: str = "all", fewshot: int = 0) -> RenderedPrompt:
     check_task(task)
     made, samples = task(), build_samples({"test": rows}, subject)
-    settings: dict[str, Any] = {"formatter": ConcatFormatter(), "seed": 0, "generation": GenerationConfig()}
-    (prompt,) = render_sample(made, samples[0], fewshot_pool(made, samples), num_fewshot=fewshot, **settings)
+    rendering = Rendering(task=made, formatter=ConcatFormatter(), num_fewshot=fewshot)
+    (prompt,) = render_sample(rendering, samples[0], fewshot_pool(made, samples))
     return prompt
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from judged_project import Nights
 
-from eval_dagster.gate.change_points import LookKey, find_looks, key_of, score_series
+from eval_dagster.gate.change_points import LookKey, change_points, find_looks, key_of
 from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import Look
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.metrics.completion import ExactMatch
+from eval_dagster.report.histories import history_of
 from eval_dagster.versions import stable_hash
 
 KEY = {"eval": "e", "model": "m"}
@@ -24,9 +25,13 @@ KEY = {"eval": "e", "model": "m"}
 def write(lake: Lake, values: Sequence[float | None], *, data: str = "data", model: str = "model", samples: str = "s") -> None:
     """A materialization of an eval in which these samples are right or wrong."""
     version = stable_hash([list(values), samples])
-    inputs = {"dataset_snapshot": data, "rendered_prompts": "prompt", "model": model, "model_outputs": version, "sample_scores": version}
+    inputs = {"dataset_snapshot": data, "rendered_prompts": "prompt", "model": model, "model_content": model}
+    inputs |= {"model_outputs": version, "sample_scores": version}
     shared = {**KEY, "subject": "all", "metric": "exact_match"}
-    rows = [{**shared, "sample_id": f"{samples}{i}", "source_id": f"{samples}{i}", "value": value} for i, value in enumerate(values)]
+    names = [f"{samples}{i}" for i in range(len(values))]
+    rows = [
+        {**shared, "sample_id": name, "source_id": name, "cluster": name, "value": value} for name, value in zip(names, values, strict=True)
+    ]
     at = lake.next_time("scores", "e", "m")
     info = FileInfo(fingerprint=version, version=version, run_id="run", materialized_at=at, inputs=inputs)
     scores = lake.write("scores", table_of("scores", rows), eval_name="e", model="m", info=info)
@@ -49,7 +54,7 @@ def write(lake: Lake, values: Sequence[float | None], *, data: str = "data", mod
 
 
 def looks(lake: Lake, known: Mapping[LookKey, Look] | None = None) -> list[Look]:
-    return list(find_looks(history(lake, "e", "m"), [ExactMatch], suite="s", alpha=0.05, known=known or {}))
+    return list(find_looks(history(lake, "e", "m"), [ExactMatch], alpha=0.05, known=known or {}))
 
 
 def wrong(count: int, first: int = 0, n: int = 60) -> list[float]:
@@ -153,18 +158,17 @@ def test_few_of_many_histories_without_a_change_have_one(tmp_path: Path) -> None
     assert alarms <= 8
 
 
-def test_a_series_has_all_materializations_and_marks_where_it_left_its_band(tmp_path: Path) -> None:
+def test_a_history_has_all_materializations_and_marks_where_the_score_left_its_band(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for count in (0, 0, 12):
         nights.evaluate(wrong=range(count))
     lake = nights.project().lake
-    assert [each.is_change_point for each in score_series(lake, "left", "one", "exact_match")] == [False, False]
+    assert change_points(lake) == []
     result = nights.judge()
     write_result(lake, result)
     assert current_result(lake, "nightly") == result
-    series = score_series(lake, "left", "one", "exact_match")
-    assert [(each.value, each.n, each.is_change_point) for each in series] == [(1.0, 40, False), (28 / 40, 40, True)]
-    assert series[0].versions.keys() == {"data", "prompt", "model", "metric"}
+    series = history_of(history(lake, "left", "one"), "exact_match", change_points(lake)).points
+    assert [(each.value, each.is_change) for each in series] == [(1.0, False), (28 / 40, True)]
     assert series[1].ci_low is not None
     assert series[1].ci_low < 28 / 40
     publish(lake)

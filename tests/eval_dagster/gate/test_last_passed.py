@@ -1,7 +1,6 @@
 """Several nights of a suite against the newest state that passed: what is red stays red until it is better, accepted, or allowed."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import past_results, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
 from eval_dagster.statistics.verdicts import Verdict
@@ -219,39 +217,3 @@ def test_a_damaged_judgement_is_passed_over(nights: Nights) -> None:
     files = nights.project().lake.history("regressions", "nightly")
     files[-1].path.write_bytes(b"PAR1")
     assert _of_left(nights.night(wrong=range(2, 14))) == (REGRESSED, 1.0)
-
-
-def test_judgements_of_the_version_before_are_understood(nights: Nights) -> None:
-    lake = nights.project().lake
-    nights.evaluate()
-    write_result(lake, nights.judge(baseline="previous"))
-    nights.evaluate(wrong=range(12))
-    write_result(lake, nights.judge(baseline="previous"))
-    _strip(nights)
-    assert past_results(lake, "nightly")[-1].is_failed
-    assert _of_left(nights.night(wrong=range(1, 13))) == (REGRESSED, 1.0)
-    assert _of_left(nights.night()) == (SAME, 1.0)
-
-
-def _strip(nights: Nights) -> None:
-    """Write the judgements anew without what judgements of the version before lack."""
-    import json
-
-    import pyarrow.parquet as pq
-
-    new = ["n_errors", "n_evaluable", "anchor", "anchor_value", "drift", "drift_p_value", "drift_p_adjusted", "against", "is_passed"]
-    for file in nights.project().lake.history("regressions", "nightly"):
-        table = pq.ParquetFile(file.path).read()
-        info = json.loads(table.schema.metadata[b"eval_dagster"])
-        del info["counts"]["level"]
-        old = table.drop_columns([*new, "anchor_materialized_at"]).replace_schema_metadata({b"eval_dagster": json.dumps(info).encode()})
-        pq.write_table(old, file.path)
-
-
-def test_a_share_of_the_false_alarms_is_spent_by_what_is_new_alone(nights: Nights) -> None:
-    first, second = nights.night(), nights.night(wrong=[1])
-    assert (first.level, second.level) == (0.0, 0.05)
-    assert nights.night(wrong=[1]).level == 0.0
-    third = nights.night(wrong=[2])
-    assert third.level == pytest.approx(2 * 0.05 / 30), "minutes after the second: one day's share"
-    assert third.judged_at - second.judged_at < timedelta(days=1)

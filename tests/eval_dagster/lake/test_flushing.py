@@ -8,7 +8,8 @@ import pytest
 
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.flushing import ResponseFlusher
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
 from eval_dagster.records import ModelResponse
 
 
@@ -18,7 +19,7 @@ def cache(tmp_path: Path) -> ResponseCache:
 
 
 def row(name: str) -> dict[str, Any]:
-    return to_row(name, ModelResponse(text=(name,), finish_reason=("stop",)), "v1")
+    return response_row(name, ModelResponse(text=(name,), finish_reason=("stop",)), "v1")
 
 
 def test_answers_are_flushed_while_no_other_comes(cache: ResponseCache) -> None:

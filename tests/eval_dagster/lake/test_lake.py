@@ -14,7 +14,8 @@ from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake import files, publishing, responses
 from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows
 from eval_dagster.lake.files import FileInfo, Lake, table_of
-from eval_dagster.lake.responses import ResponseCache, to_row
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
 from eval_dagster.records import ModelResponse
 
 
@@ -195,7 +196,7 @@ def test_a_killed_write_leaves_nothing_that_is_read(tmp_path: Path) -> None:
 
 
 def _row(number: int, text: str = "") -> dict[str, Any]:
-    return to_row(f"r{number}", ModelResponse(text=[text or str(number)], finish_reason=["stop"]), "v")
+    return response_row(f"r{number}", ModelResponse(text=[text or str(number)], finish_reason=["stop"]), "v")
 
 
 def test_the_cache_finds_what_was_flushed_and_merging_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,14 @@
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from eval_dagster.cli.main import main
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.damage import INFO_KEY
+from eval_dagster.lake.catalog import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -82,24 +79,6 @@ class Place:
         outcomes = list(evaluate(self.project(limit=limit), partitions, stages=set(STAGES), run_id="x", reporter=SilentReporter()))
         assert all(isinstance(each, StageResult) for each in outcomes), outcomes
 
-    @contextmanager
-    def without_hashes(self, *models: str) -> Iterator[None]:
-        """The current metrics of models as they were before they had hashes of samples and questions."""
-        lake = self.project().lake
-        files = [lake.require("metrics", "metrics", "sizes", model).path for model in models]
-        contents = [path.read_bytes() for path in files]
-        for path in files:
-            with pq.ParquetFile(path) as file:
-                table = file.read().drop_columns(["samples_version", "questions_version"])
-                pq.write_table(table.replace_schema_metadata({INFO_KEY: table.schema.metadata[INFO_KEY]}), path)
-        publish(lake)
-        try:
-            yield
-        finally:
-            for path, content in zip(files, contents, strict=True):
-                path.write_bytes(content)
-            publish(lake)
-
     def board(self, relation: str = "leaderboard") -> Board:
         rows = read_rows(self.project().lake, f"select * from {relation}")
         return [(row["model"], row["rank"], row["differs"], row["n"]) for row in rows]
@@ -138,27 +117,6 @@ def test_chat_templates_do_not_keep_models_from_being_ranked(place: Place) -> No
 def test_what_cannot_be_compared_has_no_rank_and_says_why(place: Place, changed: dict[str, Any], differs: str, n: int) -> None:
     place.evaluate("third", **changed)
     assert place.board() == [("plain", 1, None, 8), ("chat", 2, None, 8), ("third", None, differs, n)]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "changed", "differs"),
-    [
-        (("third",), {}, None),
-        (("plain", "third"), {}, None),
-        (("plain", "chat", "third"), {}, None),
-        (("third",), {"numbers": [*range(7), 99]}, "dataset version"),
-        (("third",), {"limit": 3}, "prompt version"),
-    ],
-)
-def test_results_of_an_earlier_version_are_compared_by_the_versions_that_they_have(
-    place: Place, earlier: tuple[str, ...], changed: dict[str, Any], differs: str | None
-) -> None:
-    """After an upgrade some metrics have no hashes of samples and questions."""
-    place.evaluate("third", **changed)
-    with place.without_hashes(*earlier):
-        by_model = {model: (rank, why) for model, rank, why, _ in place.board()}
-    assert by_model["third"] == ((1, None) if differs is None else (None, differs))
-    assert by_model["plain"] == (1, None)
 
 
 def test_the_results_of_most_models_are_ranked(place: Place) -> None:

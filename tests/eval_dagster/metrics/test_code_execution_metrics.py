@@ -13,7 +13,7 @@ from eval_dagster.metrics.base import response_kind
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne, checks_of, program_of
 from eval_dagster.metrics.repeated import maj_at_k, pass_at_k
 from eval_dagster.records import Completion, MetricContext
-from eval_dagster.sandbox import SandboxPolicy, available_isolation, sandbox_policy
+from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED") or Path(__file__).resolve().parents[4] / "shared")
 HUMANEVAL = SHARED / "datasets/openai/openai_humaneval/openai_humaneval/test-00000-of-00001.parquet"
@@ -23,11 +23,7 @@ TEST = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidat
 
 
 @pytest.fixture
-def _isolated() -> Iterator[None]:
-    try:
-        available_isolation()
-    except UsageError as problem:
-        pytest.skip(str(problem))
+def _isolated(_sandbox: None) -> Iterator[None]:
     with sandbox_policy(SandboxPolicy(allowed=True)):
         yield
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from eval_dagster import versions
+from eval_dagster.code_versions.closure import included_modules
+from eval_dagster.code_versions.references import References
 from eval_dagster.metrics.base import BaseMetric, declared
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.metrics.completion import ExactMatch
@@ -40,7 +42,7 @@ def version(metric: type[BaseMetric]) -> str:
 
 def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
     """The modules that a metric's version covers by themselves, and the scripts that it declares."""
-    for name in versions.covered_modules(metric, *declared(metric, "COMPANIONS")):
+    for name in included_modules(References(), [metric, *declared(metric, "COMPANIONS")]):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -73,7 +75,7 @@ def test_a_metric_declares_the_packages_that_its_modules_ask_for(metric: type[Ba
 
 def test_what_is_declared_is_there() -> None:
     for metric in METRICS:
-        assert versions.covered_modules(*declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
+        assert included_modules(References(), declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
         assert None not in versions.package_versions(declared(metric, "PACKAGES")).values()
 
 

@@ -6,13 +6,12 @@ import pytest
 from conftest import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Request, ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples
@@ -47,8 +46,8 @@ class DrawnByItself(Hills):
 def requests_of(task: BaseTask[Any], **settings: Any) -> list[Request]:
     samples = build_samples({"test": [{"n": n} for n in range(QUESTIONS)], "train": [{"n": n} for n in range(100, 400)]}, "all")
     pool = fewshot_pool(task, samples[QUESTIONS:])
-    how: dict[str, Any] = {"formatter": ConcatFormatter(), "num_fewshot": SHOTS, "seed": 0, "generation": GenerationConfig(), **settings}
-    return [prompt.request for sample in samples[:QUESTIONS] for prompt in render_sample(task, sample, pool, **how)]
+    rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=SHOTS, **settings)
+    return [prompt.request for sample in samples[:QUESTIONS] for prompt in render_sample(rendering, sample, pool)]
 
 
 def share_computed(requests: list[Request]) -> float:

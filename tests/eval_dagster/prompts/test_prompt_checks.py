@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, LoglikelihoodMetric, MetricResult, RepeatedMetric
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import F1, ExactMatch, ExactNumber
@@ -24,7 +23,7 @@ from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, Probabi
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter, formatter_for
-from eval_dagster.prompts.rendering import fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.doc import Doc
@@ -193,9 +192,7 @@ def problems(
     pool = fewshot_pool(instance, samples)
     found: list[str] = []
     for sample in samples:
-        for prompt in render_sample(
-            instance, sample, pool, formatter=formatter, num_fewshot=fewshot, seed=0, generation=GenerationConfig()
-        ):
+        for prompt in render_sample(Rendering(task=instance, formatter=formatter, num_fewshot=fewshot), sample, pool):
             found += formatting_problems(instance, sample, prompt, formatter=formatter, tokenizer=tokenizer)
     return found
 

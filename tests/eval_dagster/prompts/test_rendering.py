@@ -9,8 +9,9 @@ from eval_dagster.errors import DataError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, IdentityFormatter, Llama3Formatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import GenerationSettings, Message, ResponseType, Role, Row, Sample, TaskSample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.samples import build_samples
 
@@ -82,16 +83,15 @@ def render_all(
     **settings: Any,
 ) -> list[RenderedPrompt]:
     samples = build_samples({"test": rows}, "world")
-    return render_sample(
-        task,
-        samples[index],
-        fewshot_pool(task, samples),
+    rendering = Rendering(
+        task=task,
         formatter=formatter or ConcatFormatter(),
         num_fewshot=fewshot,
         seed=seed,
         generation=generation or GenerationConfig(),
         **settings,
     )
+    return render_sample(rendering, samples[index], fewshot_pool(task, samples))
 
 
 def test_the_geography_quiz_of_the_guide() -> None:
@@ -305,7 +305,7 @@ def test_choices_must_be_texts(choices: Any) -> None:
 def test_examples_need_a_split() -> None:
     (sample,) = build_samples({"test": ROWS[:1]}, "world")
     with pytest.raises(DataError, match="2 few-shot examples are wanted, but task Geography names no split"):
-        render_sample(Geography(), sample, None, formatter=ConcatFormatter(), num_fewshot=2, seed=0, generation=GenerationConfig())
+        render_sample(Rendering(task=Geography(), formatter=ConcatFormatter(), num_fewshot=2), sample, None)
 
 
 class Drawing(Geography):
@@ -356,19 +356,8 @@ def test_prompts_by_chance_depend_on_no_order_and_share_their_examples(task_clas
     def rendered(order: list[Sample]) -> dict[str, RenderedPrompt]:
         task = task_class()
         pool = fewshot_pool(task, [sample for sample in samples if sample.split == "test"])
-        return {
-            sample.sample_id: render_sample(
-                task,
-                sample,
-                pool,
-                formatter=ConcatFormatter(),
-                num_fewshot=3,
-                seed=0,
-                generation=GenerationConfig(),
-                strategy=strategy,
-            )[0]
-            for sample in order
-        }
+        rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=3, strategy=strategy)
+        return {sample.sample_id: render_sample(rendering, sample, pool)[0] for sample in order}
 
     prompts = rendered(asked)
     assert prompts == rendered(asked[::-1])

@@ -59,7 +59,6 @@ def incomparable(**changes: Any) -> Regression:
 def change(**changes: Any) -> ChangedSample:
     """A sample that was right, and is wrong now."""
     sample = ChangedSample(
-        suite="nightly",
         eval="capitals",
         model="mine",
         metric="accuracy",

@@ -200,11 +200,11 @@ def test_versions_say_what_differs_from_the_baseline(page: Page, project: Projec
 
 def test_costs_are_those_of_the_runs_asked_for(nights: Nights, project: Project, result: GateResult) -> None:
     costs = {run: collect(project, result, run_ids=[run]).costs for run in ("night-1", "night-2", "none")}
-    assert [(cost.computed, cost.cached) for cost in costs["night-1"]] == [(180, 0)] * 6
+    assert [(cost.requests_computed, cost.requests_cached) for cost in costs["night-1"]] == [(180, 0)] * 6
     assert costs["none"] == []
     nights.run(shots=2, capitals=0.3, completion=0.5, other={"sums": 0.3}, run_id="cached", same_night=True)
     again = collect(project, result, run_ids=["cached"]).costs
-    assert [(cost.computed, cost.cached, cost.model_seconds) for cost in again] == [(0, 180, 0.0)] * 6
+    assert [(cost.requests_computed, cost.requests_cached, cost.model_seconds) for cost in again] == [(0, 180, 0.0)] * 6
     assert collect(project, result).costs == again
     said = Page(render(collect(project, result))).text("header#")
     assert "0 requests computed 1,080 from the cache" in said

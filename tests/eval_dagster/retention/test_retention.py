@@ -18,7 +18,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.comparison import changed_samples, compare_points
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.materializations import history
-from eval_dagster.gate.results import past_results, write_result
+from eval_dagster.gate.results import read_judgement, write_result
 from eval_dagster.lake import files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.lake.files import time_of, trial_lake
@@ -194,10 +194,10 @@ def check(home: Home, leaderboard: object) -> None:
             (compared,) = compare_points(points[-1], point, project.task("words").METRICS)
             for change in changed_samples(points[-1], point, compared.metric):
                 assert change.prompt is not None
-                assert change.answer_a is not None or change.answer_b is not None
+                assert change.answer is not None or change.baseline_answer is not None
             assert point.scores
             assert point.prompts.keys() == point.responses.keys()
-    assert past_results(project.lake, "nightly")
+    assert [read_judgement(file.path)[1] for file in project.lake.history("regressions", "nightly")]
     assert judge(project, "nightly", run_id="gate").regressions
 
 

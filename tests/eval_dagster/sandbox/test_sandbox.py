@@ -1,4 +1,4 @@
-"""What a program in the sandbox can do, and what it cannot, behind each wall that this machine has."""
+"""What a program in the sandbox can do, and what it cannot."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ import psutil
 import pytest
 from busy_processor import busy_processor
 
-from eval_dagster.errors import EvalDagsterError, MachineError, UsageError
+from eval_dagster.errors import EvalDagsterError, MachineError, RequirementError, UsageError
 from eval_dagster.sandbox import (
-    Isolation,
+    Program,
     SandboxPolicy,
     SandboxResult,
-    available_isolation,
     probe,
+    require_sandbox,
     run_python,
     running,
     sandbox_policy,
@@ -37,21 +37,6 @@ from eval_dagster.sandbox import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(params=["bubblewrap", "namespaces"])
-def isolation(request: pytest.FixtureRequest) -> Isolation:
-    try:
-        probe(request.param)
-    except EvalDagsterError as problem:
-        pytest.skip(f"{request.param} does not work here: {problem}")
-    return request.param  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def allowed() -> Iterator[None]:
-    with sandbox_policy(SandboxPolicy(allowed=True)):
-        yield
 
 
 @pytest.fixture
@@ -78,23 +63,19 @@ def _processes(word: str) -> list[list[str]]:
     return found
 
 
-def run(isolation: Isolation, code: str, **limits: float) -> SandboxResult:
-    return run_python(textwrap.dedent(code), isolation=isolation, **limits)  # type: ignore[arg-type]
-
-
-def run_without_root(isolation: Isolation, code: str) -> dict[str, Any]:
+def run_without_root(code: str) -> dict[str, Any]:
     """What becomes of a program whose sandbox an ordinary user started, in a process of its own."""
     script = f"""
 import dataclasses, json, sys
 from eval_dagster.errors import EvalDagsterError
-from eval_dagster.sandbox import SandboxPolicy, probe, run_python, sandbox_policy
+from eval_dagster.sandbox import Program, SandboxPolicy, probe, run_python, sandbox_policy
 try:
-    probe({isolation!r})
+    probe()
 except EvalDagsterError as problem:
     sys.exit(str(problem))
 with sandbox_policy(SandboxPolicy(allowed=True)):
     try:
-        print(json.dumps(dataclasses.asdict(run_python({textwrap.dedent(code)!r}, isolation={isolation!r}))))
+        print(json.dumps(dataclasses.asdict(run_python(Program(code={textwrap.dedent(code)!r})))))
     except EvalDagsterError as problem:
         print(json.dumps({{"error": str(problem)}}))
 """
@@ -112,17 +93,17 @@ with sandbox_policy(SandboxPolicy(allowed=True)):
     pytest.skip(f"no sandbox without root here: {'; '.join(reasons)}")
 
 
-pytestmark = pytest.mark.usefixtures("allowed")
+Run = Callable[..., SandboxResult]
 
 
-def test_a_program_that_comes_to_its_end(isolation: Isolation) -> None:
-    result = run(isolation, "import sys\nprint('grüß', __name__)\nprint('oh', file=sys.stderr)")
+def test_a_program_that_comes_to_its_end(run_program: Run) -> None:
+    result = run_program("import sys\nprint('grüß', __name__)\nprint('oh', file=sys.stderr)")
     assert (result.completed, result.exit_code, result.ended_by) == (True, 0, "exit")
     assert (result.stdout, result.stderr) == ("grüß __main__\n", "oh\n")
     assert 0 < result.duration_s < 10
 
 
-def test_the_module_bears_the_name_that_is_given(isolation: Isolation) -> None:
+def test_the_module_bears_the_name_that_is_given(run_program: Run) -> None:
     code = """
     import dataclasses, sys, __future__
     @dataclasses.dataclass
@@ -132,7 +113,7 @@ def test_the_module_bears_the_name_that_is_given(isolation: Isolation) -> None:
     if __name__ == "__main__":
         raise RuntimeError
     """
-    assert run_python(textwrap.dedent(code), isolation=isolation, name="program").completed
+    assert run_program(code, name="program").completed
 
 
 @pytest.mark.parametrize(
@@ -148,8 +129,8 @@ def test_the_module_bears_the_name_that_is_given(isolation: Isolation) -> None:
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
     ],
 )
-def test_a_program_that_fails(isolation: Isolation, code: str, exit_code: int, trace: str) -> None:
-    result = run(isolation, code)
+def test_a_program_that_fails(run_program: Run, code: str, exit_code: int, trace: str) -> None:
+    result = run_program(code)
     assert (result.completed, result.exit_code, result.ended_by) == (False, exit_code, "exit")
     assert trace in result.stderr
 
@@ -158,8 +139,8 @@ def test_a_program_that_fails(isolation: Isolation, code: str, exit_code: int, t
     "code",
     ["import os; os._exit(0)", "import sys; sys.exit()", "raise SystemExit(0)", "exit()", "import os; os.execv('/usr/bin/true', ['true'])"],
 )
-def test_an_early_exit_is_no_success(isolation: Isolation, code: str) -> None:
-    result = run(isolation, code)
+def test_an_early_exit_is_no_success(run_program: Run, code: str) -> None:
+    result = run_program(code)
     assert (result.completed, result.exit_code) == (False, 0)
 
 
@@ -175,18 +156,18 @@ def test_an_early_exit_is_no_success(isolation: Isolation, code: str) -> None:
         "del sys.stderr",
     ],
 )
-def test_a_program_may_close_or_replace_its_streams(isolation: Isolation, code: str) -> None:
-    result = run(isolation, f"import io, os, sys\nprint('said before')\n{code}")
+def test_a_program_may_close_or_replace_its_streams(run_program: Run, code: str) -> None:
+    result = run_program(f"import io, os, sys\nprint('said before')\n{code}")
     assert result.completed, result.stderr
     assert result.stdout == ("" if code == "os.close(1)" else "said before\n")
 
 
-def test_a_child_that_ends_early_does_not_stand_for_its_parent(isolation: Isolation) -> None:
+def test_a_child_that_ends_early_does_not_stand_for_its_parent(run_program: Run) -> None:
     # The child comes to the last line too; the parent fails.
-    assert not run(isolation, "import os\nif os.fork():\n    os.wait()\n    raise ValueError").completed
+    assert not run_program("import os\nif os.fork():\n    os.wait()\n    raise ValueError").completed
 
 
-def test_the_standard_library_alone_can_be_imported(isolation: Isolation) -> None:
+def test_the_standard_library_alone_can_be_imported(run_program: Run) -> None:
     code = """
     import glob, os, subprocess, sys
     assert not any("-packages" in path for path in sys.path), sys.path
@@ -201,24 +182,24 @@ def test_the_standard_library_alone_can_be_imported(isolation: Isolation) -> Non
     except SystemExit:
         pass
     """
-    result = run(isolation, code, timeout_s=60)
+    result = run_program(code, timeout_s=60)
     assert result.completed, result.stderr
-    assert not run(isolation, f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); import numpy").completed
+    assert not run_program(f"import sys; sys.path.append({sysconfig.get_path('purelib')!r}); import numpy").completed
 
 
-def test_standard_input_is_closed_and_the_environment_empty(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_closed_and_the_environment_empty(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "of this process")
     code = """
     import os, sys
     assert sys.stdin.read() == ""
     assert set(os.environ) == {"PATH", "HOME", "LANG", "PYTHONHASHSEED", "MALLOC_ARENA_MAX"}, os.environ
     """
-    assert not run(isolation, "input()").completed
-    result = run(isolation, code)
+    assert not run_program("input()").completed
+    result = run_program(code)
     assert result.completed, result.stderr
 
 
-def test_what_it_writes_to_every_descriptor_forges_no_report(isolation: Isolation) -> None:
+def test_what_it_writes_to_every_descriptor_forges_no_report(run_program: Run) -> None:
     code = """
     import os
     for descriptor in range(3, 64):
@@ -228,53 +209,53 @@ def test_what_it_writes_to_every_descriptor_forges_no_report(isolation: Isolatio
             pass
     os._exit(0)
     """
-    result = run(isolation, code)
+    result = run_program(code)
     assert (result.completed, result.exit_code) == (False, 0)
 
 
-def test_a_loop_without_end_is_killed(isolation: Isolation) -> None:
+def test_a_loop_without_end_is_killed(run_program: Run) -> None:
     begin = time.monotonic()
-    result = run(isolation, "while True: pass", timeout_s=1)
+    result = run_program("while True: pass", timeout_s=1)
     assert (result.completed, result.exit_code, result.ended_by) == (False, None, "timeout")
     assert 1 <= result.duration_s < 30  # its own second takes longer on a busy machine
     assert time.monotonic() - begin < 90
 
 
-def test_a_busy_machine_fails_no_program_and_saves_none(isolation: Isolation) -> None:
+def test_a_busy_machine_fails_no_program_and_saves_none(run_program: Run) -> None:
     with busy_processor():
-        computing = run(isolation, "import time\nwhile time.process_time() < 0.4: pass", timeout_s=1)
-        sleeping = run(isolation, "import time; time.sleep(600)", timeout_s=1)
-        endless = run(isolation, "while True: pass", timeout_s=1)
+        computing = run_program("import time\nwhile time.process_time() < 0.4: pass", timeout_s=1)
+        sleeping = run_program("import time; time.sleep(600)", timeout_s=1)
+        endless = run_program("while True: pass", timeout_s=1)
     assert (computing.completed, computing.ended_by) == (True, "exit")
     assert computing.duration_s > 1
     assert [(each.completed, each.ended_by) for each in (sleeping, endless)] == [(False, "timeout")] * 2
 
 
-def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_the_machine_never_runs_is_a_failure_of_the_machine(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_PATIENCE", 2)
     with busy_processor(), pytest.raises(MachineError, match=r"the machine was too busy: of 2 s the program had less than its 1 s"):
-        run(isolation, "while True: pass", timeout_s=1)
+        run_program("while True: pass", timeout_s=1)
 
 
 @pytest.mark.parametrize(("hidden", "shown"), [("times_of_threads", {}), ("processes_of_program", None)])
 def test_without_the_kernels_times_the_limit_is_one_of_wall_time(
-    isolation: Isolation, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
+    run_program: Run, monkeypatch: pytest.MonkeyPatch, hidden: str, shown: object
 ) -> None:
     """No `schedstat`, as in gVisor, or no processes of other users, as under `hidepid`."""
     monkeypatch.setattr(watch, hidden, lambda process: shown)
-    assert run(isolation, "import time; time.sleep(0.3)", timeout_s=5).completed
-    result = run(isolation, "import time; time.sleep(600)", timeout_s=1)
+    assert run_program("import time; time.sleep(0.3)", timeout_s=5).completed
+    result = run_program("import time; time.sleep(600)", timeout_s=1)
     assert (result.completed, result.ended_by) == (False, "timeout")
     assert 1 <= result.duration_s < 10
 
 
 @pytest.mark.parametrize("pause", ["", "time.sleep(0.01); "])
-def test_one_that_writes_now_and_then_is_killed_too(isolation: Isolation, pause: str) -> None:
+def test_one_that_writes_now_and_then_is_killed_too(run_program: Run, pause: str) -> None:
     code = f"import sys, time\nwhile True:\n    {pause}sys.stdout.write('x'); sys.stdout.flush()"
-    assert run(isolation, code, timeout_s=1, output_bytes=2**30).ended_by == "timeout"
+    assert run_program(code, timeout_s=1, output_bytes=2**30).ended_by == "timeout"
 
 
-def test_signals_do_not_save_it(isolation: Isolation) -> None:
+def test_signals_do_not_save_it(run_program: Run) -> None:
     code = """
     import ctypes, os, signal, time
     for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
@@ -285,11 +266,11 @@ def test_signals_do_not_save_it(isolation: Isolation) -> None:
     while True:
         time.sleep(1)
     """
-    result = run(isolation, code, timeout_s=1)
+    result = run_program(code, timeout_s=1)
     assert (result.ended_by, result.stdout) == ("timeout", "ready\n")
 
 
-def test_a_program_of_the_same_user_cannot_interrupt_the_init_process(isolation: Isolation) -> None:
+def test_a_program_of_the_same_user_cannot_interrupt_the_init_process(run_program: Run) -> None:
     code = """
     import os, signal, time
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -298,17 +279,17 @@ def test_a_program_of_the_same_user_cannot_interrupt_the_init_process(isolation:
     time.sleep(0.5)
     raise ValueError("this is the program's failure")
     """
-    result = run_without_root(isolation, code)
+    result = run_without_root(code)
     assert (result.get("completed"), result.get("exit_code")) == (False, 1), result
     assert "this is the program's failure" in result["stderr"]
 
 
-def test_processor_time_counts_for_each_process(isolation: Isolation) -> None:
+def test_processor_time_counts_for_each_process(run_program: Run) -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_CPU))"
-    assert run(isolation, code, timeout_s=2.5).stdout == "(4, 4)\n"
+    assert run_program(code, timeout_s=2.5).stdout == "(4, 4)\n"
 
 
-def test_a_fork_bomb_stays_small_and_leaves_nothing(isolation: Isolation, mark: str) -> None:
+def test_a_fork_bomb_stays_small_and_leaves_nothing(run_program: Run, mark: str) -> None:
     code = f"""
     import os, subprocess, sys
     while True:
@@ -329,7 +310,7 @@ def test_a_fork_bomb_stays_small_and_leaves_nothing(isolation: Isolation, mark: 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        result = run(isolation, code, timeout_s=2)
+        result = run_program(code, timeout_s=2)
     finally:
         done.set()
         watcher.join()
@@ -337,7 +318,7 @@ def test_a_fork_bomb_stays_small_and_leaves_nothing(isolation: Isolation, mark: 
     assert seen < 300
 
 
-def test_what_it_leaves_running_ends_with_it(isolation: Isolation, mark: str) -> None:
+def test_what_it_leaves_running_ends_with_it(run_program: Run, mark: str) -> None:
     code = f"""
     import os, subprocess, sys
     for number in range(3):
@@ -351,16 +332,16 @@ def test_what_it_leaves_running_ends_with_it(isolation: Isolation, mark: str) ->
         time.sleep(1000)
     """
     begin = time.monotonic()
-    result = run(isolation, code, timeout_s=30)
+    result = run_program(code, timeout_s=30)
     assert (result.completed, result.exit_code) == (True, 0)
     assert time.monotonic() - begin < 25
 
 
-def test_memory_is_limited(isolation: Isolation) -> None:
-    result = run(isolation, "x = bytes(2**20)\nwhile True:\n    x += x", memory_bytes=2**28)
+def test_memory_is_limited(run_program: Run) -> None:
+    result = run_program("x = bytes(2**20)\nwhile True:\n    x += x", memory_bytes=2**28)
     assert not result.completed
     assert "MemoryError" in result.stderr
-    assert run(isolation, "x = bytearray(2**25)", memory_bytes=2**28).completed
+    assert run_program("x = bytearray(2**25)", memory_bytes=2**28).completed
 
 
 _WORKERS = """
@@ -382,22 +363,22 @@ for worker in workers:
 """
 
 
-def test_the_memory_of_all_processes_is_limited_together(isolation: Isolation) -> None:
-    result = run(isolation, _WORKERS.format(seconds=20, before="", within="work(48)"), memory_bytes=2**27, timeout_s=30)
+def test_the_memory_of_all_processes_is_limited_together(run_program: Run) -> None:
+    result = run_program(_WORKERS.format(seconds=20, before="", within="work(48)"), memory_bytes=2**27, timeout_s=30)
     assert (result.completed, result.exit_code, result.ended_by) == (False, None, "memory")
     assert result.duration_s < 10
 
 
-def test_memory_that_processes_share_counts_once(isolation: Isolation) -> None:
+def test_memory_that_processes_share_counts_once(run_program: Run) -> None:
     code = _WORKERS.format(seconds=1, before="held = hold(48)", within="time.sleep(1); os._exit(0)")
-    result = run(isolation, code, memory_bytes=2**27)
+    result = run_program(code, memory_bytes=2**27)
     assert result.completed, result
 
 
-def test_what_a_process_left_in_a_session_of_its_own_counts_too(isolation: Isolation) -> None:
+def test_what_a_process_left_in_a_session_of_its_own_counts_too(run_program: Run) -> None:
     within = "os.setsid(); os.fork() and os._exit(0); work(48)"
     code = _WORKERS.format(seconds=20, before="", within=within) + "\ntime.sleep(20)"
-    assert run(isolation, code, memory_bytes=2**27, timeout_s=30).ended_by == "memory"
+    assert run_program(code, memory_bytes=2**27, timeout_s=30).ended_by == "memory"
 
 
 @pytest.mark.parametrize(
@@ -409,7 +390,7 @@ def test_what_a_process_left_in_a_session_of_its_own_counts_too(isolation: Isola
         "libc.msgget(0, 0o1600) + 1",
     ],
 )
-def test_there_is_no_memory_that_belongs_to_no_process(isolation: Isolation, call: str) -> None:
+def test_there_is_no_memory_that_belongs_to_no_process(run_program: Run, call: str) -> None:
     code = f"""
     import ctypes, os
     libc = ctypes.CDLL(None)
@@ -419,11 +400,11 @@ def test_there_is_no_memory_that_belongs_to_no_process(isolation: Isolation, cal
         got = 0
     assert not got
     """
-    result = run(isolation, code)
+    result = run_program(code)
     assert result.completed, result.stderr
 
 
-def test_the_kernel_ends_it_first_where_memory_is_short(isolation: Isolation, mark: str) -> None:
+def test_the_kernel_ends_it_first_where_memory_is_short(run_program: Run, mark: str) -> None:
     code = f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(2)', '{mark}'])"
 
     def watch() -> None:
@@ -436,21 +417,21 @@ def test_the_kernel_ends_it_first_where_memory_is_short(isolation: Isolation, ma
     done, scores = threading.Event(), set[str]()
     watcher = threading.Thread(target=watch)
     watcher.start()
-    run(isolation, code)
+    run_program(code)
     done.set()
     watcher.join()
     assert scores == {"1000"}
 
 
-def test_output_is_limited(isolation: Isolation) -> None:
-    result = run(isolation, "import sys\nfor _ in range(10**7):\n    print('x' * 10**6)\n    print('y' * 10**6, file=sys.stderr)")
+def test_output_is_limited(run_program: Run) -> None:
+    result = run_program("import sys\nfor _ in range(10**7):\n    print('x' * 10**6)\n    print('y' * 10**6, file=sys.stderr)")
     assert (result.completed, result.exit_code, result.ended_by) == (False, None, "output")
     assert len(result.stdout) <= 2**20
     assert len(result.stderr) <= 2**20
-    assert run(isolation, "print('x' * 1000)", output_bytes=1001).completed
+    assert run_program("print('x' * 1000)", output_bytes=1001).completed
 
 
-def test_it_writes_to_its_own_folder_alone(isolation: Isolation, mark: str, tmp_path: Path) -> None:
+def test_it_writes_to_its_own_folder_alone(run_program: Run, mark: str, tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("as it was")
     places = [f"/tmp/{mark}", f"/var/tmp/{mark}", f"{Path.home()}/{mark}", f"{Path.cwd()}/{mark}", f"/{mark}"]
     places += [f"{sys.base_prefix}/{mark}", f"/usr/{mark}", f"{tmp_path}/kept", running.__file__, f"{Path(running.__file__).parent}/{mark}"]
@@ -466,17 +447,17 @@ def test_it_writes_to_its_own_folder_alone(isolation: Isolation, mark: str, tmp_
         written.append(place)
     print(*written)
     """
-    assert run(isolation, code).stdout.split() == [f"/tmp/{mark}"]
+    assert run_program(code).stdout.split() == [f"/tmp/{mark}"]
     assert (tmp_path / "kept").read_text() == "as it was"
 
 
-def test_it_reads_no_file_of_the_user(isolation: Isolation, tmp_path: Path) -> None:
+def test_it_reads_no_file_of_the_user(run_program: Run, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hidden")
     for path in (tmp_path / "secret", Path("/etc/passwd"), Path(__file__), Path("/proc/self/environ")):
-        assert "FileNotFoundError" in run(isolation, f"open({str(path)!r})").stderr
+        assert "FileNotFoundError" in run_program(f"open({str(path)!r})").stderr
 
 
-def test_disk_is_memory_and_limited(isolation: Isolation) -> None:
+def test_disk_is_memory_and_limited(run_program: Run) -> None:
     code = """
     try:
         for number in range(100):
@@ -485,30 +466,30 @@ def test_disk_is_memory_and_limited(isolation: Isolation) -> None:
     except OSError as problem:
         print(number, problem.strerror)
     """
-    number, _, reason = run(isolation, code, disk_bytes=2**23).stdout.strip().partition(" ")
+    number, _, reason = run_program(code, disk_bytes=2**23).stdout.strip().partition(" ")
     assert 5 <= int(number) <= 8
     assert reason == "No space left on device"
-    assert not run(isolation, "open('big', 'wb').write(bytes(2**24))", disk_bytes=2**23).completed
+    assert not run_program("open('big', 'wb').write(bytes(2**24))", disk_bytes=2**23).completed
 
 
-def test_there_is_no_network(isolation: Isolation) -> None:
+def test_there_is_no_network(run_program: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        result = run(isolation, f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=3)")
+        result = run_program(f"import socket; socket.create_connection(('127.0.0.1', {port}), timeout=3)")
         assert not result.completed
         assert "OSError" in result.stderr or "ConnectionRefusedError" in result.stderr
         server.settimeout(0)
         with pytest.raises(BlockingIOError):
             server.accept()
-    assert not run(isolation, "import socket; socket.getaddrinfo('example.org', 80)").completed
+    assert not run_program("import socket; socket.getaddrinfo('example.org', 80)").completed
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0eval-dagster-test")
         listener.listen()
         code = "import socket; socket.socket(socket.AF_UNIX).connect('\\0eval-dagster-test')"
-        assert "ConnectionRefusedError" in run(isolation, code).stderr
+        assert "ConnectionRefusedError" in run_program(code).stderr
 
 
-def test_it_can_neither_see_nor_kill_other_processes(isolation: Isolation) -> None:
+def test_it_can_neither_see_nor_kill_other_processes(run_program: Run) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     try:
         code = f"""
@@ -520,7 +501,7 @@ def test_it_can_neither_see_nor_kill_other_processes(isolation: Isolation) -> No
             except OSError as problem:
                 print(process, problem.strerror)
         """
-        result = run(isolation, code)
+        result = run_program(code)
         assert result.stdout.startswith("1\n")
         assert f"{bystander.pid} No such process" in result.stdout
         assert bystander.poll() is None
@@ -529,7 +510,7 @@ def test_it_can_neither_see_nor_kill_other_processes(isolation: Isolation) -> No
         bystander.wait()
 
 
-def test_it_has_no_privileges_and_gets_none(isolation: Isolation) -> None:
+def test_it_has_no_privileges_and_gets_none(run_program: Run) -> None:
     code = """
     import ctypes, os
     libc = ctypes.CDLL(None, use_errno=True)
@@ -546,20 +527,20 @@ def test_it_has_no_privileges_and_gets_none(isolation: Isolation) -> None:
             continue
         raise AssertionError
     """
-    result = run(isolation, code)
+    result = run_program(code)
     assert result.completed, result.stderr
 
 
-def test_hashes_are_the_same_in_every_run(isolation: Isolation) -> None:
-    assert len({run(isolation, "print(hash('a'), {'a', 'b', 'c'})").stdout for _ in range(3)}) == 1
+def test_hashes_are_the_same_in_every_run(run_program: Run) -> None:
+    assert len({run_program("print(hash('a'), {'a', 'b', 'c'})").stdout for _ in range(3)}) == 1
 
 
-def test_two_at_a_time(isolation: Isolation) -> None:
+def test_two_at_a_time(run_program: Run) -> None:
     results: list[SandboxResult] = []
 
     def one(word: str) -> None:
         with sandbox_policy(SandboxPolicy(allowed=True)):
-            results.append(run(isolation, f"open('word', 'w').write('{word}')\nprint(open('word').read())"))
+            results.append(run_program(f"open('word', 'w').write('{word}')\nprint(open('word').read())"))
 
     threads = [threading.Thread(target=one, args=(word,)) for word in ("a", "b")]
     for thread in threads:
@@ -569,12 +550,12 @@ def test_two_at_a_time(isolation: Isolation) -> None:
     assert sorted(result.stdout for result in results) == ["a\n", "b\n"]
 
 
-def test_it_ends_with_the_process_that_asked(isolation: Isolation, mark: str) -> None:
+def test_it_ends_with_the_process_that_asked(run_program: Run, mark: str) -> None:
     script = f"""
 from eval_dagster.sandbox import *
 with sandbox_policy(SandboxPolicy(allowed=True)):
-    run_python("import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)', '{mark}'])",
-               isolation="{isolation}", timeout_s=1000)
+    run_python(Program(code="import os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(1000)', '{mark}'])"),
+               Limits(timeout_s=1000))
 """
     asking = subprocess.Popen([sys.executable, "-c", script])
     try:
@@ -587,18 +568,18 @@ with sandbox_policy(SandboxPolicy(allowed=True)):
         asking.wait()
 
 
-def test_no_descriptor_is_left_open(isolation: Isolation) -> None:
-    run(isolation, "pass")
+def test_no_descriptor_is_left_open(run_program: Run) -> None:
+    run_program("pass")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for code in ("pass", "1/0", "import os; os._exit(0)"):
-        run(isolation, code)
+        run_program(code)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("policy", [SandboxPolicy(), SandboxPolicy(allowed=False)])
 def test_nothing_runs_unless_it_is_allowed(policy: SandboxPolicy) -> None:
     with sandbox_policy(policy), pytest.raises(UsageError, match=r"(?s)not allowed.*sandbox:\n    allow_code_execution: true"):
-        run_python("pass")
+        run_python(Program(code="pass"))
 
 
 def test_a_policy_holds_for_its_block_and_its_thread_alone() -> None:
@@ -606,7 +587,7 @@ def test_a_policy_holds_for_its_block_and_its_thread_alone() -> None:
 
     def elsewhere() -> None:
         try:
-            run_python("pass")
+            run_python(Program(code="pass"))
         except Exception as problem:
             problems.append(problem)
 
@@ -615,36 +596,70 @@ def test_a_policy_holds_for_its_block_and_its_thread_alone() -> None:
     thread.join()
     assert isinstance(problems[0], UsageError)
     with sandbox_policy(SandboxPolicy(allowed=False)), pytest.raises(UsageError):
-        run_python("pass")
+        run_python(Program(code="pass"))
 
 
-def test_without_any_isolation_nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a program `bwrap` nor a Python that may make namespaces: both are replaced by one that fails."""
-    false = shutil.which("false")
-    assert false
-    (tmp_path / "bwrap").symlink_to(false)
+@pytest.fixture
+def _not_tried_yet() -> Iterator[None]:
+    """This process has not found out yet whether the sandbox works, before the test and after it."""
+    require_sandbox.cache_clear()
+    yield
+    require_sandbox.cache_clear()
+
+
+def bubblewrap_that_prints(folder: Path, text: str) -> None:
+    program = folder / "bwrap"
+    program.write_text(f"#!/bin/sh\necho '{text}' >&2\nexit 1\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.usefixtures("_not_tried_yet")
+@pytest.mark.parametrize(
+    ("prints", "user", "restriction", "container", "expected"),
+    [
+        (
+            None,
+            0,
+            "0",
+            False,
+            "the program bwrap is not installed. Install bubblewrap: apt install bubblewrap .* or dnf install bubblewrap",
+        ),
+        (
+            "bwrap: uid map",
+            1000,
+            "1",
+            False,
+            r"bwrap: uid map\. AppArmor denies .*: sudo sysctl kernel\.apparmor_restrict_unprivileged_userns=0",
+        ),
+        ("bwrap: uid map", 1000, "0", False, "The kernel must allow user namespaces: sudo sysctl user.max_user_namespaces=10000"),
+        (
+            "bwrap: namespace",
+            1000,
+            "0",
+            True,
+            "A container .*: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
+        ),
+        ("bwrap: loopback", 0, "1", True, "A container .*: docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN --security-opt apparmor=unc"),
+        ("something else", 0, "0", False, r"something else\. The sandbox needs bubblewrap, and Linux on x86_64 or aarch64"),
+    ],
+)
+def test_without_bubblewrap_nothing_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, prints: str | None, user: int, restriction: str, container: bool, expected: str
+) -> None:
+    """The message has the reason, and what to do about it."""
+    if prints:
+        bubblewrap_that_prints(tmp_path, prints)
+    settings = tmp_path / "apparmor_restrict_unprivileged_userns"
+    settings.write_text(f"{restriction}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(walls, "PYTHON", false)
-    available_isolation.cache_clear()
-    with pytest.raises(UsageError, match=r"(?s)cannot be isolated.*bubblewrap: .*namespaces: .*apt-get install bubblewrap"):
-        run_python("print('ran')")
+    monkeypatch.setattr(walls, "_APPARMOR", settings)
+    monkeypatch.setattr(walls, "_CONTAINER", (tmp_path,) if container else ())
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    with sandbox_policy(SandboxPolicy(allowed=True)), pytest.raises(RequirementError, match=f"no sandbox for it: .*{expected}"):
+        run_python(Program(code="print('ran')"))
 
 
-def test_without_bubblewrap_the_kernel_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    try:
-        probe("namespaces")
-    except EvalDagsterError as problem:
-        pytest.skip(f"namespaces do not work here: {problem}")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    available_isolation.cache_clear()
-    try:
-        assert available_isolation() == "namespaces"
-        assert run_python("pass").completed
-    finally:
-        available_isolation.cache_clear()
-
-
-def test_the_launcher_may_lie_where_installed_packages_do(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_launcher_may_lie_where_installed_packages_do(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after `pip install` into the system's own Python: the launcher is in a folder that looks empty to the program."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as prefix:  # the sandbox has its own /tmp
         Path(prefix).chmod(0o755)
@@ -657,19 +672,19 @@ def test_the_launcher_may_lie_where_installed_packages_do(isolation: Isolation, 
         monkeypatch.setattr(walls, "_SYSTEM", (*walls._SYSTEM, prefix))
         for cached in (walls.visible_paths, walls.package_folders):
             monkeypatch.setattr(walls, cached.__name__, cached.__wrapped__)
-        probe(isolation)
-        result = run(isolation, f"import os; print(os.listdir({prefix!r} + '/lib'), os.listdir({str(packages)!r}))")
+        probe()
+        result = run_program(f"import os; print(os.listdir({prefix!r} + '/lib'), os.listdir({str(packages)!r}))")
     assert (result.completed, result.stdout) == (True, f"['python3.{sys.version_info.minor}'] []\n"), result.stderr
 
 
 def test_a_wall_with_a_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A `bwrap` that builds no walls: the launcher runs in the open, and the trial says so instead of letting programs in."""
-    monkeypatch.setattr(walls, "bubblewrap", lambda request: [])
+    monkeypatch.setattr(walls, "bubblewrap", lambda disk_bytes: [])
     with pytest.raises(EvalDagsterError, match=r"the code|Permission denied"):
-        probe("bubblewrap")
+        probe()
 
 
-def test_a_sandbox_that_fails_is_no_failed_program(isolation: Isolation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_fails_is_no_failed_program(run_program: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walls, "DEVICES", ("/dev/no-such-device",))
     with pytest.raises(EvalDagsterError, match="no-such-device"):
-        run(isolation, "pass")
+        run_program("pass")

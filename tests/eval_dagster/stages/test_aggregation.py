@@ -14,9 +14,9 @@ from eval_dagster.errors import DataError
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, MetricResult, RepeatedMetric
 from eval_dagster.project import Project
-from eval_dagster.records import Completion, Score
+from eval_dagster.records import Completion, RepeatedScore, Score
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.scores import RepeatedScore, score_response
+from eval_dagster.stages.scores import score_response
 from eval_dagster.statistics.estimates import estimate_mean
 from eval_dagster.tasks.base import BaseTask
 
@@ -258,12 +258,6 @@ def test_a_sample_that_failed_lacks_each_of_the_values_and_no_value_counts_as_an
     rows = _found(metric_rows(Task, scores))
     summary = {name: (row["value"], row["n"], row["n_errors"]) for (name, _, _), row in rows.items()}
     assert summary == {"length": (7.0, 2, 1), "length/words": (1.5, 2, 1), "length/odd": (1.0, 1, 1)}
-
-
-def test_scores_from_before_there_were_clusters_stand_alone() -> None:
-    scores = [{name: value for name, value in row.items() if name != "cluster"} for row in _scores("right", "ab", [1.0, 0.0])]
-    [row] = metric_rows(Task, scores)
-    assert (row["n"], row["n_clusters"]) == (2, 2)
 
 
 # ---- from the rows of a dataset to the tables

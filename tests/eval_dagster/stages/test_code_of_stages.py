@@ -11,6 +11,7 @@ from running_stages import run_all
 from eval_dagster.code_versions.closure import CodeClosure
 from eval_dagster.code_versions.definitions import Definition
 from eval_dagster.code_versions.references import References
+from eval_dagster.lake.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages import metrics, prompts, scores
@@ -23,11 +24,17 @@ CONFIG = """
     evals:
 """ + "".join(f"      {name}: {{task: {name}, num_fewshot: 2, limit: 3}}\n" for name in EVALS)
 
-INPUTS = {"eval_dagster.project", "eval_dagster.lake.files", "eval_dagster.lake.checksums", "eval_dagster.lake.damage"}
-"""Modules that find what a stage computes with: of that the versions are part of its fingerprint."""
+INPUTS = {
+    "eval_dagster.project",
+    "eval_dagster.stages.partition",
+    "eval_dagster.lake.files",
+    "eval_dagster.lake.checksums",
+    "eval_dagster.lake.damage",
+}
+"""Modules that find the inputs of a stage. The versions of the inputs are part of its fingerprint."""
 
 MAKERS = {"rendered_prompts": (prompts, "render_eval"), "sample_scores": (scores, "_score_rows"), "task_metrics": (metrics, "metric_rows")}
-OTHERS = {"rendered_prompts": [prompts._row]}
+OTHERS = {"rendered_prompts": [prompt_row]}
 
 
 def watched(make: Callable[..., Any], seen: set[tuple[str, str]]) -> Callable[..., list[Any]]:

@@ -1,4 +1,4 @@
-"""Metrics that need something of the project or the machine: leave to run code, or a package."""
+"""Metrics that need something of the project or the machine: permission to run code, or a package."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from running_stages import run_all
 from eval_dagster.errors import DataError, MachineError, RequirementError
 from eval_dagster.lake.files import read_rows
 from eval_dagster.project import Project
-from eval_dagster.sandbox import available_isolation, execution_allowed, run_python
+from eval_dagster.sandbox import Program, execution_allowed, run_python
 from eval_dagster.stages.code_execution import allowed_execution
 
 TASK = """
@@ -88,14 +88,6 @@ def errors_of(project: Project) -> list[str]:
     return [failure.message for failure in run_all(project, [("double", "scripted")])[1]]
 
 
-@pytest.fixture
-def _isolated() -> None:
-    try:
-        available_isolation()
-    except RequirementError as problem:
-        pytest.skip(str(problem))
-
-
 @pytest.mark.parametrize("name", ["Double", "Twice"])
 def test_without_leave_nothing_is_asked_of_the_model(project: Callable[..., Project], name: str) -> None:
     refused = project(name)
@@ -107,7 +99,7 @@ def test_without_leave_nothing_is_asked_of_the_model(project: Callable[..., Proj
         assert refused.lake.current(relation, "double", "scripted") is None
 
 
-@pytest.mark.usefixtures("_isolated")
+@pytest.mark.usefixtures("_sandbox")
 @pytest.mark.parametrize("name", ["Double", "Twice"])
 def test_with_leave_programs_are_scored(project: Callable[..., Project], name: str) -> None:
     project(name)  # refused, or not asked at all: neither is remembered
@@ -117,7 +109,7 @@ def test_with_leave_programs_are_scored(project: Callable[..., Project], name: s
     assert [(row["value"], row["error"]) for row in read_rows(scores.path)] == [(1, None), (1, None), (0, None)]
 
 
-@pytest.mark.usefixtures("_isolated")
+@pytest.mark.usefixtures("_sandbox")
 def test_a_sandbox_that_does_not_start_is_tried_again(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = project("Double", "true")
     with monkeypatch.context() as broken:
@@ -154,20 +146,20 @@ def test_only_what_the_machine_failed_at_is_tried_again(
 
 def test_leave_goes_no_further_than_the_stage(project: Callable[..., Project]) -> None:
     with allowed_execution(project("Double")), pytest.raises(RequirementError, match="not allowed"):
-        run_python("pass")
+        run_python(Program(code="pass"))
     with allowed_execution(project("Double", "true")):
         assert execution_allowed()
     with pytest.raises(RequirementError, match="not allowed"):
-        run_python("pass")
+        run_python(Program(code="pass"))
 
 
-def test_a_machine_without_walls_is_said_before_the_model_runs(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> str:
-        raise RequirementError("no walls here; install bubblewrap")
+def test_a_machine_without_a_sandbox_fails_before_the_model_runs(project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise RequirementError("no sandbox here; install bubblewrap")
 
-    monkeypatch.setattr("eval_dagster.stages.code_execution.available_isolation", none)
+    monkeypatch.setattr("eval_dagster.stages.code_execution.require_sandbox", none)
     allowed = project("Double", "true")
-    assert errors_of(allowed)[0] == "eval double: no walls here; install bubblewrap"
+    assert errors_of(allowed)[0] == "eval double: no sandbox here; install bubblewrap"
     assert allowed.lake.current("responses", "double", "scripted") is None
 
 

@@ -16,6 +16,7 @@ from eval_dagster.lake.catalog import read_rows as query
 from eval_dagster.lake.files import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.example_sets import set_spread
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import materialize_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 
@@ -68,7 +69,7 @@ def render(open_project: Callable[..., Project], write: Callable[[str, str], Pat
         """
         project = open_project(config)
         materialize_snapshot(project, "numbers", "test")
-        result = materialize_prompts(project, "numbers", "scripted", "test")
+        result = materialize_prompts(Partition(project=project, eval_name="numbers", model="scripted", run_id="test"))
         return read_rows(result.file.path), result.cached
 
     return render_it

@@ -8,6 +8,7 @@ import pytest
 
 from eval_dagster.lake.files import read_rows
 from eval_dagster.project import Project
+from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import materialize_prompts
 from eval_dagster.stages.snapshot import materialize_snapshot
 
@@ -73,7 +74,7 @@ def render(open_project: Callable[..., Project], write: Callable[[str, str], Pat
         project = open_project(CONFIG.format(task=task, strategy=strategy, more=more))
         project = project if limit is None else project.trial(limit)
         materialize_snapshot(project, "rivers", "test")
-        result = materialize_prompts(project, "rivers", "scripted", "test")
+        result = materialize_prompts(Partition(project=project, eval_name="rivers", model="scripted", run_id="test"))
         assert not result.cached
         rows = read_rows(result.file.path)
         by_id = {row["sample_id"]: {name: value for name, value in row.items() if name != "prompt_version"} for row in rows}

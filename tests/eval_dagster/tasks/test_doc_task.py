@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric
@@ -13,8 +12,9 @@ from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Grammar, Message, MetricContext, ResponseType, Role, Row, TaskSample
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.doc import Doc, SamplingMethod
 from eval_dagster.tasks.doc_task import DocTask, doc_task, wanted_methods
@@ -51,16 +51,8 @@ def render_all(
     task: type[DocTask], index: int = 0, *, rows: Sequence[Row] = ROWS, fewshot: int = 0, **settings: Any
 ) -> list[RenderedPrompt]:
     made, samples = task(), build_samples({"test": rows}, "default")
-    return render_sample(
-        made,
-        samples[index],
-        fewshot_pool(made, samples),
-        formatter=ConcatFormatter(),
-        num_fewshot=fewshot,
-        seed=0,
-        generation=GenerationConfig(),
-        **settings,
-    )
+    rendering = Rendering(task=made, formatter=ConcatFormatter(), num_fewshot=fewshot, **settings)
+    return render_sample(rendering, samples[index], fewshot_pool(made, samples))
 
 
 def render(task: type[DocTask], index: int = 0, **settings: Any) -> RenderedPrompt:

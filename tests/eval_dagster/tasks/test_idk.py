@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 import yaml
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Loglikelihood, ResponseType, Row
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.mmlu import MMLU
 from eval_dagster.task_files.definition import check_task
@@ -30,15 +30,8 @@ class MMLUWithDoubt(IDKMixin, MMLU):
 
 def render(task: BaseTask[Any], fewshot: int = 0) -> RenderedPrompt:
     samples = build_samples({"test": ROWS}, "small_sums")
-    (prompt,) = render_sample(
-        task,
-        samples[0],
-        fewshot_pool(task, samples),
-        formatter=ConcatFormatter(),
-        num_fewshot=fewshot,
-        seed=0,
-        generation=GenerationConfig(),
-    )
+    rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot)
+    (prompt,) = render_sample(rendering, samples[0], fewshot_pool(task, samples))
     return prompt
 
 

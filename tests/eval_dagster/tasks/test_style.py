@@ -2,15 +2,16 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, Llama3Formatter
 from eval_dagster.prompts.gold_scores import GoldScores
-from eval_dagster.prompts.rendering import RenderedPrompt, fewshot_pool, render_sample
+from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
+from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ResponseType, Role, Row
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.language import Language
@@ -54,15 +55,8 @@ def styled(styler: TaskStyler, **attributes: Any) -> type[BaseTask[str]]:
 
 def render(styler: TaskStyler, *, fewshot: int = 0, formatter: Formatter | None = None) -> RenderedPrompt:
     task, samples = styled(styler)(), build_samples({"test": ROWS}, "all")
-    (prompt,) = render_sample(
-        task,
-        samples[0],
-        fewshot_pool(task, samples),
-        formatter=formatter or ConcatFormatter(),
-        num_fewshot=fewshot,
-        seed=0,
-        generation=GenerationConfig(),
-    )
+    rendering = Rendering(task=task, formatter=formatter or ConcatFormatter(), num_fewshot=fewshot)
+    (prompt,) = render_sample(rendering, samples[0], fewshot_pool(task, samples))
     return prompt
 
 
@@ -171,7 +165,7 @@ def test_a_styler_brings_response_type_and_metrics(styler: TaskStyler, style: An
 @pytest.mark.parametrize("styler", [MCStyle(), MCCompletionStyle(), MCCompletionStyle(cue_text=""), ClozeStyle()])
 def test_the_gold_answer_is_right_and_others_are_not(styler: TaskStyler) -> None:
     (sample, _), prompt = build_samples({"test": ROWS}, "all"), render(styler)
-    scored = GoldScores(task=styled(styler)(), sample=sample, prompt=prompt, answer=" Saturn")
+    scored = GoldScores(asked=AnsweredPrompt(task=styled(styler)(), sample=sample, prompt=prompt), answer=" Saturn")
     assert list(scored.problems()) == []
 
 

@@ -1,1 +1,1 @@
-"""Texts, chats and images as tokens."""
+"""Encodes texts, chats and images as tokens. Its modules are imported one by one, because some need torch."""

@@ -1,4 +1,4 @@
-"""Between texts and tokens: how a prompt and its choices are encoded, what fits the context, where a text ends."""
+"""Encodes prompts and choices as tokens that fit the context, and decodes generated tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,22 +8,22 @@ from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.records import Request
 
 _TRUNCATION_ROOM = 256
-"""New tokens for which a prompt is truncated where no maximum is named."""
+"""New tokens for which a prompt is truncated where the request has no maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedPrompt:
-    """A prompt as it is fed to the model."""
+    """An encoded prompt."""
 
     text: str
-    """The request's prompt, or what is left of it after truncation."""
+    """The request's prompt, or the rest of it after truncation."""
     tokens: tuple[int, ...]
     truncated: int
     """Tokens cut off on the left."""
     tensors: Mapping[str, Any] = field(default_factory=dict)
-    """What goes in beside the tokens: the values of the prompt's images."""
+    """Inputs beside the tokens: the values of the prompt's images."""
     max_tokens: int = 0
-    """Most tokens that a text after it may have: what was asked for, or what the context leaves."""
+    """Most tokens of a text after it: the maximum of the request, or the rest of the context."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,11 @@ class EncodedChoices:
     continuations: tuple[tuple[int, ...], ...]
     """One a choice: the tokens to score. The last of them is predicted at the last position of the input."""
     tensors: tuple[Mapping[str, Any], ...] = ()
-    """One a choice: what goes in beside its input; empty where the prompt has no images."""
+    """One a choice: inputs beside the tokens; empty where the prompt has no images."""
 
 
 class ImageCodec(Protocol):
-    """What encodes requests with images."""
+    """An encoder of requests with images."""
 
     def encode_choices(self, request: Request) -> EncodedChoices:
         """Encode a prompt with images and its choices."""
@@ -60,7 +60,7 @@ class Codec:
     """Encodes requests for one tokenizer and one context length."""
 
     def __init__(self, tokenizer: Any, *, max_length: int, truncate: bool, images: Callable[[], ImageCodec] = no_images):
-        """`images` gives what encodes requests with images, or raises `ModelError` where there is none."""
+        """`images` gives the encoder of requests with images, or raises `ModelError` where there is none."""
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._truncate = truncate
@@ -92,9 +92,8 @@ class Codec:
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt that up to `max_tokens` tokens shall follow; without a maximum, as many as the context holds.
 
-        With truncation, the prompt is cut so that `max_tokens` fit (256 where there is no maximum), if that leaves any of it; else
-        `max_tokens` is an upper bound: where the context leaves room for fewer, though one at least, a text may have that many, and ends
-        there for its length.
+        With truncation, the prompt is cut so that `max_tokens` fit (256 without a maximum), if that leaves any of the prompt. Otherwise
+        `max_tokens` is an upper bound: a text ends where the context ends, which has room for at least one token.
 
         Raises:
             PromptTooLongError: The prompt leaves no room in the context, and truncation is off or would leave no prompt.
@@ -136,7 +135,7 @@ class Codec:
         prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=add_special_tokens)
         if context and prompt:
             return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
-        # No text, or one that the tokenizer leaves nothing of.
+        # An empty text, or one that has no token.
         prefix = self._prefix_token()
         wholes = self._encode(choices, add_special_tokens=False)
         return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]
@@ -170,7 +169,7 @@ class Codec:
 
     def _prompt(self, request: Request, tokens: tuple[int, ...], cut: int) -> EncodedPrompt:
         kept = tokens[cut:]
-        # Decoded with its special tokens: it shall show what the model was given.
+        # Decoded with its special tokens, since it shows the exact input of the model.
         text = str(self.tokenizer.decode(list(kept), clean_up_tokenization_spaces=False)) if cut else request.prompt
         return EncodedPrompt(text=text, tokens=kept, truncated=cut)
 

@@ -1,4 +1,7 @@
-"""Prompts with images: their marks become as many tokens as the model's processor gives an image, its values go in beside them."""
+"""Encodes prompts with images. Each mark becomes the tokens that the model's processor gives an image.
+
+The values of the images are inputs beside the tokens.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +20,7 @@ class ProcessorCodec:
     """Encodes requests with images by the processor of a vision-language model. Nothing is truncated: that could cut an image."""
 
     def __init__(self, processor: Any, *, max_length: int, dtype: torch.dtype):
-        """`dtype` is what the network takes the values of images in."""
+        """`dtype` is the type of the images' values in the network."""
         self._processor = processor
         self._max_length = max_length
         self._dtype = dtype
@@ -104,7 +107,7 @@ def read_image(png: bytes, index: int) -> Any:
 
 
 def _without_last(whole: EncodedPrompt) -> dict[str, torch.Tensor]:
-    """What goes in beside a text, for the text without its last token: of what has a value a token, that one's goes, too."""
+    """The inputs beside a text for the text without its last token: of inputs with one value a token, the last value is removed, too."""
     shape = (1, len(whole.tokens))
     return {
         name: value[:, :-1] if value.shape[:2] == shape and not name.startswith(("image", "pixel")) else value

@@ -1,4 +1,4 @@
-"""The decoding loop: a text that is over leaves the batch at once and the next prompt joins, its shared beginning computed already."""
+"""The decoding loop: a finished text leaves the batch at once, and the next prompt joins. Shared beginnings are computed once."""
 
 import logging
 from collections import deque
@@ -20,13 +20,13 @@ from eval_dagster.models.transformers.network.batching import Failure, Outcome, 
 _LOG = logging.getLogger(__name__)
 
 _CHUNK = 2048
-"""Most tokens of a prompt computed at a time: bounds the memory of what is between the layers."""
+"""Most tokens of a prompt computed at a time. It bounds the memory of the activations."""
 
 _SMALLEST_CHUNK = 64
-"""Where even so few tokens find no memory, the prompt is given up."""
+"""Where memory is too small even for so few tokens, the prompt fails."""
 
 _NO_IDS = torch.empty((0, 0), dtype=torch.long)
-"""Logits processors that look at the logits alone are given no tokens."""
+"""No tokens, for logits processors that read the logits alone."""
 
 Outcomes = list[Outcome[Sample, Text]]
 
@@ -38,10 +38,10 @@ class Decoder:
         """Make a decoder.
 
         Args:
-            network: What computes.
-            codec: What decodes tokens.
+            network: The network.
+            codec: Decodes tokens.
             rows: Most rows of a batch; halved after running out of memory.
-            alone: Generates texts by themselves: those that failed beside others, to tell which of them it was.
+            alone: Generates texts one by one. After a failure it finds the text that caused it.
         """
         self.network = network
         self.codec = codec
@@ -50,7 +50,7 @@ class Decoder:
         self.alone = alone
 
     def run(self, samples: Sequence[Sample], plan: TextPlan) -> Iterator[Outcomes]:
-        """Generate texts. Yields each as soon as it is over."""
+        """Generate texts. Yields each as soon as it is finished."""
         ordered = by_prefix(samples, lambda sample: sample.prompt)
         longest = max((len(sample.prompt) + foreseen(sample, plan) for sample in samples), default=0)
         is_scarce = self.network.rows_in_memory(longest) < min(self.rows, len(samples))
@@ -62,7 +62,7 @@ class Decoder:
 
 
 def _by_length(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Cut samples wherever all prompts that follow are at most half as long: rows take the memory of the longest prompt among them."""
+    """Split the samples where all later prompts are at most half as long, since each row takes the memory of the longest prompt."""
     longest_left = list(accumulate((len(sample.prompt) for sample in reversed(samples)), max))[::-1]
     parts: list[list[Sample]] = []
     longest = 0
@@ -88,7 +88,7 @@ class _Row:
 
 
 class _Batch:
-    """The texts of one group of requests: those that wait, and those that are being generated."""
+    """The texts of one group of requests: the waiting ones and those that are being generated."""
 
     def __init__(self, decoder: Decoder, plan: TextPlan, samples: Sequence[Sample]):
         self._decoder = decoder
@@ -107,7 +107,7 @@ class _Batch:
             try:
                 done = self._join() if joins else self._step()
             except Exception as error:
-                # Its frames hold tensors: they must go before the next attempt.
+                # The frames of the error hold tensors, which must be freed before the next attempt.
                 yield from self._recover(error.with_traceback(None), joins=joins)
             else:
                 if done:
@@ -128,7 +128,7 @@ class _Batch:
         return [] if result is None else [Outcome(item=sample, result=result, seconds=row.seconds)]
 
     def _step(self) -> Outcomes:
-        """Compute the next token of each row; rows that are over leave."""
+        """Compute the next token of each row. Finished rows leave the batch."""
         started = perf_counter()
         results = self._choose(self._rows, self._network.step([row.tokens[-1] for row in self._rows]))
         seconds = (perf_counter() - started) / len(self._rows)
@@ -149,7 +149,7 @@ class _Batch:
 
     @torch.inference_mode()
     def _choose(self, rows: Sequence[_Row], logits: torch.Tensor) -> list[Text | Failure | None]:
-        """Give each row its next token. Returns what became of each: nothing if it goes on."""
+        """Give each row its next token. Returns the outcome of each; None for a row that goes on."""
         scores = logits
         if self._plan.matcher is not None:
             scores = torch.cat([row.grammar(_NO_IDS, scores[place : place + 1]) for place, row in enumerate(rows) if row.grammar])

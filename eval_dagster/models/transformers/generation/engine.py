@@ -1,4 +1,4 @@
-"""Generated texts: requests with the same settings together, samples that do not depend on their neighbours."""
+"""Generates texts: requests with the same settings in one batch, and samples that do not depend on their neighbours."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class GenerationEngine:
             alone=partial(self._padded.run, alone=True),  # a lambda would refer to self: a cycle, in which the weights outlive the model
         )
         self._is_checked = False
-        # Tokens of prompt and text beyond which positions depend on how long a sequence is.
+        # Beyond so many tokens of prompt and text, positions depend on the length of the sequence.
         self._constant = constant_length(network.config.get_text_config(decoder=True))
 
     def respond(self, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
@@ -110,14 +110,14 @@ class GenerationEngine:
         return TextPlan(settings=settings, ends=ends, matcher=matcher)
 
     def _can_decode(self) -> bool:
-        """Whether the rows of this network can come and go; tried out once, before the first text."""
+        """Whether rows can join and leave a batch of this network; checked once, before the first text."""
         if not self._is_checked:
             tokens = self._codec.tokenizer(_CHECK_TEXT, add_special_tokens=False)["input_ids"]
             before = replace(self.usage)
             with current_reporter().track("check how texts can be generated", total=1, unit="model") as advance:
                 reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
                 advance()
-            # What the check took is no part of the work.
+            # The check does not count as work.
             self.usage.prompt_tokens_computed, self.usage.tokens_decoded = before.prompt_tokens_computed, before.tokens_decoded
             self.usage.passes = before.passes
             self.usage.path = "rows" if reason is None else "padded"

@@ -1,4 +1,4 @@
-"""Grammars that generated texts must match, by the package llguidance, which only those requests need that have one."""
+"""Grammars that generated texts must match, by the package llguidance. Only requests with a grammar need it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from eval_dagster.models.transformers.network.batching import Failure
 from eval_dagster.records import Grammar
 
 _WHITE_SPACE = r" |\n {0,16}"
-"""What may stand between the parts of JSON: a space, or a line break and an indentation. Any more, and a weak model would never end."""
+"""White space between the parts of JSON: a space, or a line break and an indentation. With more, a weak model may never end."""
 
 
 class Grammars:
@@ -70,14 +70,14 @@ class GrammarRows:
         allowed = torch.zeros(scores.shape, dtype=torch.bool)
         for row, matcher in enumerate(self._matchers):
             if matcher.is_stopped():
-                # The row is over; what is taken for it now is dropped.
+                # The row is finished; its next token is ignored.
                 allowed[row] = True
             else:
                 self._allow(matcher, allowed[row])
         return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
 
     def take(self, row: int, token: int) -> bool:
-        """Take a row's next token; say whether the row is over."""
+        """Take a row's next token. Returns whether the row is finished."""
         matcher = self._matchers[row]
         matcher.consume_token(token)
         return bool(matcher.is_stopped())

@@ -1,4 +1,4 @@
-"""Texts to generate: the requests that ask for them, the samples of each, and what became of them."""
+"""Texts to generate: their requests, the samples of each, and the finished texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.versions import stable_hash
 
 RESERVE = 256
-"""New tokens that each row is expected to need where settings allow more: few texts are as long as they may be."""
+"""New tokens that are expected of each row where the settings allow more. Few texts are as long as allowed."""
 
 NOT_FINITE = Failure(error="ModelError: The model gave a logit that is no finite number.", retryable=False)
 
@@ -24,7 +24,7 @@ class Text:
     tokens: tuple[int, ...]
     finish_reason: str
     logits: tuple[float, ...]
-    """The logit of each token; empty where nobody asked for it."""
+    """The logit of each token; empty where the request does not ask for logits."""
     padding: int
     """Tokens of padding before the prompt."""
 
@@ -67,7 +67,7 @@ class TextPlan:
     """The grammar, compiled, at its start."""
 
     def text(self, codec: Codec, row: Sequence[int], logits: Sequence[float], end: int | None, *, padding: int) -> Text:
-        """Cut generated tokens where the text ends: at an end token, or at `end`, where it was stopped."""
+        """Cut generated tokens at the end of the text: at an end token, or at `end`, where it was stopped."""
         tokens = tuple(row[:end])
         ended = next((index for index, token in enumerate(tokens) if token in self.ends), None)
         if ended is not None:
@@ -78,7 +78,7 @@ class TextPlan:
 
 
 def foreseen(sample: Sample, plan: TextPlan) -> int:
-    """New tokens for which memory is planned: all that a text may have, or the usual number where only the context ends it."""
+    """New tokens to plan memory for: the maximum of a text, or the usual number where only the context ends a text."""
     most = sample.owner.prompt.max_tokens
     return min(most, RESERVE) if plan.settings.max_tokens is None else most
 

@@ -1,4 +1,4 @@
-"""What is done to the logits before a token is taken: they are noted, and shaped so that the best of them is a sample."""
+"""Logits processors: they record the logits, and add noise so that the best token is a sample of the distribution."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,10 +11,10 @@ from eval_dagster.records import GenerationSettings
 
 
 class RawLogits:
-    """Logits processor that changes nothing and notes what the model gave: rows without a finite best logit, logits of chosen tokens."""
+    """Logits processor that changes nothing and records rows without a finite best logit, and the logits of chosen tokens."""
 
     def __init__(self, rows: int, device: str, *, keep: bool):
-        """`keep` says whether the logits of the chosen tokens are wanted."""
+        """`keep` is whether the logits of the chosen tokens are recorded."""
         self.is_bad = torch.zeros(rows, dtype=torch.bool, device=device)
         """For each row, whether it ever had no finite best logit."""
         self._keep = keep

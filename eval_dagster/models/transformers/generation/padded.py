@@ -1,4 +1,7 @@
-"""Texts of left-padded batches by transformers' own `generate`: for images, and for models whose rows cannot come and go."""
+"""Generates texts in left-padded batches by transformers' own `generate`.
+
+It serves prompts with images, and models whose rows cannot join and leave a batch.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +25,7 @@ class PaddedGenerator:
         self._network = network
         self._codec = codec
         self._runner = runner
-        # Prompts with images differ in what goes in beside their tokens, so each has a batch of its own.
+        # Prompts with images have different inputs beside their tokens, so each has a batch of its own.
         self._single = BatchRunner(rows=1, tokens=None)
         self._device = device
         self._pad_token = pad_token
@@ -31,9 +34,9 @@ class PaddedGenerator:
     def run(self, samples: Sequence[Sample], plan: TextPlan, *, alone: bool = False) -> Iterator[list[Outcome[Sample, Text]]]:
         """Generate texts, the longest prompts first; each in a batch of its own if `alone`.
 
-        So are those that may have fewer tokens than others: a row that is over goes on to the end of its batch, and would not fit the
-        context there. Where only the context ends a text, a batch ends with the least room in it, and a text that this cut is generated
-        again by itself.
+        A prompt that leaves room for fewer tokens than others also has its own batch, because a finished row goes on to the end of its
+        batch and would exceed the context. Where only the context ends a text, a batch ends where its first row reaches the context. A text
+        that was cut by this is generated again alone.
         """
         most = plan.settings.max_tokens
         apart = [sample for sample in samples if alone or (most is not None and sample.owner.prompt.max_tokens < most)]
@@ -83,7 +86,7 @@ class PaddedGenerator:
         ]
 
     def _inputs(self, prompts: Sequence[EncodedPrompt]) -> dict[str, torch.Tensor]:
-        """A batch's tokens, padded on the left, with their mask and what goes in beside them."""
+        """A batch's tokens, padded on the left, with their mask and the inputs beside them."""
         longest = max(len(prompt.tokens) for prompt in prompts)
         padding = [longest - len(prompt.tokens) for prompt in prompts]
         ids = [[*[self._pad_token] * count, *prompt.tokens] for count, prompt in zip(padding, prompts, strict=True)]

@@ -1,4 +1,4 @@
-"""The order in which prompts share most: one after another, each parts from the one before as late as it can."""
+"""Orders prompts so that each one shares the longest possible beginning with the one before it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,10 +11,10 @@ Item = TypeVar("Item")
 
 
 def by_prefix(items: Sequence[Item], tokens: Callable[[Item], Sequence[int]]) -> list[Item]:
-    """Order items as a walk through the tree of their tokens, the longest first wherever it branches.
+    """Order items as a walk through the tree of their tokens, with the longest branch first.
 
-    So whoever keeps what the item before had in common computes no node of the tree twice, and items that follow each other are about
-    equally long. Items with equal tokens keep their order.
+    A cache of the previous item is then enough to compute each node of the tree once, and neighbouring items have about the same length.
+    Items with equal tokens keep their order.
     """
     prompts = [np.array(tokens(item), dtype=np.int64) for item in items]
     order = sorted(range(len(items)), key=lambda index: tuple(tokens(items[index])))

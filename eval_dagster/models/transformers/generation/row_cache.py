@@ -1,7 +1,7 @@
-"""Keys and values of a batch whose rows come and go: a token of each row is written into place, and nothing is copied for it.
+"""Keys and values of a batch whose rows join and leave. The token of each row is written in place, without a copy.
 
-The rows stand as `generate` would pad them: the last tokens of all in one column, padding on the left. So masks, windows and positions are
-those that transformers makes of a padded batch, whatever the architecture.
+The rows are aligned as `generate` pads them: the last tokens of all rows in one column, padding on the left. So masks, windows and
+positions are those of a padded batch in transformers, for every architecture.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         self.is_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write what comes after the last column, which stays the last until the whole forward pass went well."""
+        """Write after the last column. It stays the last one until the whole forward pass has succeeded."""
         if not self.is_initialized:
             self.allocate(key_states, value_states)
         rows, end = len(key_states), self._frame.end + key_states.shape[-2]
@@ -56,7 +56,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         return self._frame.end - self._frame.start
 
     def move(self, width: int, source: int, target: int) -> None:
-        """Make buffers of the frame's present size and put the `width` columns that ended at `source` where they end at `target`."""
+        """Make buffers of the frame's size and move the `width` columns that end at `source` so that they end at `target`."""
         keys, values = self._buffer(self.keys), self._buffer(self.values)
         keys[:, :, target - width : target] = self.keys[:, :, source - width : source]
         values[:, :, target - width : target] = self.values[:, :, source - width : source]
@@ -101,7 +101,7 @@ class RowCache(Cache):  # type: ignore[misc]
             layer.move(width, source, frame.end)
 
     def growth(self, longest: int) -> int:
-        """Bytes that `reserve` takes beyond those that it gives back: more columns, and one layer twice while it is moved."""
+        """Bytes that `reserve` takes in addition: more columns, and a copy of one layer while it is moved."""
         frame = self._frame
         if longest <= frame.end < frame.columns or not self.layers:
             return 0
@@ -122,7 +122,7 @@ class RowCache(Cache):  # type: ignore[misc]
         self.lengths = [length + count for length in self.lengths]
 
     def cut(self, length: int) -> None:
-        """Forget all but the first tokens of a cache of one row."""
+        """Remove all but the first tokens of a cache of one row."""
         self._frame.end = self._frame.start + length
         self.lengths = [length]
 

@@ -1,4 +1,4 @@
-"""Whether rows that come and go give what the network gives for each text by itself: tried out before it is relied on."""
+"""Checks that rows which join and leave a batch get the logits that the network gives for each text alone."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,13 @@ import torch
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 
 _LENGTHS = (22, 25, 18)
-"""Tokens of the texts that are tried."""
+"""Tokens of the texts of the check."""
 
 _SHARED = 9
 """Tokens that they have in common."""
 
 _ONE_BY_ONE = 6
-"""Tokens that the network adds by itself, one by one, to tell what rounding does."""
+"""Tokens that the network adds one by one, to measure the effect of rounding."""
 
 _TOLERANCE = 1e-3
 """Root mean square of the differences, in standard deviations of the logits, that float32 stays far below."""
@@ -23,22 +23,22 @@ _EPSILONS = 16
 """The same in steps of the dtype, where that is more."""
 
 _ROUNDINGS = 3
-"""How many times as far off as tokens that the network itself adds one by one the rows may be: more cannot be asked of few digits."""
+"""The rows may differ by this multiple of the effect of rounding."""
 
 _CONTRAST = 4
-"""How many times as far off the logits must be for a text without its beginning, or the check could not tell the two."""
+"""A text without its beginning must differ by this multiple, or the check could not detect a fault."""
 
 _LAYERS = ("full_attention", "sliding_attention")
-"""Kinds of layers that see a padded row as they see it alone, however long it is."""
+"""Kinds of layers that compute the same for a padded row as for the row alone, at every length."""
 
 
 def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: str) -> str | None:
-    """Why a network's rows cannot come and go; nothing if they can.
+    """Why a network's rows cannot join and leave a batch; empty if they can.
 
     Args:
-        network: What is tried; it is cleared.
+        network: The network with the row cache, which is cleared.
         plain: The network itself.
-        tokens: Tokens of ordinary text, of which texts are made.
+        tokens: Tokens of ordinary text, for the texts of the check.
         device: Where the network is.
     """
     config = plain.config.get_text_config(decoder=True)
@@ -58,7 +58,7 @@ def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: s
 
 
 def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device: str) -> tuple[float, float, float]:
-    """How far off rows are that join late, beside others, and leave early; one by one, the tokens of a text; a text cut short."""
+    """Three differences: of rows that join late and leave early; of the tokens of a text one by one; of a text without its beginning."""
     draw = torch.Generator().manual_seed(0)
     drawn = [[tokens[place] for place in torch.randint(len(tokens), (length,), generator=draw).tolist()] for length in _LENGTHS]
     one, two, three = ([*drawn[0][:_SHARED], *text[_SHARED:]] for text in drawn)

@@ -1,4 +1,4 @@
-"""A network that computes a prompt from where it parts from the one before, and one token of each row of a batch."""
+"""A network that computes the part of a prompt that differs from the last prompt, and the next token of each row of a batch."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.usage import GenerationUsage
 
 _MEMORY_SHARE = 0.5
-"""Most of the free memory that the rows of a batch may take."""
+"""Share of the free memory that the rows of a batch may take."""
 
 
 class RowNetwork:
@@ -31,8 +31,8 @@ class RowNetwork:
         self.clear()
 
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
-        """Forget everything; make ready for `rows` rows whose prompts have `longest` tokens at most and whose texts about `ahead`."""
-        # What was there must go before anything new comes.
+        """Clear everything and prepare `rows` rows with prompts of at most `longest` tokens and texts of about `ahead` tokens."""
+        # The old memory must be freed first.
         self._prompt, self._batch = RowCache(1), RowCache(rows)
         self._longest, self._ahead = longest, ahead
         self.rows = rows
@@ -41,14 +41,14 @@ class RowNetwork:
         self._logits: torch.Tensor | None = None
 
     def shared(self, tokens: Sequence[int]) -> int:
-        """Tokens at the start of a prompt that are computed already."""
+        """Tokens at the start of a prompt that are in the cache."""
         if self._logits is not None and tuple(tokens) == self._tokens:
             return len(self._tokens)
         return min(shared_length(self._tokens, tokens), len(tokens) - 1)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
-        """Compute a prompt, from where it parts from the one before, at most `chunk` tokens at a time.
+        """Compute the part of a prompt that differs from the last one, at most `chunk` tokens at a time.
 
         Returns:
             The float32 logits of the token after it: one row by vocabulary.
@@ -89,7 +89,7 @@ class RowNetwork:
         """Add one token to each row. Returns the float32 logits of the tokens after them: rows by vocabulary."""
         cache = self._batch
         growth = cache.growth(self._longest) if self._device == "cpu" else 0
-        # Unlike a GPU, an operating system refuses no memory: it ends the process that uses more than there is.
+        # A GPU refuses memory that it does not have. An operating system kills the process instead.
         if growth and growth > free_memory(self._device):
             raise MemoryError(f"{len(tokens)} rows of up to {cache.width} tokens need {growth} more bytes than there are")
         cache.reserve(self._longest)

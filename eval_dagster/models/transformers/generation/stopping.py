@@ -1,4 +1,4 @@
-"""Where a generated row ends before its end token: at a stop sequence in its decoded text, or where its grammar is complete."""
+"""Ends a generated row before its end token: at a stop sequence in its decoded text, or where its grammar is complete."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.grammar import GrammarRows
 
 _SLACK_TOKENS = 16
-"""Tokens looked at beyond the longest stop sequence: a cut-off beginning may decode differently."""
+"""Tokens decoded in addition to the longest stop sequence, because the first tokens may decode differently without those before them."""
 
 
 class StopText:
-    """Looks for stop sequences in the decoded text of tokens, across their borders."""
+    """Finds stop sequences in the decoded text of tokens, across the borders of tokens."""
 
     def __init__(self, codec: Codec, stop_sequences: Sequence[str]):
         self._codec = codec
@@ -43,7 +43,7 @@ class RowEnds:
         self._prompt_length = prompt_length
 
     def __call__(self, input_ids: torch.Tensor, _scores: Any, **_: Any) -> torch.Tensor:
-        """Say of each row whether it is over."""
+        """For each row, whether it is finished."""
         if self._stop or self._grammar:
             generated = input_ids[:, self._prompt_length :].tolist()
             for row, tokens in enumerate(generated):

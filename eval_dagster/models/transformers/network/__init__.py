@@ -1,1 +1,1 @@
-"""What scoring and generation share: devices, threads, memory and batches of a network."""
+"""Devices, threads, memory and batches of a network. Its modules are imported one by one, because some need torch."""

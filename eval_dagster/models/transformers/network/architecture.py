@@ -12,9 +12,9 @@ _LONG_ROPE = ("dynamic", "longrope")
 
 
 def layer_windows(config: Any) -> dict[str, int | None] | None:
-    """For each type of layer the tokens that one of them sees, itself included; null where it sees all before it.
+    """For each type of layer, how many tokens a token sees, itself included; null where it sees all before it.
 
-    Nothing where there are layers whose mask is not known.
+    None where a layer has an unknown mask.
     """
     window = getattr(config, "sliding_window", None)
     if hasattr(config, "attention_types") or getattr(config, "attention_chunk_size", None):
@@ -28,7 +28,7 @@ def layer_windows(config: Any) -> dict[str, int | None] | None:
 
 
 def constant_length(config: Any) -> int | None:
-    """The longest sequence of which no token depends on how long it is; null where there is no limit."""
+    """The longest sequence whose tokens do not depend on its length; None without a limit."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kinds = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
     if not any(kind.get("rope_type", kind.get("type")) in _LONG_ROPE for kind in kinds):
@@ -39,5 +39,5 @@ def constant_length(config: Any) -> int | None:
 
 
 def takes_positions(network: Any) -> bool:
-    """Whether a network can apply its output head to some positions alone."""
+    """Whether a network can apply its output head to selected positions."""
     return "logits_to_keep" in inspect.signature(network.forward).parameters

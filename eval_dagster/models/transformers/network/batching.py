@@ -1,4 +1,4 @@
-"""Running items through a model in batches, each failure kept to the item that causes it."""
+"""Runs items through a model in batches. A failure affects only the item that causes it."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
-    """What became of one item."""
+    """The outcome of one item."""
 
     item: Item
     result: Result | Failure
@@ -38,14 +38,14 @@ class Outcome(Generic[Item, Result]):
 
 
 class BatchRunner:
-    """Cuts items into batches and survives those that fail.
+    """Divides items into batches and handles failures.
 
-    After running out of memory the batch is halved and stays so. Any other exception makes the items of its batch go one by one, so that
-    only the culprit fails.
+    After running out of memory, the size of a batch is halved from then on. After any other exception, the items of the batch run one by
+    one, so that only the item that causes it fails.
     """
 
     def __init__(self, *, rows: int, tokens: int | None):
-        """`rows` and `tokens` (padding included) are the most a batch may have; one item always may."""
+        """`rows` and `tokens` (padding included) are the limits of a batch. A batch of one item is always allowed."""
         self.rows = rows
         self._tokens = tokens
 
@@ -57,7 +57,7 @@ class BatchRunner:
         Args:
             items: Sorted by length, so that a batch holds little padding.
             length: Tokens of an item.
-            forward: Gives one result an item.
+            forward: Returns one result an item.
         """
         start = 0
         while start < len(items):
@@ -81,7 +81,7 @@ class BatchRunner:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an exception says that memory could not be had; only some of them have a class of their own."""
+    """Whether an exception means that memory ran out. Only some of these have a class of their own."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
@@ -93,7 +93,7 @@ def failure_of(error: Exception, *, retryable: bool) -> Failure:
 
 
 def refusal(error: Exception) -> ModelResponse:
-    """The response to a request that could not even be prepared. Only a missing package can come to be there."""
+    """The response to a request that could not be prepared. It is retryable only for a missing package."""
     failure = failure_of(error, retryable=isinstance(error.__cause__, ImportError))
     return ModelResponse(error=failure.error, retryable=failure.retryable)
 
@@ -127,6 +127,6 @@ def _one_by_one(
 
 
 def release_memory() -> None:
-    """Give back what the device's allocator keeps for later."""
+    """Free the memory that the device's allocator keeps for later."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

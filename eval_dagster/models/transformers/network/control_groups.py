@@ -20,7 +20,7 @@ def own_groups(controller: str) -> list[tuple[int, Path]]:
     with suppress(OSError):  # no Linux
         for line in _OWN_GROUPS.read_text("utf-8").splitlines():
             _, controllers, own = line.split(":", 2)
-            # The second version has one hierarchy for all controllers, whose names its line does not list.
+            # The second version has one hierarchy for all controllers, and its line does not list their names.
             if controllers and controller not in controllers.split(","):
                 continue
             version, root = (1, _GROUPS / controller) if controllers else (2, _GROUPS)

@@ -1,4 +1,4 @@
-"""How many threads a network computes with on a processor: as many as have a core to run on."""
+"""Chooses the number of threads of a network on a CPU: as many as have a core to run on."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ _PAUSE_S = 0.01
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 _replaced: dict[int, int] = {}
-"""The number of threads that torch had, by the one that was set in its place."""
+"""The original number of threads of torch, by the number that replaced it."""
 
 
 def set_threads() -> None:
@@ -49,7 +49,7 @@ def set_threads() -> None:
 
 
 def best_count(cores: int, most: int, neighbours: int) -> int:
-    """The number of threads that get most done together; of equally good ones the greatest.
+    """The number of threads that are fastest together; of equally fast numbers the greatest.
 
     All threads wait for the slowest at every step, and the slowest has a core that it shares: with `n` threads beside `neighbours` others
     it has the part `1 / ceil((n + neighbours) / cores)` of it.
@@ -70,7 +70,7 @@ def available_cores() -> int:
 
 
 def _core(cpu: int) -> str:
-    """The logical processors that share a core with one, as Linux lists them."""
+    """The logical processors that share a core with this one, as Linux lists them."""
     try:
         return (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text("utf-8").strip()
     except OSError:
@@ -78,7 +78,7 @@ def _core(cpu: int) -> str:
 
 
 def cpu_quota() -> float | None:
-    """Cores' worth of time that the control groups of this process allow it, its container's for instance; nothing without a limit."""
+    """The CPU limit of the control groups of this process, such as those of its container, in cores; None without a limit."""
     quotas = [quota for version, group in own_groups("cpu") if (quota := _quota(version, group)) is not None]
     return min(quotas, default=None)
 
@@ -96,7 +96,7 @@ def _quota(version: int, group: Path) -> float | None:
 
 
 def busy_neighbours() -> float:
-    """Threads of this machine that are running or wait for a core, but for the one that asks; 0 where the system does not count them."""
+    """Other threads of this machine that run or wait for a core; 0 where the system does not count them."""
     counts = []
     for _ in range(_LOOKS):
         try:

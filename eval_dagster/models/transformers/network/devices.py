@@ -1,4 +1,4 @@
-"""The device that a model runs on, told without importing torch where nothing but the processor is possible."""
+"""Finds the device of a model. Torch is not imported where only the CPU is possible."""
 
 import ctypes
 import importlib.util
@@ -12,7 +12,7 @@ _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
 
 
 def device_of(setting: str) -> str:
-    """The device that `auto` stands for here; any other setting as it is."""
+    """The device of the setting `auto` on this machine; any other setting unchanged."""
     if setting != "auto":
         return setting
     if not _may_have_accelerator():
@@ -25,7 +25,7 @@ def device_of(setting: str) -> str:
 
 
 def device_problem(device: str) -> str | None:
-    """Say why a device cannot be used; nothing if it can."""
+    """Why a device cannot be used; None if it can."""
     kind, _, index = device.partition(":")
     if kind == "cpu":
         return None
@@ -39,7 +39,7 @@ def device_problem(device: str) -> str | None:
 
 
 def device_kind(device: str) -> tuple[str, ...]:
-    """What a device is, as far as numbers depend on it: `cpu`, or kind, name and architecture of a GPU. Its index is no part of it.
+    """The kind of a device, as far as numbers depend on it: `cpu`, or kind, name and architecture of a GPU, without its index.
 
     The kernels that a library chooses differ from one kind of GPU to another, and so does their rounding.
     """

@@ -1,4 +1,4 @@
-"""The memory that can still be had on a device."""
+"""Finds the free memory of a device."""
 
 from pathlib import Path
 
@@ -16,19 +16,19 @@ files that were read, which count and are given back first."""
 
 
 def free_memory(device: str) -> int:
-    """Bytes that can be had on a device."""
+    """Free bytes of a device."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
     return min([int(psutil.virtual_memory().available), *_left_in_groups()])
 
 
 def _left_in_groups() -> list[int]:
-    """Bytes that each limit of this process's control groups leaves, those of its container for instance; the kernel kills it beyond."""
+    """Free bytes under each memory limit of this process, such as that of its container. Beyond a limit the kernel kills the process."""
     return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
 
 
 def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
-    """Bytes that the limit of a control group leaves; nothing where it has none, or is not to be seen from within a container."""
+    """Free bytes under the limit of a control group; empty without a limit, or where a container hides the group."""
     try:
         limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
         counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())

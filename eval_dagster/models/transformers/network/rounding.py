@@ -5,7 +5,7 @@ import torch
 _TOLERANCE = 1e-4
 """Difference of log-probabilities that rounding explains in float32."""
 _ROUNDINGS = 4
-"""Roundings of the greatest logit that make up the tolerance where numbers are coarser than float32."""
+"""The tolerance for types coarser than float32, in roundings of the greatest logit."""
 
 
 def rounding_tolerance(dtype: torch.dtype, greatest: float) -> float:

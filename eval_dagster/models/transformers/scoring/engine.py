@@ -1,6 +1,6 @@
-"""Log-probabilities of tokens: over a tree of prefixes where that is proved exact for the network, else by batches.
+"""Log-probabilities of tokens: over a tree of prefixes where a check shows that this is exact for the network, else by batches.
 
-What a token is computed together with changes its log-probability by rounding alone: in float32 by less than 1e-4.
+The other tokens of a batch change a log-probability by rounding only: in float32 by less than 1e-4.
 """
 
 import logging
@@ -23,7 +23,7 @@ from eval_dagster.records import ModelResponse, Request
 _LOG = logging.getLogger(__name__)
 
 _WINDOW = 1024
-"""Requests encoded and sorted at a time: bounds the memory for tokens and the wait for the first answer."""
+"""Requests that are encoded and sorted together. It bounds the memory for tokens and the time to the first answer."""
 
 _WINDOW_TEXT = 2**18
 """Characters of those among them that are scored as a whole, or one such text: all of them are computed before the last is answered."""
@@ -38,12 +38,12 @@ _GPU_WINDOW = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringJob:
-    """What a request asks to have scored."""
+    """The spans that a request needs scored."""
 
     request: Request
     spans: Sequence[Span]
     shared: Sequence[Span] = ()
-    """Spans that other requests are likely to have, too; scored before all others."""
+    """Spans that other requests probably have, too; scored before all others."""
     response: Callable[[Sequence[SpanScore], Sequence[SpanScore]], ModelResponse]
     """Makes the response of the scores of `spans` and of `shared`."""
 
@@ -71,7 +71,7 @@ class _Pending:
 
 
 class _Inputs:
-    """The distinct inputs of some jobs, and who waits for them."""
+    """The distinct inputs of some jobs, and the jobs that wait for them."""
 
     def __init__(self) -> None:
         self._inputs: dict[tuple[tuple[int, ...], int], ScoredInput] = {}
@@ -80,7 +80,7 @@ class _Inputs:
     def add(self, owner: _Pending, spans: Sequence[Span], first: int) -> None:
         """Add spans of a job, of which the first has the given number; the longest comes first."""
         for index, span in sorted(enumerate(spans, first), key=lambda item: len(item[1].input), reverse=True):
-            # Equal tokens may stand for other images in another request.
+            # Equal tokens may belong to different images in another request.
             key = (span.input, id(owner) if span.tensors else 0)
             item = self._inputs.setdefault(key, ScoredInput(tokens=span.input, tensors=span.tensors))
             item.spans.append(span.tokens)
@@ -118,7 +118,7 @@ class ScoringEngine:
             longest: Tokens that the model's context holds.
         """
         self._runner = runner
-        # Rows with images differ in what goes in beside their tokens, so each has a batch of its own.
+        # Rows with images have different inputs beside their tokens, so each has a batch of its own.
         self._single = BatchRunner(rows=1, tokens=None)
         self._device = device
         self.usage = ScoringUsage()

@@ -1,4 +1,4 @@
-"""Choices: what of them is scored, and the response that their scores make."""
+"""Choices: the spans that are scored, and the response with their scores."""
 
 from collections.abc import Sequence
 from dataclasses import replace

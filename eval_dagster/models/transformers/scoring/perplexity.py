@@ -1,4 +1,4 @@
-"""Perplexities: the windows in which a whole text is scored, and the response that their scores make."""
+"""Perplexities: the windows in which a whole text is scored, and the response with their scores."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -40,11 +40,11 @@ def perplexity_job(request: Request, codec: Codec) -> ScoringJob:
 def rolling_windows(prefix: int, tokens: Sequence[int], length: int) -> tuple[Span, ...]:
     """Cut a text into windows that score each of its tokens once, by the rule of lm-evaluation-harness.
 
-    A window gives the model as many tokens as its context holds. The first begins with `prefix`; each later one with the token before
-    those that it scores, the last one with as many of them as fit.
+    A window has as many tokens as the context holds. The first one begins with `prefix`. Each later one begins with the token before those
+    that it scores, the last one with as many earlier tokens as fit.
 
     Args:
-        prefix: The token that stands before the text.
+        prefix: The token before the text.
         tokens: The text.
         length: Tokens that the model's context holds.
     """

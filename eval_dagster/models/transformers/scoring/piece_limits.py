@@ -1,4 +1,4 @@
-"""How large a piece of a prefix tree may be: as large as is of use, and as fits the memory that is free."""
+"""Limits of a piece of a prefix tree: the largest useful size that fits the free memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,13 @@ _GPU_LOGITS = 2**30
 """Bytes of logits that a piece may ask for."""
 
 _SHARE = 0.4
-"""Part of the free memory that a piece may take; the rest is for what is not foreseen."""
+"""Share of the free memory that a piece may take; the rest is a reserve."""
 
 _LEAST = 64
 
 
 def piece_limits(network: Any, device: str) -> PieceLimits:
-    """The most that a piece may have on a device; running out of memory halves it."""
+    """The limits of a piece on a device; running out of memory halves them."""
     is_cpu = device == "cpu"
     config = network.config.get_text_config(decoder=True)
     room = int(free_memory(device) * _SHARE)

@@ -1,4 +1,4 @@
-"""Scoring by plain batches: every input a row of its own, padded on the right. Slow, and right for every causal model."""
+"""Scoring by plain batches: every input is a row, padded on the right. Slow, and exact for every causal model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +42,7 @@ class PlainScorer:
     def _logits(self, batch: Sequence[ScoredInput], positions: list[int]) -> torch.Tensor:
         longest = max(len(item.tokens) for item in batch)
         self._usage.count_pass(longest * len(batch))
-        # Padding on the right cannot be seen by a causal model, and leaves positions as they are.
+        # A causal model does not see padding on the right, and positions stay the same.
         ids = torch.tensor([[*item.tokens, *[self._pad_token] * (longest - len(item.tokens))] for item in batch])
         mask = torch.tensor([[1] * len(item.tokens) + [0] * (longest - len(item.tokens)) for item in batch])
         kept = torch.tensor(positions, device=self._device)

@@ -1,4 +1,4 @@
-"""Scoring by batches whose common prefix is computed once: for causal models that take a cache, but no mask of their caller's."""
+"""Scoring by batches whose common prefix is computed once: for causal models that accept a cache but no mask."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -18,7 +18,7 @@ _LEAST = 16
 
 
 class PrefixScorer(PlainScorer):
-    """Scores inputs with one network; what the rows of a batch begin with is computed once, and kept for the next batch."""
+    """Scores inputs with one network. The common prefix of a batch is computed once, and kept for the next batch."""
 
     def __init__(self, network: Any, *, device: str, pad_token: int, usage: ScoringUsage):
         super().__init__(network, device=device, pad_token=pad_token, usage=usage)
@@ -50,7 +50,7 @@ class PrefixScorer(PlainScorer):
         return logits
 
     def _prefix(self, tokens: tuple[int, ...]) -> DynamicCache:
-        """The cache of a prefix, made from that of the one before."""
+        """The cache of a prefix, made from the cache of the last prefix."""
         known = common_prefix(self._path, tokens)
         # While it is changed it stands for nothing: the pass may fail.
         cache, path = self._cache if known else DynamicCache(), self._path

@@ -1,4 +1,4 @@
-"""On load: does a faster way of scoring give this very network's plain scores? Only then is it used."""
+"""Checks on load that a faster way of scoring gives the plain scores of this network. Only then is it used."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ _ROWS = 6
 
 
 _CONTRAST = 4
-"""How many times as far off a network must be that sees a neighbouring branch, or the check could not tell the two."""
+"""A network that sees a neighbouring branch must differ by this multiple, or the check could not detect the fault."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def check(
 
     Args:
         network: The network to check.
-        score: The way that is judged.
+        score: The way of scoring that is checked.
         device: Where the network is.
         tokens: Tokens of ordinary text, of which sequences are made.
         stem: Tokens that most sequences shall begin with; fewer where the longest would not hold them.

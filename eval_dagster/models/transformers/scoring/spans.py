@@ -17,14 +17,14 @@ NOT_FINITE = Failure(error="ModelError: The model gave a log-probability that is
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Tokens to score, and what the model is given to predict them."""
+    """Tokens to score, and the input that predicts them."""
 
     input: tuple[int, ...]
     """Context and tokens without the last one, which is predicted only."""
     tokens: tuple[int, ...]
     """The tokens to score. The last of them is predicted at the last position of the input."""
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What goes in beside the input: the values of its images."""
+    """Inputs beside the tokens: the values of its images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class ScoredInput:
 
 @dataclass(frozen=True, kw_only=True)
 class InputScore:
-    """What the model gave for one input."""
+    """The result of the model for one input."""
 
     scores: list[SpanScore | Failure]
     """One a span."""
@@ -95,7 +95,7 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
 
 
 def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Sequence[bool]) -> SpanScore | Failure:
-    """The score of a span, or what stands in its place where the model gave no number."""
+    """The score of a span, or a failure where the model gave no number."""
     if not all(map(isfinite, logprobs)):
         return NOT_FINITE
     return SpanScore(logprobs=tuple(logprobs), logits=tuple(logits), is_greedy=all(greedy))

@@ -1,7 +1,7 @@
-"""Attention over a piece of a prefix tree, a strip of its tokens at a time: what none of a strip sees is not computed for it.
+"""Attention over a piece of a prefix tree, one strip of its tokens at a time. Keys that no token of a strip sees are left out.
 
-A processor multiplies all of a mask, seen or not. Of a piece that packs many branches most is not seen, and of a chain nearly half of what
-its tokens are to each other. The other layers still take the whole piece at once, since for them more tokens are faster ones.
+A CPU computes masked entries, too. In a piece with many branches most entries are masked, and in a chain nearly half. The other layers
+still compute the whole piece at once, because more tokens together are faster there.
 """
 
 from collections.abc import Iterator, Sequence

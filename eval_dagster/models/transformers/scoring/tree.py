@@ -1,4 +1,4 @@
-"""Scoring over a prefix tree: what inputs share is computed once, what follows it many to one sequence."""
+"""Scoring over a prefix tree: shared prefixes are computed once, and many branches share one sequence."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ from eval_dagster.models.usage import ScoringUsage
 _LOG = logging.getLogger(__name__)
 
 _LEAST_TOKENS = 32
-"""Tokens of a piece that are not halved any more: an input that is too much then is scored plainly, by itself."""
+"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
 
 _Score = tuple[float, float, bool]
 """Of one token: log-probability, logit, and whether it is the best."""
@@ -89,7 +89,7 @@ class _Work:
         return found
 
     def settle(self, index: int) -> InputScore | None:
-        """What became of an input; nothing where a token has no score, or none that is a number."""
+        """The outcome of an input; None where a token has no score that is a number."""
         parts = []
         for span, scores in zip(self.inputs[index].spans, self.scores[index], strict=True):
             if len(scores) < len(span):
@@ -145,7 +145,7 @@ class TreeScorer:
                 first, owed = piece.last, 0.0
 
     def _attempt(self, work: _Work, piece: Piece, cache: DynamicCache) -> Exception | None:
-        """Compute a piece and note its scores. Gives back what went wrong, without the frames that hold tensors."""
+        """Compute a piece and store its scores. Returns the error, without the frames that hold tensors."""
         try:
             self._compute(work, piece, cache)
         except Exception as error:

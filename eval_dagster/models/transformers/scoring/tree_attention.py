@@ -14,13 +14,13 @@ class TreeAttention:
     """Describes pieces to one network."""
 
     def __init__(self, windows: Mapping[str, int | None], *, dtype: torch.dtype, device: str):
-        """`windows` is what `layer_windows` gives for the network."""
+        """`windows` is the result of `layer_windows` for the network."""
         self._windows = windows
         self._dtype = dtype
         self._device = device
 
     def arguments(self, piece: Piece) -> dict[str, Any]:
-        """The arguments of the forward pass that say where each token of a piece stands and what it sees."""
+        """The arguments of the forward pass with the positions of a piece's tokens and the mask of what they see."""
         positions = torch.tensor(piece.positions, device=self._device)
         mask = None if _is_plain(piece) else self._mask(piece, positions)
         return {"position_ids": positions[None], "attention_mask": mask}

@@ -1,1 +1,1 @@
-"""Where weights come from, how they are identified, and how they are loaded."""
+"""Sources of weights, their versions, and loading. Its modules are imported one by one, because some need torch."""

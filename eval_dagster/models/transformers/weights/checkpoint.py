@@ -1,4 +1,4 @@
-"""A model's folder in the Hub's layout: what belongs to it, whether it is complete, and the hash of its content."""
+"""A model's folder in the Hub's layout: its files, their completeness, and the hash of their content."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ MODEL_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES, "config.json", "generation_co
 
 
 def layout_problem(folder: Path) -> str | None:
-    """Say what a folder lacks to be loaded as a model; nothing if it is complete."""
+    """The missing part of a folder that is to be loaded as a model; None for a complete folder."""
     if not folder.is_dir():
         return f"the folder {folder} does not exist"
     if not (folder / "config.json").is_file():

@@ -1,4 +1,4 @@
-"""Tokens that a model's context holds, as its configuration states them: known before any weights are read."""
+"""Reads the length of a model's context from its configuration, before any weights are read."""
 
 import json
 import struct

@@ -35,7 +35,7 @@ class Digests:
         return digest
 
     def _read(self) -> dict[str, str]:
-        # A damaged file costs time only, never a wrong hash: it is written anew.
+        # A damaged file costs time only, never a wrong hash: it is written again.
         with suppress(OSError, ValueError, AttributeError):
             return {str(key): str(value) for key, value in json.loads(self._file.read_text("utf-8")).items()}
         return {}

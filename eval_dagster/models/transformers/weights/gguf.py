@@ -1,4 +1,4 @@
-"""A GGUF file, turned once into a safetensors folder: dequantising takes many seconds, loading the result two."""
+"""Converts a GGUF file to a safetensors folder once. Dequantising takes many seconds, loading the result two."""
 
 import io
 import shutil
@@ -40,7 +40,7 @@ class GGUFCheckpoint:
         return {"gguf": self._key()}
 
     def template_fingerprint(self) -> Any:
-        """The same: the tokenizer and the chat template are in the file."""
+        """The same as `fingerprint`, because tokenizer and chat template are in the file."""
         return self.fingerprint()
 
     def context_length(self) -> int | None:

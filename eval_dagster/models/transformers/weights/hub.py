@@ -18,7 +18,7 @@ _REFUSALS = (
     (GatedRepoError, "the repository is gated", "Accept its terms on the Hub and log in with `hf auth login`"),
     (RepositoryNotFoundError, "the Hub has no such repository, or it is private", "Correct `source.hub`, or log in with `hf auth login`"),
 )
-"""What the Hub answers where it has no such commit for us, what that means, and what to do."""
+"""Statuses of the Hub for a commit that is not available, with their meaning and the cure."""
 
 
 class HubCheckpoint:
@@ -50,7 +50,7 @@ class HubCheckpoint:
             )
 
     def fingerprint(self) -> Any:
-        """Repository and commit: they name the content without downloading it."""
+        """Repository and commit, which identify the content without a download."""
         return {"hub": self._repository, "commit": self._commit}
 
     def template_fingerprint(self) -> Any:

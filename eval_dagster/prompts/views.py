@@ -1,0 +1,87 @@
+"""What metrics see: a response joined with its prompt, the row and the correct answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from eval_dagster.records import Completion, Loglikelihood, MetricContext, ModelResponse, ResponseType, Sample, TaskSample
+from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.samples import TaskRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredPrompt:
+    """A prompt with the task and the row that it was made of."""
+
+    task: BaseTask[Any]
+    sample: Sample
+    prompt: RenderedPrompt
+
+    @cached_property
+    def row(self) -> TaskRow:
+        """The row as the task's hooks see it."""
+        return TaskRow(self.sample)
+
+    @cached_property
+    def choices(self) -> list[str]:
+        """The texts that are scored; of a perplexity the prompt itself."""
+        request = self.prompt.request
+        return [request.prompt] if request.perplexity else list(request.choices or ())
+
+    @cached_property
+    def gold_indices(self) -> list[int]:
+        """Positions of the correct ones among `choices`."""
+        return [0] if self.prompt.request.perplexity else list(self.prompt.gold_indices)
+
+    def views(self, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
+        """What the metrics score: each generated text, or all choices together."""
+        if self.prompt.response_type is ResponseType.COMPLETION:
+            return self._completions(response)
+        return [
+            Loglikelihood(
+                loglikelihoods=response.choice_logprobs,
+                choices=self.choices,
+                gold_indices=self.gold_indices,
+                token_loglikelihoods=response.token_logprobs,
+                unconditioned_loglikelihoods=response.unconditioned_logprobs,
+                is_greedy=response.argmax_logits_eq_gold,
+                prompt=self.prompt.request.prompt,
+                context=self._context,
+                row=self.row,
+            )
+        ]
+
+    def _completions(self, response: ModelResponse) -> list[Completion]:
+        prompt, messages = self.prompt, list(self.prompt.messages)
+        sample = TaskSample(
+            messages=messages,
+            ground_truth=prompt.ground_truth,
+            context=self._context,
+            id=self.sample.row_index,
+            subject=prompt.subject,
+            row=self.row,
+        )
+        texts = zip(response.text, response.final_text, response.reasonings, response.finish_reason, strict=True)
+        return [
+            Completion(
+                completion_text=self.task.post_process_generated_completion(answer, sample),
+                raw_text=text,
+                reasoning=reasoning,
+                ground_truths=list(prompt.ground_truths),
+                ground_truth=prompt.ground_truth,
+                finish_reason=reason,
+                prompt=prompt.request.prompt,
+                messages=messages,
+                context=self._context,
+                row=self.row,
+            )
+            for text, answer, reasoning, reason in texts
+        ]
+
+    @property
+    def _context(self) -> MetricContext | list[MetricContext] | None:
+        """The context that the task gave: alone where it is one."""
+        parts = list(self.prompt.context)
+        return parts[0] if len(parts) == 1 else parts or None

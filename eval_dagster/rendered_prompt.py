@@ -1,0 +1,41 @@
+"""A prompt as the stages hand it on: what is asked of a model about one sample, and the correct answer."""
+
+from dataclasses import dataclass
+
+from eval_dagster.records import Message, MetricContext, Request, ResponseType
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedPrompt:
+    """What is asked of a model about one sample, and what the answer is."""
+
+    sample_id: str
+    """The row's sample id. Where a task asks several questions about one row, the second and later ones have a suffix `.1`, `.2`, ..."""
+    source_id: str
+    """The row's sample id."""
+    subject: str
+    response_type: ResponseType
+    messages: tuple[Message, ...]
+    request: Request
+    ground_truths: tuple[str, ...]
+    """Every text that counts as correct."""
+    truth_is_list: bool | None = None
+    """Whether the task gave these as a list; null where it gave none of them."""
+    gold_indices: tuple[int, ...] = ()
+    """Positions of the correct choices; several where choices are repeated or more than one is correct. Empty for completions."""
+    fewshot_ids: tuple[str, ...] = ()
+    """Sample ids of the examples, in the order of the prompt. An example that is no row of the dataset has the hash of its content."""
+    fewshot_set: int | None = None
+    """The number of the set of the examples. Null without examples, where each sample has a set of its own, and where a task itself draws
+    the examples from rows among which the sample is."""
+    context: tuple[MetricContext, ...] = ()
+    """What the task gives the metrics beside the gold answer."""
+    error: str | None = None
+    """Why it cannot be sent to a model."""
+
+    @property
+    def ground_truth(self) -> str | list[str] | None:
+        """The correct answer as the task gave it: one text, a list of texts, or none."""
+        if self.truth_is_list is None:
+            return None
+        return list(self.ground_truths) if self.truth_is_list else self.ground_truths[0]
