@@ -93,16 +93,18 @@ def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, 
 def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: Sequence[Path], *, filename: bool = False) -> None:
     """Create a relation over files, also where there are none.
 
-    The statement holds the quoted paths, because a view cannot hold bound values. With `filename` each row has the path of its file.
+    The statement holds the quoted paths, because a view cannot hold bound values. A column that is newer than all files is null. With
+    `filename` each row has the path of its file.
     """
+    empty = TABLES[_TABLE_OF.get(name, name)].empty_table()
+    connection.register("no_rows", empty.append_column("filename", pa.array([], pa.string())) if filename else empty)
     if not files:
-        empty = TABLES[_TABLE_OF.get(name, name)].empty_table()
-        connection.register("no_rows", empty.append_column("filename", pa.array([], pa.string())) if filename else empty)
         connection.execute(f"create or replace table {name} as select * from no_rows")
         return
     listed = ", ".join(f"'{quoted(url_of(file))}'" for file in files)
     source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = {str(filename).lower()})"
-    connection.execute(f"create or replace {kind} {name} as select * from {source}")
+    columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in connection.execute("describe no_rows").fetchall())
+    connection.execute(f"create or replace {kind} {name} as select {columns} where false union all by name select * from {source}")
 
 
 def _follow_rewritten_scores(
