@@ -64,6 +64,12 @@ def _section(entry: EntryPoint) -> type[ModelSection]:
 def _load(entry: EntryPoint) -> type[ModelBackend]:
     package = entry.dist.name if entry.dist else "another package"
     where = f"the model backend {entry.name!r} of {package}"
+    rivals = {each.value for each in entry_points(group=GROUP, name=entry.name)}
+    if len(rivals) > 1 and entry.name not in _BUILT_IN:
+        raise ConfigError(
+            f"the model backend {entry.name!r} is registered {len(rivals)} times, as {' and '.join(sorted(rivals))}; "
+            "uninstall all packages with it but one"
+        )
     try:
         backend: type[ModelBackend] = entry.load()
     except (Exception, SystemExit) as error:

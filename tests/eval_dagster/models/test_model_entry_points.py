@@ -49,12 +49,12 @@ Install = Callable[..., None]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Puts a distribution with one module and one entry point where Python finds it."""
 
-    def put(code: str, value: str, *, name: str = "parrot") -> None:
+    def put(code: str, value: str, *, name: str = "parrot", package: str = "parrots") -> None:
         folder = tmp_path / "site"
-        information = folder / "parrots-1.0.dist-info"
+        information = folder / f"{package}-1.0.dist-info"
         information.mkdir(parents=True)
         (folder / "parrots.py").write_text(textwrap.dedent(code))
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: parrots\nVersion: 1.0\n")
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (information / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
         monkeypatch.syspath_prepend(str(folder))
         registry._registered.cache_clear()
@@ -165,3 +165,13 @@ def test_no_package_replaces_a_backend_of_this_one(install: Install, tmp_path: P
     (tmp_path / "evals.yaml").write_text("models: {m: {backend: scripted}}\nevals: {sums: {task: arithmetic}}\n")
     handle = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home").handle("m")
     assert type(handle) is ScriptedHandle
+
+
+def test_a_backend_that_two_packages_register_is_used_of_neither(install: Install, tmp_path: Path) -> None:
+    install(BACKEND, "parrots:Parrot")
+    install(BACKEND, "parrots:Other", package="cockatoos")
+    found = outcomes(project(tmp_path))
+    assert [each.message for each in found["polly"] if isinstance(each, StageFailure)] == [
+        "the model backend 'parrot' is registered 2 times, as parrots:Other and parrots:Parrot; uninstall all packages with it but one"
+    ]
+    assert not any(isinstance(each, StageFailure) for each in found["sevens"])
