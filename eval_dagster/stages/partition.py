@@ -1,12 +1,16 @@
 """A partition of eval and model: its files, and how a stage writes the next one."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval_dagster.lake.files import FileInfo, LakeFile, table_of
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import FileInfo, Lake, LakeFile, table_of
 from eval_dagster.project import Project, TaskClass
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class Partition:
         return self.project.task(self.eval_name)
 
     def current(self, stage: str) -> LakeFile | None:
-        """The current file of a stage. Raises `LakeError` where it is damaged."""
-        return self.project.lake.current(STAGES[stage], self.eval_name, self.model)
+        """The current file of a stage; None where there is none, or where it is damaged, so that the stage writes a new one."""
+        return sound_current(self.project.lake, STAGES[stage], self.eval_name, self.model)
 
     def require(self, stage: str) -> LakeFile:
         """The current file of a stage. Raises `LakeError` where it is damaged or missing."""
@@ -51,3 +55,12 @@ class Partition:
     def result(self, stage: str, file: LakeFile, *, cached: bool, **shown: Any) -> StageResult:
         """The result of a stage: its current file, and the fields of `StageResult` that are shown with it."""
         return StageResult(stage=stage, eval_name=self.eval_name, model=self.model, file=file, cached=cached, **shown)
+
+
+def sound_current(lake: Lake, table: str, eval_name: str, model: str | None = None) -> LakeFile | None:
+    """The current file of a table; None where there is none. A damaged file counts as none, and a warning names it."""
+    try:
+        return lake.current(table, eval_name, model)
+    except LakeError as error:
+        log.warning(f"{error}. This run writes a new file.")
+        return None

@@ -6,6 +6,7 @@ from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, ta
 from eval_dagster.lake.rows import sample_of, sample_row
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
+from eval_dagster.stages.partition import sound_current
 from eval_dagster.stages.results import StageResult
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.samples import build_samples
@@ -20,7 +21,6 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
     Raises:
         DataError: The dataset is empty or a row cannot be stored.
         DatasetNotFoundError: The dataset is not there.
-        LakeError: The current file is damaged.
     """
     task, subjects = project.task(eval_name), project.subjects(eval_name)
     fewshot = project.num_fewshot(eval_name) > 0
@@ -28,7 +28,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         stamp = project.reader.stamp(task, subjects, fewshot=fewshot)
         names = [subject_name(subject) for subject in subjects]
         fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader)])
-        current = project.lake.current("samples", eval_name)
+        current = sound_current(project.lake, "samples", eval_name)
         if current is None or current.info.fingerprint != fingerprint:
             samples = _read(project, eval_name)
             current = _write(project, eval_name, samples, fingerprint, run_id)

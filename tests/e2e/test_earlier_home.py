@@ -59,3 +59,16 @@ def _rows(lake: Lake, table: str, name: str) -> Iterator[Mapping[str, Any]]:
 def _contents(lake: Lake) -> Mapping[str, str]:
     """The versions of the contents of all samples."""
     return {name: lake.require("samples", "dataset_snapshot", name).info.version for name in EVALS}
+
+
+@pytest.mark.parametrize("table", ["samples", "prompts", "responses", "scores", "metrics"])
+def test_a_damaged_file_is_made_again_without_a_request(project: Project, table: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = _identities(project.lake)
+    damaged = sorted((project.lake.root / table / "eval=sums").rglob("*.parquet"))[-1]
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 3] ^= 1
+    damaged.write_bytes(content)
+    results = list(evaluate(project, [("sums", "guesser")], stages=set(STAGES), run_id="today", reporter=SilentReporter()))
+    assert not [each for each in results if isinstance(each, StageFailure)]
+    assert any(damaged.name in message and "This run writes a new file" in message for message in caplog.messages)
+    assert _identities(project.lake) == before

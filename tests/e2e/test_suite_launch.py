@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +123,11 @@ def test_two_launches_and_one_that_fails_are_judged_once_each(ui: RunningUi, che
     """A model breaks: the other goes on, the gate says what could not be evaluated, and the failed run can be executed again."""
     before = {run["runId"] for run in _runs(ui)}
     (checkout / "calculator.py").write_text("raise OSError('the weights are gone')")
-    for _ in range(2):
+    for count in (1, 2):  # one after the other: of two that are over at once, the gate of the later one judges both
         page.goto(f"{ui.dagster}/locations/eval_dagster/jobs/suite_nightly/playground")
         page.get_by_role("button", name=re.compile("Launch Run", re.IGNORECASE)).click()
         expect(page.get_by_text("suite_nightly").first).to_be_visible()
-    gates = until(lambda: _ended(ui, before, "gate_nightly", 2), RUN_S, lambda: f"{_runs(ui)}\n{ui.logs()}")
+        gates = until(partial(_ended, ui, before, "gate_nightly", count), RUN_S, lambda: f"{_runs(ui)}\n{ui.logs()}")
     launched = _ended(ui, before, "suite_nightly", 2)
     assert len({_tags(gate)["eval_dagster/since"] for gate in gates}) == 2
     assert launched is not None
