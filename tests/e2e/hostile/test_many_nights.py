@@ -56,6 +56,7 @@ INSTANCE = """
     run_coordinator: {module: dagster, class: QueuedRunCoordinator, config: {dequeue_interval_seconds: 1}}
     run_launcher: {module: night_launcher, class: ForkserverLauncher}
 """
+EVALUATED = "select status, count(*) from runs where pipeline_name = 'suite_often' group by status"
 WARM_UP = 0.25
 """The share of the nights in which caches fill and libraries are imported."""
 MOST_GROWTH_MB = 60.0
@@ -112,11 +113,12 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
             others.append(len(_other_files(home)))
         _wait_until(lambda: _is_over(home), 180, daemon)
         ticks = _ticks(home)
+        evaluated = dict(_rows(home / "dagster/history/runs.db", EVALUATED))
     with dg.DagsterInstance.get() as instance:
         time.sleep(3)
         end_dead_runs(instance, home)
         statuses = run_statuses(instance)
-    sys.stdout.write(f"{NIGHTS} nights: ticks {ticks}, runs {dict(statuses)}, faults {dict(faults)}\n")
+    sys.stdout.write(f"{NIGHTS} nights: ticks {ticks}, runs {dict(statuses)}, nights evaluated {evaluated}, faults {dict(faults)}\n")
     for name, each in figures.items():
         for what in ("memory_mb", "threads", "descriptors"):
             values = getattr(each, what)
@@ -127,7 +129,8 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
 
     assert set(ticks) <= {"SUCCESS", "SKIPPED", "STARTED"}, ticks
     assert statuses.keys() <= {"SUCCESS", "FAILURE"}
-    assert statuses["SUCCESS"] > NIGHTS, "most nights are evaluated and judged"
+    disturbed = faults["models raising"] + faults["workers killed"] + faults["nights that come too early"] + faults["stores damaged"]
+    assert evaluated["SUCCESS"] >= NIGHTS - disturbed - 2, "no night fails because an earlier one was disturbed"
     for name, each in figures.items():
         assert each.growth("memory_mb") < MOST_GROWTH_MB, name
         assert each.growth("threads") <= 2, name
