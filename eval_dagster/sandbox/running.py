@@ -100,8 +100,8 @@ def probe() -> None:
 def _run(program: Program, limits: Limits) -> SandboxResult:
     request: dict[str, Any] = asdict(program) | asdict(limits) | _LIMITS
     request |= {"cpu_s": ceil(limits.timeout_s) + 1, "user": _USERS[0] + secrets.randbelow(len(_USERS))}
-    request |= {"scripts": {name: _script(name) for name in ("program", "tester")}}
-    command = [*_FIRST_TO_GO, *walls.bubblewrap(limits.disk_bytes), walls.PYTHON, "-I", "-S", "-B", "-c", _script("launcher")]
+    request |= {"scripts": {"program": _script("program.py"), "tester": _script("tester.py")}}
+    command = [*_FIRST_TO_GO, *walls.bubblewrap(limits.disk_bytes), walls.PYTHON, "-I", "-S", "-B", "-c", _script("launcher.py")]
     status_read, status_write = os.pipe()
     request["status"] = status_write
     try:
@@ -131,9 +131,8 @@ def _run(program: Program, limits: Limits) -> SandboxResult:
 
 
 @cache
-def _script(process: str) -> str:
+def _script(file: str) -> str:
     """The code that an interpreter in the sandbox executes, as one text."""
-    file = f"{process}.py"
     text = (_FOLDER / file).read_text("utf-8")
     return _IMPORT.format(imported=list(_imports(text).items()), script=text, file=file)
 
