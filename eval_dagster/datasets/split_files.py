@@ -29,7 +29,7 @@ class SplitFolder:
     subject_count: int
     """Number of the task's subjects. For a single subject, the config `default` may be used."""
     remedy: str
-    """What to do if the folder does not exist."""
+    """Advice for the error message if the folder does not exist."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
         """Raise `DatasetNotFoundError` if a file is missing."""

@@ -48,7 +48,7 @@ def _cure(path: Path) -> str:
         return "run again: only the requests in it are sent to the model again"
     if _table(path) in _RECORDS:
         return "do without it: it is a record of the past, which cannot be made again"
-    return "materialize again (`eval-dagster run`): responses come from the cache"
+    return "run again (`eval-dagster run`): where it was the newest, a new file is written, with responses from the cache"
 
 
 def foreign_file(path: Path) -> str:

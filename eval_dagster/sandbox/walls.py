@@ -72,7 +72,7 @@ def bubblewrap(disk_bytes: int) -> list[str]:
 
 
 def cure(problem: str) -> str:
-    """What to do about a sandbox that does not work, by its error message."""
+    """Advice for a sandbox that failed with this error message."""
     if sys.platform == "linux" and shutil.which("bwrap") is None:
         return "Install bubblewrap: apt install bubblewrap (Debian, Ubuntu) or dnf install bubblewrap (Fedora, Red Hat)"
     if "bwrap: " not in problem:

@@ -187,7 +187,7 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
 
 
 def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:
-    """What to do if a name was not found in a standard module, and a user's file has the name of this module."""
+    """Advice if an import failed because a user's file has the name of a standard module; empty if it failed for another reason."""
     if isinstance(error, ImportError):
         name = error.name or ""
     elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):

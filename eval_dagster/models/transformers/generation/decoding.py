@@ -23,7 +23,7 @@ _CHUNK = 2048
 """Most tokens of a prompt computed at a time. It bounds the memory of the activations."""
 
 _SMALLEST_CHUNK = 64
-"""Where memory is too small even for so few tokens, the prompt fails."""
+"""Fewest tokens of a prompt computed at a time. If the memory is too small for them, the prompt fails."""
 
 _NO_IDS = torch.empty((0, 0), dtype=torch.long)
 """No tokens, for logits processors that read the logits alone."""
