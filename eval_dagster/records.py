@@ -99,6 +99,8 @@ class TaskSample:
     """The correct answer or answers; for log-likelihoods these are among the choices."""
     possible_completions: Sequence[str] | None = None
     """The choices to score."""
+    prompt: str | None = None
+    """The whole prompt as text. It and the choices are sent as they are, with no space added or removed; `messages` are for people."""
     context: MetricContext | Mapping[str, Any] | Sequence[MetricContext] | None = None
     """Values for the metrics."""
     id: int = 0
@@ -122,6 +124,10 @@ class TaskSample:
     """The task's own where not given."""
     num_samples: int | None = None
     """Texts to generate; the eval's own where not given."""
+    temperature: float | None = None
+    """The task's customary temperature. What the model sets itself in evals.yaml counts more; so it is for `top_k` and `top_p`."""
+    top_k: int | None = None
+    top_p: float | None = None
     grammar: Grammar | None = None
 
 

@@ -20,7 +20,7 @@ from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.checks import formatting_problems
 from eval_dagster.prompts.fewshot import FewshotPool
-from eval_dagster.prompts.formatters import Formatter, formatter_for
+from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Sample
 from eval_dagster.rendered_prompt import RenderedPrompt
@@ -29,6 +29,7 @@ from eval_dagster.stages.code_execution import allowed_execution
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
 _CHECKED_ROWS = 5

@@ -3,37 +3,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from eval_dagster.errors import ModelError
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.records import Message, Role
+from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.versions import code_version, stable_hash
-
-
-class Formatter(Protocol):
-    """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, and the model continues it."""
-
-    name: str
-    """As in `prompt_format` of evals.yaml."""
-    has_special_tokens: bool
-    """Whether the prompt holds the special tokens, so that a tokenizer must add none."""
-
-    def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Return the prompt, with the marks of so many `images` before the text of the last user turn.
-
-        Raises:
-            ModelError: The model takes no images, or refuses these messages.
-        """
-        ...
-
-    def answer_gap(self, question: str, answer: str) -> str:
-        """Return the text between a user turn and an answer where neither has white space there."""
-        ...
-
-    def version(self) -> str:
-        """Hash of everything that can change a prompt."""
-        ...
 
 
 class _TextFormatter:

@@ -10,11 +10,11 @@ from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
-from eval_dagster.prompts.formatters import Formatter
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
+from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.versions import stable_hash
 
@@ -91,6 +91,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
         return [TaskRow(example) for example in drawn]
 
     task.num_fewshot = how.num_fewshot
+    task.formatter = how.formatter
     task.examples_used.clear()
     task.draw_examples = draw
     task.rnd = Random(f"{how.seed}/{sample.sample_id}")  # noqa: S311
@@ -123,7 +124,7 @@ class _AskedRow:
             truths = truths or tuple(texts[position] for position in gold)
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:
-            text = "".join(message.content for message in made.messages)
+            text = "".join(message.content for message in made.messages) if made.prompt is None else made.prompt
             request = _request(prompt=text, perplexity=True, use_logits=made.use_logits)
         else:
             request = self._generated(made)
@@ -144,7 +145,7 @@ class _AskedRow:
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
         formatter = self.rendering.formatter
-        prompt, joined = _join(formatter.format(made.messages, images=len(made.images)), made.messages[-1], texts, formatter)
+        prompt, joined = self._joined(made, texts)
         unconditioned = None
         if made.unconditioned_query is not None:
             alone = Message(Role.USER, made.unconditioned_query)
@@ -160,23 +161,30 @@ class _AskedRow:
         )
 
     def _generated(self, made: TaskSample) -> Request:
-        formatter = self.rendering.formatter
-        with _row_errors(self.sample):
-            target = self.rendering.task._get_fewshot_target_text(self.row)
-        last = made.messages[-1]
-        if last.role is Role.ASSISTANT:
-            target = target.removeprefix(last.content)
-        prompt, _ = _join(formatter.format(made.messages, images=len(made.images)), last, (target,), formatter)
+        target = ""
+        if made.prompt is None:
+            with _row_errors(self.sample):
+                target = self.rendering.task._get_fewshot_target_text(self.row)
+            if made.messages[-1].role is Role.ASSISTANT:
+                target = target.removeprefix(made.messages[-1].content)
+        prompt, _ = self._joined(made, (target,))
         return _request(
             prompt=prompt,
-            has_special_tokens=formatter.has_special_tokens,
+            has_special_tokens=self.rendering.formatter.has_special_tokens,
             generation=self._settings(made),
             use_logits=made.use_logits,
             images=tuple(made.images),
         )
 
+    def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """The prompt, and the answers with the white space before them."""
+        if made.prompt is not None:
+            return made.prompt, answers
+        formatter = self.rendering.formatter
+        return _join(formatter.format(made.messages, images=len(made.images)), made.messages[-1], answers, formatter)
+
     def _settings(self, made: TaskSample) -> GenerationSettings:
-        config, task = self.rendering.generation, self.rendering.task
+        config, task = self._generation(made), self.rendering.task
         caps = (made.max_tokens or task.max_tokens, config.max_tokens)
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
         return GenerationSettings(
@@ -189,6 +197,14 @@ class _AskedRow:
             # Greedy text does not depend on the seed: a request with another seed must find the same answer in the cache.
             seed=self.rendering.seed if config.temperature > 0 else 0,
             grammar=made.grammar,
+        )
+
+    def _generation(self, made: TaskSample) -> GenerationConfig:
+        """The model's settings. Of those that it leaves open, the task's."""
+        config = self.rendering.generation
+        wanted = {name: getattr(made, name) for name in ("temperature", "top_k", "top_p")}
+        return config.model_copy(
+            update={name: value for name, value in wanted.items() if value is not None and name not in config.model_fields_set}
         )
 
 

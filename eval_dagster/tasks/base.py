@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
+from eval_dagster.tasks.formatter import Formatter, join_cue
 from eval_dagster.tasks.style import TaskStyler
 
 SubjectType = TypeVar("SubjectType")
@@ -109,6 +110,8 @@ class BaseTask(Generic[SubjectType]):
         """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
         self.draw_examples: Callable[[Row], list[Row]] | None = None
         """Set by the pipeline: draws `num_fewshot` examples for a row by the eval's strategy."""
+        self.formatter: Formatter | None = None
+        """Set by the pipeline: writes messages as the text that the model reads. A task needs it only to give a whole `prompt`."""
         self.examples_used: list[Row] = []
         """The examples of the prompt that was made last."""
 
@@ -282,15 +285,6 @@ class BaseTask(Generic[SubjectType]):
                 unconditioned_query=self._get_unconditioned_query(item),
             )
         ]
-
-
-def join_cue(cue: str, answer: str) -> str:
-    """Cue and answer, once each, with one space between them where neither has white space there."""
-    if not cue or not answer or answer.startswith(cue):
-        return answer or cue
-    if cue[-1].isspace() or answer[0].isspace():
-        return cue + answer
-    return f"{cue} {answer}"
 
 
 def subject_name(subject: Any) -> str:

@@ -11,8 +11,9 @@ from PIL import Image, UnidentifiedImageError
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Completion, Loglikelihood, Message, MetricContext, ResponseType, Role, Row, TaskSample
-from eval_dagster.tasks.base import BaseTask, FewshotStrategy, join_cue
+from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.doc import Doc, SamplingMethod, grammar_of
+from eval_dagster.tasks.formatter import join_cue
 from eval_dagster.tasks.samples import png_of, row_name
 
 Docs: TypeAlias = Doc | list[Doc] | None
