@@ -215,20 +215,6 @@ class ModelResponse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawCompletion:
-    """A generated text before any processing."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawLoglikelihood:
-    """Log-probabilities before any processing, one a choice."""
-
-    loglikelihoods: Sequence[float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Completion:
     """What a completion metric sees: a generated text joined with its gold answers."""
 
