@@ -282,6 +282,14 @@ class RepeatedScore(Score):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ItemScore(Score):
+    """What a metric of all samples together is computed from; `value` is null unless the item is a number."""
+
+    item: str | None
+    """The item as JSON; null where `value` is the item."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSource:
     """Where the rows of an eval came from."""
 
