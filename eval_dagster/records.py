@@ -215,20 +215,6 @@ class ModelResponse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawCompletion:
-    """A generated text before any processing."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawLoglikelihood:
-    """Log-probabilities before any processing, one a choice."""
-
-    loglikelihoods: Sequence[float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Completion:
     """What a completion metric sees: a generated text joined with its gold answers."""
 
@@ -293,6 +279,14 @@ class RepeatedScore(Score):
 
     text_values: tuple[float, ...]
     """One a text: their spread shows how much of the mean is chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemScore(Score):
+    """What a metric of all samples together is computed from; `value` is null unless the item is a number."""
+
+    item: str | None
+    """The item as JSON; null where `value` is the item."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,6 +60,12 @@ def code_version(*objects: Any) -> str:
         return references.versions[objects]
 
 
+def definition_version(definition: type, *others: Any) -> str:
+    """The version of a task or metric: of its code, and of what else its `VERSION` stands for. `others` are as in `code_version`."""
+    code = code_version(definition, *others)
+    return stable_hash([code, version]) if (version := getattr(definition, "VERSION", "")) else code
+
+
 def package_versions(names: Iterable[str]) -> dict[str, str | None]:
     """The installed version of each distribution; None of one that is not installed."""
     found: dict[str, str | None] = {}

@@ -40,8 +40,8 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "Error": f"{_METRICS}.base:Error",
         "LanguageMetricContext": f"{_RECORDS}:MetricContext",
         "Loglikelihood": f"{_RECORDS}:Loglikelihood",
-        "RawCompletion": f"{_RECORDS}:RawCompletion",
-        "RawLoglikelihood": f"{_RECORDS}:RawLoglikelihood",
+        "RawCompletion": "eval_dagster.compat.raw_answers:RawCompletion",
+        "RawLoglikelihood": "eval_dagster.compat.raw_answers:RawLoglikelihood",
         "UntemplatedPrompt": f"{_RECORDS}:MetricContext",
     },
     "eval_framework.tasks.base": {

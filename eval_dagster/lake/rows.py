@@ -11,6 +11,7 @@ from eval_dagster.records import (
     DatasetSource,
     GenerationSettings,
     Grammar,
+    ItemScore,
     Message,
     MetricContext,
     ModelResponse,
@@ -178,6 +179,7 @@ def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, 
         "metric": score.metric,
         "value": score.value,
         "text_values": list(score.text_values) if isinstance(score, RepeatedScore) else None,
+        "item": score.item if isinstance(score, ItemScore) else None,
         "error": score.error,
     }
 

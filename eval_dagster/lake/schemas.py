@@ -92,6 +92,7 @@ SCORES = pa.schema(
         pa.field("metric", pa.string()),
         pa.field("value", pa.float64()),
         pa.field("text_values", pa.list_(pa.float64())),
+        pa.field("item", pa.string()),
         pa.field("error", pa.string()),
     ]
 )

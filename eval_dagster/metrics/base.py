@@ -69,6 +69,8 @@ class BaseMetric(Generic[ResponseT]):
     """
     PACKAGES: ClassVar[tuple[str, ...]] = ()
     """Names of the installed packages that decide values: `sacrebleu`, for instance."""
+    VERSION: ClassVar[str] = ""
+    """Version of what else decides values: a program that the metric asks, for instance."""
 
     def calculate(self, response: ResponseT) -> Result:
         """Return the value, or several by name."""

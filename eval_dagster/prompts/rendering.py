@@ -14,6 +14,7 @@ from eval_dagster.records import GenerationSettings, Message, Request, ResponseT
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
+from eval_dagster.tasks.benchmark import RenderSettings
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.versions import stable_hash
@@ -40,6 +41,12 @@ class Rendering:
     """How many sets of examples the samples of a subject have between them, or `per_sample`."""
     num_samples: int | None = None
     """Texts to generate from each prompt; the task's own number where not given."""
+
+    @property
+    def settings(self) -> RenderSettings:
+        """What a `Benchmark` needs of these."""
+        per_sample = self.sets == "per_sample"
+        return RenderSettings(num_fewshot=self.num_fewshot, seed=self.seed, examples_per_sample=per_sample, formatter=self.formatter)
 
 
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:

@@ -1,7 +1,7 @@
 """Aggregates the scores of samples to metrics of an eval: overall, by subject, and over subjects with equal weight."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -9,9 +9,13 @@ import numpy as np
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
+from eval_dagster.metrics.items import Item, ItemMetric, thawed
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
+from eval_dagster.statistics.items import estimate_items
+from eval_dagster.tasks.adapter_task import AdapterTask, metric_class
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.benchmark import BenchmarkMetric
 
 Aggregation = Literal["micro", "macro", "corpus"]
 """Mean of the samples; mean of the subjects' values; metric of the samples together."""
@@ -25,6 +29,8 @@ class _Scored:
     cluster: str
     values: Mapping[str, float | None]
     """By the names of the scores: the metric's name, alone or with a slash and a part."""
+    items: Mapping[str, Item]
+    """What a metric of all samples together is computed from, by the same names."""
     failed: bool
     """Whether the metric gave only an error."""
 
@@ -49,9 +55,10 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
     """
     scored = _by_metric(scores)
     subjects = sorted({row["subject"] for row in scores})
-    versions = metric_versions(task)
+    metrics = _metrics_of(task, scored)
+    versions = metric_versions(task, metrics)
     rows: list[dict[str, Any]] = []
-    for metric in task.METRICS:
+    for metric in metrics:
         found = list(_aggregates(metric, scored[metric.NAME], subjects if len(subjects) > 1 else []))
         shown = _shown(task, found) if found and metric is headline(task) else None
         rows += [
@@ -67,6 +74,15 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
             for each in found
         ]
     return sorted(rows, key=lambda row: row["subject"] is not None)
+
+
+def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[BaseMetric]]:
+    """The metrics of a task. A benchmark may give values under further names, which are averaged."""
+    known = list(task.METRICS)
+    if issubclass(task, AdapterTask):
+        names = {metric.NAME for metric in known}
+        known += [metric_class(BenchmarkMetric(name=name), task.VERSION) for name in scored if name not in names]
+    return known
 
 
 def _shown(task: type[BaseTask[Any]], found: Sequence[_Aggregate]) -> _Aggregate:
@@ -87,10 +103,16 @@ def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:
                 subject=first["subject"],
                 cluster=first["cluster"],
                 values={row["metric"]: row["value"] for row in rows},
-                failed=len(rows) == 1 and first["metric"] == metric and first["value"] is None,
+                items={row["metric"]: item for row in rows if (item := _item(row)) is not None},
+                failed=len(rows) == 1 and first["metric"] == metric and _item(first) is None,
             )
         )
     return scored
+
+
+def _item(row: Mapping[str, Any]) -> Item:
+    """What a metric of all samples is computed from; null for an error."""
+    return row["value"] if row.get("item") is None else thawed(row["item"])
 
 
 def _aggregates(metric: type[BaseMetric], scored: Sequence[_Scored], subjects: Sequence[str]) -> Iterator[_Aggregate]:
@@ -107,7 +129,11 @@ def _aggregates(metric: type[BaseMetric], scored: Sequence[_Scored], subjects: S
     names = dict.fromkeys(name for sample in scored if not sample.failed for name in sample.values)
     for name in names or [metric.NAME]:
         # A failed sample counts as an error under every name. Another sample may lack a name that does not apply to it.
-        yield from _means(metric, name, [sample for sample in scored if sample.failed or name in sample.values], subjects)
+        of_name = [sample for sample in scored if sample.failed or name in sample.values]
+        if issubclass(metric, ItemMetric):
+            yield from _of_items(metric, name, of_name, subjects)
+        else:
+            yield from _means(metric, name, of_name, subjects)
 
 
 def _by_subject(scored: Sequence[_Scored], subjects: Sequence[str]) -> dict[str, list[_Scored]]:
@@ -129,6 +155,24 @@ def _means(metric: type[BaseMetric], name: str, scored: Sequence[_Scored], subje
         yield _Aggregate(name=name, subject=None, aggregation="macro", estimate=macro)
     for subject, estimate in groups.items():
         yield _Aggregate(name=name, subject=subject, aggregation="micro", estimate=estimate)
+
+
+def _of_items(metric: type[ItemMetric], name: str, scored: Sequence[_Scored], subjects: Sequence[str]) -> Iterator[_Aggregate]:
+    def estimate(samples: Sequence[_Scored]) -> Estimate:
+        kept = [sample for sample in samples if name in sample.items]
+        items, clusters = [sample.items[name] for sample in kept], [sample.cluster for sample in kept]
+        try:
+            return estimate_items(items, metric.aggregate, clusters=clusters, n_errors=len(samples) - len(kept))
+        except Exception as problem:  # the aggregate is user code, and without it there is no metric
+            raise DataError(f"the metric {name} could not aggregate its items: {type(problem).__name__}: {problem}") from problem
+
+    yield _Aggregate(name=name, subject=None, aggregation="corpus", estimate=estimate(scored))
+    groups = {subject: estimate(samples) for subject, samples in _by_subject(scored, subjects).items()}
+    if len(groups) > 1:
+        macro = estimate_macro(list(groups.values()), proportion=False)
+        yield _Aggregate(name=name, subject=None, aggregation="macro", estimate=macro)
+    for subject, of_subject in groups.items():
+        yield _Aggregate(name=name, subject=subject, aggregation="corpus", estimate=of_subject)
 
 
 def _mean(metric: type[BaseMetric], name: str, scored: Sequence[_Scored]) -> Estimate:

@@ -16,8 +16,9 @@ from eval_dagster.stages.code_execution import require_execution
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.samples import is_whole
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions import code_version, definition_version, stable_hash
 
 _STAGE = "rendered_prompts"
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")
@@ -62,8 +63,10 @@ def render_eval(project: Project, eval_name: str, rendering: Rendering, most: in
     """Render the current snapshot: of each subject the first samples up to the eval's limit. `most` caps how many these are in all."""
     task, limit = rendering.task, project.eval(eval_name).limit
     samples = read_samples(project, eval_name)
+    if isinstance(task, AdapterTask):
+        task.prepare(samples, rendering.settings)
     pools: dict[str, list[Sample]] = defaultdict(list)
-    if rendering.num_fewshot:
+    if rendering.num_fewshot and not isinstance(task, AdapterTask):
         for sample in samples:
             if sample.split == task.FEWSHOT_SPLIT and is_whole(sample.row):
                 pools[sample.subject].append(sample)
@@ -90,7 +93,7 @@ def _fingerprint(partition: Partition, rendering: Rendering, snapshot: LakeFile)
     return stable_hash(
         {
             "samples": snapshot.info.version,
-            "code": [code_version(partition.task), code_version(render_eval, prompt_row)],
+            "code": [definition_version(partition.task), code_version(render_eval, prompt_row)],
             "settings": {**settings, "num_fewshot": project.num_fewshot(eval_name)},
             "formatter": rendering.formatter.version(),
             "generation": rendering.generation.model_dump(mode="json"),

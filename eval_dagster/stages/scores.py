@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -19,20 +19,24 @@ from eval_dagster.metrics.base import (
     require_direction,
     response_kind,
 )
+from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, Sample, Score
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.row_scores import item_score, row_scores
 from eval_dagster.stages.sample_errors import error_warning
 from eval_dagster.stages.sample_preview import preview_samples
 from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.versions import code_version, package_versions, stable_hash
+from eval_dagster.versions import code_version, definition_version, package_versions, stable_hash
 
 _STAGE = "sample_scores"
-_CONTENT = ("sample_id", "cluster", "metric", "value", "error")
+_CONTENT = ("sample_id", "cluster", "metric", "value", "item", "error")
 
 
 def materialize_scores(partition: Partition) -> StageResult:
@@ -45,7 +49,7 @@ def materialize_scores(partition: Partition) -> StageResult:
     project, task = partition.project, partition.task
     prompts, outputs = require_outputs(partition)
     versions = metric_versions(task)
-    code = [code_version(task), code_version(_score_rows)]
+    code = [definition_version(task), code_version(_score_rows)]
     fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code])
     current = partition.current(_STAGE)
     cached = current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]
@@ -77,8 +81,8 @@ def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
     return task.HEADLINE_METRIC or task.METRICS[0]
 
 
-def metric_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
-    """The version of each metric of a task: of its code, the scripts that it starts and the packages that it computes with.
+def metric_versions(task: type[BaseTask[Any]], metrics: Sequence[type[BaseMetric]] | None = None) -> dict[str, str]:
+    """The version of each metric, by default of the task's: of its code, its scripts and the packages that it computes with.
 
     A metric that runs code also has the version of Python, since the code uses Python's standard library.
     """
@@ -86,12 +90,12 @@ def metric_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
         metric.NAME: stable_hash(
             [
                 # A class that a function made may hold values of the file of the task, which called the function.
-                code_version(metric, *declared(metric, "COMPANIONS"), *([task] if "<locals>" in metric.__qualname__ else [])),
+                definition_version(metric, *declared(metric, "COMPANIONS"), *([task] if "<locals>" in metric.__qualname__ else [])),
                 package_versions(declared(metric, "PACKAGES")),
                 *([platform.python_version()] if metric.EXECUTES_CODE else []),
             ]
         )
-        for metric in task.METRICS
+        for metric in (task.METRICS if metrics is None else metrics)
     }
 
 
@@ -136,6 +140,8 @@ def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood
     if issubclass(metric, RepeatedMetric):
         of_all = _named(metric, metric().calculate_all([view for view in views if isinstance(view, Completion)]))
         return [_finite(name, value) for name, value in of_all.items()]
+    if issubclass(metric, ItemMetric):
+        return [item_score(metric.NAME, [metric().calculate(view) for view in views] if len(views) > 1 else metric().calculate(views[0]))]
     named = [_named(metric, metric().calculate(view)) for view in views]
     if any(values.keys() != named[0].keys() for values in named):
         raise DataError(f"the metric {metric.NAME} gave other names for one text of a prompt than for another; expected the same for all")
@@ -160,19 +166,37 @@ def statistic_names(metric: type[CorpusMetric]) -> list[str]:
 
 def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> Iterator[dict[str, Any]]:
     """The rows of `scores`, each with `retryable`, which is counted and is no column."""
-    project, eval_name, model = partition.project, partition.eval_name, partition.model
+    project, eval_name = partition.project, partition.eval_name
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     clusters = _clusters(task, samples, eval_name)
+    answered = _answered(partition, prompts, outputs, samples.keys())
+    scored = row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered)
+    for prompt, score in scored:
+        row = score_row(eval_name, partition.model, prompt, clusters[prompt.source_id], score)
+        yield {**row, "retryable": score.retryable}
+
+
+def _answered(
+    partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
+) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:
     responses = {row["sample_id"]: row for row in read_rows(outputs.path)}
     for row in read_rows(prompts.path):
         prompt, response = prompt_of(row), response_of(responses[row["sample_id"]])
-        if prompt.source_id not in samples:
+        if prompt.source_id not in known:
             raise LakeError(f"the prompts of {partition} are of an older dataset snapshot; materialize rendered_prompts for this partition")
+        yield prompt, response
+
+
+def _prompt_scores(
+    task: BaseTask[Any], samples: Mapping[str, Sample], answered: Iterator[tuple[RenderedPrompt, ModelResponse]]
+) -> Iterator[tuple[RenderedPrompt, Score]]:
+    """Every metric of every question."""
+    for prompt, response in answered:
         metrics = metrics_for(task.METRICS, prompt.response_type)
         views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[prompt.source_id], prompt=prompt), response)
         for score in score_response(metrics, views, error):
-            yield {**score_row(eval_name, model, prompt, clusters[prompt.source_id], score), "retryable": score.retryable}
+            yield prompt, score
 
 
 def _clusters(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:

@@ -18,7 +18,6 @@ DRAWS = 1000
 """Resamples of a bootstrap."""
 
 Floats: TypeAlias = NDArray[np.float64]
-
 _UPPER = (1 + CONFIDENCE) / 2
 _MOST_COUNTS = 2**21
 """Numbers of a bootstrap that are in memory at once."""
@@ -77,7 +76,7 @@ def estimate_mean(values: Sequence[float | None], *, proportion: bool, clusters:
     sizes = np.bincount(codes)
     mean = float(data.mean())
     stderr = _root_sum_of_squares(_sums(codes, data - mean)) / n if len(sizes) > 1 else None
-    interval = _symmetric(mean, stderr, _student(degrees_of_freedom(sizes)))
+    interval = _symmetric(mean, stderr, student(degrees_of_freedom(sizes)))
     if proportion:
         _require_proportion(data)
         interval = _wilson(mean, *_effective_size(mean, stderr, sizes))
@@ -125,12 +124,12 @@ def estimate_corpus(
         return _without_error_bar(value, **counts)
     apart = np.stack([_drawn(units[number], aggregate, seed if shared else seed + number) for number in known])
     draws = apart.mean(axis=0)
-    if not _says_something(draws, value):
+    if not says_something(draws, value):
         return _without_error_bar(value, **counts)
     alike = [sizes] if shared else [np.unique(codes[group == number], return_counts=True)[1] for number in known]
     width = _width([draws] if shared else list(apart), alike)
     draws = draws[np.isfinite(draws)]
-    low, high = _bias_corrected(draws, value, width)
+    low, high = bias_corrected(draws, value, width)
     return Estimate(value=value, stderr=float(draws.std(ddof=1)), ci_low=low, ci_high=high, **counts)
 
 
@@ -161,10 +160,10 @@ def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: 
     stderr = math.sqrt(variances.sum() + max(covariance, 0.0)) / len(known)
     if stderr > 0:
         # Groups that share clusters share what is known of their variance, too: no more than one of them knows.
-        quantile = _student(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
+        quantile = student(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
         size = value * (1 - value) / stderr**2
     else:
-        quantile = _student(math.inf) if counts["n_clusters"] == counts["n"] else _student(counts["n_clusters"] - 1)
+        quantile = student(math.inf) if counts["n_clusters"] == counts["n"] else student(counts["n_clusters"] - 1)
         size = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
     interval = _wilson(value, size, quantile) if proportion else _symmetric(value, stderr, quantile)
     low, high = interval
@@ -217,7 +216,8 @@ def degrees_of_freedom(sizes: NDArray[np.intp]) -> float:
     return max(1.0, float(squares.sum() ** 2 / (squares**2).sum()) - 1)
 
 
-def _student(free: float) -> float:
+def student(free: float) -> float:
+    """Student's quantile of a 95 % interval."""
     return float(scipy.special.stdtrit(free, _UPPER))
 
 
@@ -230,9 +230,9 @@ def _effective_size(mean: float, stderr: float | None, sizes: NDArray[np.intp]) 
     """How many independent answers a proportion is worth, and the quantile to go with it."""
     n = int(sizes.sum())
     if len(sizes) == n or stderr is None:
-        return float(len(sizes)), _student(math.inf)
+        return float(len(sizes)), student(math.inf)
     most = len(sizes) if mean in (0.0, 1.0) else n
-    return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most, _student(degrees_of_freedom(sizes))
+    return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most, student(degrees_of_freedom(sizes))
 
 
 def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
@@ -277,11 +277,10 @@ def _counts(size: int, draws: int, seed: int, start: int) -> Floats:
     return np.bincount(chosen.ravel(), minlength=draws * size).reshape(draws, size).astype(float)
 
 
-def _says_something(draws: Floats, value: float) -> bool:
+def says_something(draws: Floats, value: float) -> bool:
+    """Whether draws of a bootstrap give an error bar: nearly all have a value, and not all the same."""
     finite = draws[np.isfinite(draws)]
-    if len(finite) < (1 - _MOST_UNDEFINED) * DRAWS:
-        return False
-    return bool(np.ptp(finite) > 1e-12 * max(1.0, abs(value)))
+    return len(finite) >= (1 - _MOST_UNDEFINED) * len(draws) and bool(np.ptp(finite) > 1e-12 * max(1.0, abs(value)))
 
 
 def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]]) -> float:
@@ -289,10 +288,11 @@ def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]]) -> float:
     variances = np.array([each[np.isfinite(each)].var() for each in draws])
     count, free = np.array([len(each) for each in sizes]), np.array([degrees_of_freedom(each) for each in sizes])
     inflation = (variances * count / (count - 1)).sum() / variances.sum()
-    return math.sqrt(inflation) * _student(variances.sum() ** 2 / (variances**2 / free).sum())
+    return math.sqrt(inflation) * student(variances.sum() ** 2 / (variances**2 / free).sum())
 
 
-def _bias_corrected(draws: Floats, value: float, width: float) -> tuple[float, float]:
+def bias_corrected(draws: Floats, value: float, width: float) -> tuple[float, float]:
+    """The bias-corrected interval of a bootstrap whose draws all have a value; `width` is in standard deviations."""
     below = (float((draws < value).mean()) + float((draws <= value).mean())) / 2
     shift = float(scipy.special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws))))
     low, high = np.quantile(draws, scipy.special.ndtr([2 * shift - width, 2 * shift + width]))

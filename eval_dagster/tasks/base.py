@@ -85,6 +85,8 @@ class BaseTask(Generic[SubjectType]):
     """Language of the rows, where it is one."""
     SOURCE: ClassVar[str] = ""
     """Licence and origin of the rows, shown by `eval-dagster tasks`."""
+    VERSION: ClassVar[str] = ""
+    """Version of what decides rows, prompts or scores and is no code of the task."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take the attributes that the class does not set from its styler."""

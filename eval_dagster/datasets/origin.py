@@ -1,0 +1,26 @@
+"""What the rows of a task are read from."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from eval_dagster.records import DatasetSource, Row
+
+
+class Origin(Protocol):
+    """A folder, a repository of the Hub, or code that brings the rows."""
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
+        """Check whether the rows are there, without reading one. Raises `DatasetNotFoundError` where they are not."""
+        ...
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        """Return the rows of one subject by split."""
+        ...
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
+        """Return a JSON-like value that changes whenever the rows could have changed."""
+        ...
+
+    def source(self) -> DatasetSource:
+        """Return the place of the rows."""
+        ...

@@ -1,0 +1,124 @@
+# ruff: noqa: ARG002 - the benchmark has all rows
+"""A task whose rows, prompts and scores are made by a `Benchmark`."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, ClassVar
+
+from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.metrics.items import Item, ItemMetric
+from eval_dagster.records import Completion, Row, Sample, TaskSample
+from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.benchmark import Answer, Benchmark, BenchmarkMetric, BenchmarkRows, RenderSettings
+from eval_dagster.tasks.samples import TaskRow
+from eval_dagster.versions import stable_hash
+
+
+class AdapterTask(BaseTask[str]):
+    """A task whose rows, prompts and scores are made by a `Benchmark`; `adapter_task` makes a class of one."""
+
+    BENCHMARK: ClassVar[Benchmark]
+    SAMPLE_SPLIT = "evaluated"
+    FEWSHOT_SPLIT = "examples"
+
+    def __init__(self, num_fewshot: int | None = None) -> None:
+        super().__init__(num_fewshot)
+        self._rows: dict[str, BenchmarkRows] = {}
+        self._settings: RenderSettings | None = None
+        self._asked: dict[str, tuple[int, Iterator[Sequence[TaskSample]]]] = {}
+
+    def prepare(self, samples: Sequence[Sample], settings: RenderSettings | None = None) -> None:
+        """Take all rows of the eval, before the first is asked or scored. The settings are needed to ask."""
+        rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: {self.SAMPLE_SPLIT: [], self.FEWSHOT_SPLIT: []})
+        for sample in samples:
+            rows[sample.subject][sample.split].append(plain_row(sample))
+        self._rows = {
+            subject: BenchmarkRows(evaluated=splits[self.SAMPLE_SPLIT], examples=splits[self.FEWSHOT_SPLIT])
+            for subject, splits in rows.items()
+        }
+        self._settings = settings
+        self._asked = {}
+
+    def score_row(self, sample: Sample, answers: Sequence[Answer]) -> Mapping[str, Item]:
+        """The values of a row by metric, from the answers to all questions about it."""
+        return self.BENCHMARK.score(sample.subject, self._rows[sample.subject], plain_row(sample), answers)
+
+    def _get_instruction_text(self, item: Row) -> str:
+        return ""
+
+    def _get_ground_truth(self, item: Row) -> None:
+        return None
+
+    def _get_possible_completions(self, item: Row) -> None:
+        return None
+
+    def _create_samples(self, item: Row, index: int, subject: str) -> list[TaskSample]:
+        """The questions about a row. The benchmark renders the rows in their order, since its examples may depend on the rows before."""
+        start, rendered = self._asked.get(subject, (0, None))
+        if rendered is None or start > index:
+            if self._settings is None:
+                raise RuntimeError(f"task {self.NAME} is not prepared; it is rendered by an eval")
+            start, rendered = 0, iter(self.BENCHMARK.render(subject, self._rows[subject], self._settings))
+        made = next(islice(rendered, index - start, None))
+        self._asked[subject] = (index + 1, rendered)
+        return list(made)
+
+
+class _Mean(BaseMetric[Completion]):
+    """A metric of a benchmark that is the mean of the rows' values."""
+
+    IS_PROPORTION = True
+    BEST = None
+
+
+class _OfItems(ItemMetric[Completion]):
+    """A metric of a benchmark that is computed from the items of all rows."""
+
+    BEST = None
+
+
+def adapter_task(benchmark: Benchmark) -> type[AdapterTask]:
+    """The task class of a benchmark."""
+    version = benchmark.version()
+    path = next((split.path for subject in benchmark.subjects for split in benchmark.splits(subject, fewshot=False)), benchmark.name)
+    attributes: dict[str, Any] = {
+        "BENCHMARK": benchmark,
+        "NAME": benchmark.name,
+        "VERSION": version,
+        "DATASET_PATH": path,
+        "NUM_FEWSHOT": benchmark.num_fewshot,
+        "SUBJECTS": list(benchmark.subjects),
+        "RESPONSE_TYPE": benchmark.response_type,
+        "METRICS": [metric_class(metric, version) for metric in benchmark.metrics],
+        "HEADLINE_AGGREGATION": "macro" if benchmark.is_macro else "micro",
+        "__module__": AdapterTask.__module__,
+        "__qualname__": AdapterTask.__qualname__,
+        "__doc__": benchmark.description,
+    }
+    return type(AdapterTask.__name__, (AdapterTask,), attributes)
+
+
+def metric_class(metric: BenchmarkMetric, version: str) -> type[BaseMetric[Any]]:
+    """A metric of a benchmark as a class; `version` is that of the benchmark."""
+    base: type[BaseMetric[Any]] = _Mean if metric.aggregate is None else _OfItems
+    attributes: dict[str, Any] = {
+        "NAME": metric.name,
+        "HIGHER_IS_BETTER": metric.higher_is_better,
+        "VERSION": version,
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+    }
+    if metric.aggregate is not None:
+        attributes["aggregate"] = staticmethod(metric.aggregate)
+    return type(base.__name__, (base,), attributes)
+
+
+def plain_row(sample: Sample) -> Row:
+    """A row as the benchmark read it: nulls are None. The `subject` that each row of the lake has is left out where it is not its own."""
+    row = dict(TaskRow(sample).items())
+    own = {key: value for key, value in sample.row.items() if key != "subject"}
+    if sample.row.get("subject") == sample.subject and stable_hash(own) == sample.content_id:
+        del row["subject"]
+    return row

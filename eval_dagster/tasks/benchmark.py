@@ -1,0 +1,155 @@
+"""The protocol of benchmarks that other code defines: a registry of another package, or one of your own.
+
+A registry is named by an entry point of the group `eval_dagster.registries`. Its benchmarks are tasks: evals.yaml says
+`task: <name of the entry point>:<name of the benchmark>`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from eval_dagster.records import ResponseType, Row, TaskSample
+from eval_dagster.tasks.formatter import Formatter
+
+Item: TypeAlias = Any
+"""What a score is aggregated from: a number, or texts, lists, tuples, mappings by text and NumPy arrays of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSplit:
+    """A split of a dataset."""
+
+    path: str
+    """Hub id or folder, as `BaseTask.DATASET_PATH`."""
+    config: str | None
+    """The dataset's configuration; null for a dataset that has one alone."""
+    split: str
+    revision: str | None = None
+    """Full commit hash."""
+
+
+OpenSplit: TypeAlias = Callable[[DatasetSplit], list[Row]]
+"""Reads the rows of a split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkRows:
+    """The rows of one subject, in the order in which they are asked."""
+
+    evaluated: Sequence[Row]
+    examples: Sequence[Row] = ()
+    """The rows that few-shot examples are drawn from. Empty without examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkMetric:
+    """A metric and how its values become one."""
+
+    name: str
+    """Without a slash. The values of a row may have a part after it: `exact_match/strict`."""
+    higher_is_better: bool = True
+    aggregate: Callable[[Sequence[Item]], float] | None = None
+    """From the items of the rows, in their order, to the value. The mean where not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderSettings:
+    """How the rows of a subject are asked."""
+
+    num_fewshot: int
+    seed: int
+    """The eval's, 0 unless it says otherwise."""
+    examples_per_sample: bool
+    """Whether the examples of a row depend on the row alone (`fewshot_sets: per_sample`), and not on the rows before it."""
+    formatter: Formatter
+    """Writes messages as the text that the model reads. Its name is `plain` where there is no chat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a model answered to one question about a row."""
+
+    prompt: str
+    choices: Sequence[str] = ()
+    loglikelihoods: Sequence[float] = ()
+    """One a choice, natural logarithm; of a perplexity one of the whole text."""
+    is_greedy: Sequence[bool] = ()
+    """For each choice, whether every one of its tokens is the most probable one."""
+    texts: Sequence[str] = ()
+    """Generated texts without their reasoning."""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the question's `context`."""
+
+
+class Benchmark(Protocol):
+    """A benchmark that other code defines: it reads its rows, writes its prompts, scores its answers and aggregates its scores.
+
+    All of it must depend on `version` and the arguments alone, since results are cached by these.
+    """
+
+    name: str
+    """Shown to people."""
+    description: str
+    """A sentence or a paragraph; may be empty."""
+    subjects: Sequence[str]
+    response_type: ResponseType
+    """What its questions ask for; a question may ask for something else."""
+    metrics: Sequence[BenchmarkMetric]
+    """The first is the headline. A value under a name that is not listed is averaged."""
+    num_fewshot: int
+    """Its customary number of examples."""
+    is_macro: bool
+    """Whether the headline of several subjects is the mean of their values, and not that of all rows."""
+
+    def version(self) -> str:
+        """Hash of all that decides rows, prompts and scores beside the rows of the datasets."""
+        ...
+
+    def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
+        """The splits that `read` opens; none where it makes the rows itself. `fewshot` is whether there are few-shot examples."""
+        ...
+
+    def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
+        """The rows of a subject, of types that JSON has."""
+        ...
+
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
+        """For each evaluated row, in their order, the questions about it. It is called on as many rows as are asked.
+
+        A question has a `prompt`, which is sent as it is, or `messages`.
+        """
+        ...
+
+    def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
+        """The values of a row by metric, from the answers to all questions about it, in their order."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """What a list of a registry shows of a name."""
+
+    kind: str
+    """`task`, `group` or the registry's own word."""
+    detail: str = ""
+
+
+class Registry(Protocol):
+    """Benchmarks by name. Its class is called without arguments."""
+
+    def names(self) -> Mapping[str, Listed]:
+        """All names."""
+        ...
+
+    def benchmark(self, name: str, folder: Path) -> Benchmark:
+        """The benchmark of a name.
+
+        Args:
+            name: What follows the registry's name and a colon.
+            folder: That of evals.yaml, which paths are relative to.
+
+        Raises:
+            TaskDefinitionError: There is none, or it cannot be evaluated here. The message gives the reason.
+        """
+        ...
