@@ -47,8 +47,7 @@ def load_file(file: Path, *others: Path) -> ModuleType:
         file: The file; absolute.
         others: Folders in which modules are looked for that are neither beside the file nor installed.
     """
-    folders = dict.fromkeys(map(str, (file.parent, *others)))
-    package = _PREFIX + _hash("\n".join(folders))
+    folders, package = dict.fromkeys(map(str, (file.parent, *others))), package_of(file, *others)
     # A name with a dot in it would be that of a module within another.
     name = f"{package}.{file.stem if file.stem.isidentifier() else f'file_{_hash(file.stem)}'}"
     with _lock:
@@ -73,6 +72,11 @@ def load_file(file: Path, *others: Path) -> ModuleType:
         made = {_top(each) for each in sys.modules.copy() if each.startswith(f"{package}.")}
         sys.modules.update({each: old for each, old in before.items() if _top(each) not in made and _is_current(old)})
     return module
+
+
+def package_of(file: Path, *others: Path) -> str:
+    """The name of the package that stands for the folder of a file, and for the other folders where its modules are looked for."""
+    return _PREFIX + _hash("\n".join(dict.fromkeys(map(str, (file.parent, *others)))))
 
 
 def is_user_module(name: str) -> bool:

@@ -11,9 +11,11 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from eval_dagster.compat.lighteval.names import LIGHTEVAL, OWN_TASKS
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
 
@@ -103,25 +105,24 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "Message": f"{_RECORDS}:Message",
         "Role": f"{_RECORDS}:Role",
     },
-    "lighteval.models.model_output": {"ModelResponse": f"{_RECORDS}:ModelResponse"},
-    "lighteval.tasks.lighteval_task": {"LightevalTaskConfig": "eval_dagster.compat.lighteval_config:LightevalTaskConfig"},
-    "lighteval.tasks.requests": {
-        "Doc": "eval_dagster.tasks.doc:Doc",
-        "SamplingMethod": "eval_dagster.tasks.doc:SamplingMethod",
-    },
+    **LIGHTEVAL,
 }
 """Module -> its names -> their places in this project."""
 
-_PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in ALIASES) for end in range(1, len(parts))}
+_PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in [*ALIASES, f"{OWN_TASKS}."]) for end in range(1, len(parts))}
 _TOP_LEVEL = sorted({name.partition(".")[0] for name in ALIASES})
 _lock = threading.RLock()
 
 
 @contextmanager
-def aliases() -> Iterator[None]:
+def aliases(beside: str = "") -> Iterator[None]:
     """Let this thread import by the names of eval-framework and lighteval within the block.
 
     Only one thread at a time can be within a block; others wait. Nested blocks do nothing.
+
+    Args:
+        beside: The package that stands for the folder of the task file. A file imports those beside it by the name of lighteval's
+            folder of tasks, too.
     """
     with _lock:
         if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
@@ -129,7 +130,7 @@ def aliases() -> Iterator[None]:
             return
         stood_in_for = [name for name in _TOP_LEVEL if not _is_installed(name)]
         hidden = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] in stood_in_for}
-        finder = _AliasFinder(stood_in_for)
+        finder = _AliasFinder(stood_in_for, beside)
         _forget(stood_in_for)
         sys.meta_path.insert(0, finder)
         try:
@@ -152,8 +153,9 @@ class _UnknownAliasError(TaskDefinitionError, ImportError):
 class _AliasFinder(MetaPathFinder, Loader):
     """Finds the modules of some packages for the thread that created it."""
 
-    def __init__(self, top_level: Sequence[str]) -> None:
+    def __init__(self, top_level: Sequence[str], beside: str) -> None:
         self._top_level = top_level
+        self._beside = beside
         self._thread = threading.get_ident()
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
@@ -164,16 +166,29 @@ class _AliasFinder(MetaPathFinder, Loader):
         """
         if fullname.partition(".")[0] not in self._top_level or threading.get_ident() != self._thread:
             return None
-        if fullname not in ALIASES and fullname not in _PACKAGES:
+        neighbour = self._neighbour(fullname) if fullname.startswith(f"{OWN_TASKS}.") else None
+        if fullname not in ALIASES and fullname not in _PACKAGES and neighbour is None:
             raise _unknown(*fullname.rpartition(".")[::2])
-        return ModuleSpec(fullname, self, is_package=True)
+        return ModuleSpec(fullname, self, loader_state=neighbour, is_package=True)
+
+    def _neighbour(self, name: str) -> str | None:
+        """The module beside the task file that one of lighteval's own tasks is; empty for the folder itself, None for no such file."""
+        folders = [Path(each) for each in sys.modules[self._beside].__path__] if self._beside in sys.modules else []
+        parts = name.removeprefix(f"{OWN_TASKS}.").split(".")
+        if folders and folders[0].name == parts[0]:
+            if len(parts) == 1 or _is_module(folders[0], parts[1:]):
+                return ".".join([self._beside, *parts[1:]]) if parts[1:] else ""
+        return ".".join([self._beside, *parts]) if any(_is_module(folder, parts) for folder in folders) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module."""
         return _AliasModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Set `__all__`, for `import *`."""
+        """Set `__all__`, for `import *`. A module beside the task file replaces the module."""
+        if module.__spec__ is not None and module.__spec__.loader_state:
+            sys.modules[module.__name__] = import_module(module.__spec__.loader_state)
+            return
         module.__dict__["__all__"] = list(ALIASES.get(module.__name__, ()))
 
 
@@ -184,7 +199,7 @@ class _AliasModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         submodule = f"{self.__name__}.{name}"
-        if submodule in ALIASES or submodule in _PACKAGES:
+        if submodule in ALIASES or submodule in _PACKAGES or submodule.startswith(f"{OWN_TASKS}."):
             return import_module(submodule)
         known = ALIASES.get(self.__name__, {})
         if name not in known:
@@ -197,6 +212,11 @@ def _unknown(module: str, name: str) -> _UnknownAliasError:
     modules = sorted({each.removeprefix(f"{module}.").partition(".")[0] for each in ALIASES if each.startswith(f"{module}.")})
     there = [*ALIASES.get(module, ()), *modules]
     return _UnknownAliasError(f"eval_dagster offers no {name!r} of {module}{did_you_mean(name, there)}; it has: {', '.join(there)}")
+
+
+def _is_module(folder: Path, parts: Sequence[str]) -> bool:
+    path = folder.joinpath(*parts)
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
 def _is_installed(name: str) -> bool:

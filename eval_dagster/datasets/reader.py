@@ -55,7 +55,7 @@ class DatasetReader:
             TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
         """
         try:
-            self._origin(task).check(subjects, _splits(task, fewshot))
+            self._origin(task).check(subjects, _parts(_splits(task, fewshot)))
         except DatasetNotFoundError as error:
             folder = self._folder / task.DATASET_PATH
             if _brings_rows(task) or _is_folder(task.DATASET_PATH) or not folder.is_dir():
@@ -69,11 +69,13 @@ class DatasetReader:
             DatasetNotFoundError: The dataset lacks the subject's config or a split.
             DataError: The rows cannot be read.
         """
-        return self._origin(type(task), task).read(subject, _splits(type(task), fewshot))
+        splits = _splits(type(task), fewshot)
+        rows = self._origin(type(task), task).read(subject, _parts(splits))
+        return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a JSON-like value that changes whenever the rows could have changed, without reading them."""
-        return self._origin(task).stamp(subjects, _splits(task, fewshot))
+        return self._origin(task).stamp(subjects, _parts(_splits(task, fewshot)))
 
     def source(self, task: TaskClass) -> DatasetSource:
         """Return the origin of the rows. Rows of a mirror have no commit, since it is unknown."""
@@ -199,3 +201,8 @@ def _splits(task: TaskClass, fewshot: bool) -> list[str]:
         )
     wanted = [task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT if fewshot else None]
     return list(dict.fromkeys(split for split in wanted if split))
+
+
+def _parts(splits: Sequence[str]) -> list[str]:
+    """The splits of the dataset: `validation+test` is one after the other."""
+    return list(dict.fromkeys(part for split in splits for part in split.split("+")))

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, shown_text
+from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, package_of, shown_text
 from eval_dagster.compat.aliases import aliases, installed_origin
-from eval_dagster.compat.lighteval_config import LightevalTask, LightevalTaskConfig
+from eval_dagster.compat.lighteval.config import LightevalTaskConfig
+from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.definition import check_task
@@ -140,7 +141,7 @@ def _import_file(file: Path, folder: Path) -> ModuleType:
         TaskDefinitionError: It fails, or something that it imports is not there.
     """
     try:
-        with aliases():
+        with aliases(beside=package_of(file, folder)):
             return load_file(file, folder)
     except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
         where = f"{file}{_line_of(error, file)}"

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
 """Sample functions of lighteval's metrics: of texts and of choices. Names and arguments are those of lighteval."""
 
 from collections.abc import Callable, Sequence
@@ -67,7 +68,9 @@ class ExactMatches(SampleLevelComputation):
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over all pairs of a correct text and a generated one."""
-        return self.aggregation_function([self.compute_one_item(gold, text) for gold in doc.get_golds() for text in model_response.final_text])
+        return self.aggregation_function(
+            [self.compute_one_item(gold, text) for gold in doc.get_golds() for text in model_response.final_text]
+        )
 
     def compute_one_item(self, gold: str, pred: str) -> float:
         """Return 1 or 0 for one pair. An empty text is wrong."""
@@ -99,7 +102,9 @@ class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over all pairs of a correct text and a generated one."""
-        return self.aggregation_function([self.compute_one_item(gold, text) for gold in doc.get_golds() for text in model_response.final_text])
+        return self.aggregation_function(
+            [self.compute_one_item(gold, text) for gold in doc.get_golds() for text in model_response.final_text]
+        )
 
     def compute_one_item(self, gold: str, pred: str) -> float:
         """Return the F measure of one pair."""

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
 """Corpus functions of lighteval's metrics, and what they take of each sample. Names and arguments are those of lighteval.
 
 A function with `STATISTICS` gives its value from sums over the samples; others take all samples' items.
@@ -5,8 +6,7 @@ A function with `STATISTICS` gives its value from sums over the samples; others 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,24 +37,21 @@ class CorpusLevelComputation:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(NamedTuple):
     """The correct and the generated texts of a sample."""
 
     golds: list[str]
     preds: list[str]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The correct positions, or position, and the most probable one of a sample."""
 
     golds: Any
     preds: int
 
 
-@dataclass(frozen=True)
-class Likelihood:
+class Likelihood(NamedTuple):
     """The log-probability of a sample's text, and its number of units."""
 
     logprobs: float
@@ -173,7 +170,7 @@ class MatthewsCorrCoef(CorpusLevelComputation):
 
     def compute_corpus(self, items: Sequence[Choice]) -> float:
         """Return the value; 0 where one side names one class alone."""
-        gold, chosen = [_first(item.golds) for item in items], [_first(item.preds) for item in items]
+        gold, chosen = [_first(gold) for gold, _ in items], [_first(chosen) for _, chosen in items]
         labels = sorted({*gold, *chosen}, key=str)
         of_gold, of_chosen = (np.array([values.count(label) for label in labels], dtype=float) for values in (gold, chosen))
         correct, count = sum(a == b for a, b in zip(gold, chosen, strict=True)), len(items)
@@ -195,7 +192,7 @@ class CorpusLevelF1Score(CorpusLevelComputation):
 
     def compute_corpus(self, items: Sequence[Any]) -> float:
         """Return the value."""
-        gold, chosen = [_first(item.golds) for item in items], [_first(item.preds) for item in items]
+        gold, chosen = [_first(gold) for gold, _ in items], [_first(chosen) for _, chosen in items]
         if self.num_classes == 2:
             return _f1(gold, chosen, self.average)
         scores = [

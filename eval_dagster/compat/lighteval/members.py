@@ -86,9 +86,7 @@ class Metrics:
     acc_golds_likelihood = _mean("acc", AccGoldLikelihood(), _CHOICES)
     avg_at_n = _mean("avg@n", AvgAtN(strip_strings=True))
     avg_at_n_math = _mean("avg@n", AvgAtN(sample_scoring_function=_math()))
-    bert_score = _means(
-        ["BERTScore-P", "BERTScore-R", "BERTScore-F"], Unavailable(_BY_MODEL.format("microsoft/deberta-large-mnli"))
-    )
+    bert_score = _means(["BERTScore-P", "BERTScore-R", "BERTScore-F"], Unavailable(_BY_MODEL.format("microsoft/deberta-large-mnli")))
     bits_per_byte = _perplexity("bits_per_byte", "bytes", "bits_per_byte")
     bleu = _translation("bleu", "bleu")
     bleu_1 = _mean("bleu_1", Unavailable("BLEU of single texts needs the tokenizer punkt_tab of nltk, which eval_dagster does not load"))

@@ -13,6 +13,7 @@ from eval_dagster.compat.lighteval.responses import generated, of_text, scored
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric
 from eval_dagster.metrics.fields import context_field
+from eval_dagster.metrics.items import Item, ItemMetric
 from eval_dagster.records import Completion, Loglikelihood, Row
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.doc import Doc, SamplingMethod
@@ -106,6 +107,35 @@ class SummedWholeTextMetric(_Summed, CorpusMetric[Loglikelihood], PerplexityMetr
     """A value of sums over the samples, of texts' log-probabilities."""
 
 
+class _OfItems(ItemMetric[Any]):
+    """A value of the items of all samples."""
+
+    ORIGIN: ClassVar[Origin]
+
+    def calculate(self, response: Any) -> Item:
+        """Return what the sample function gives."""
+        return self.ORIGIN.value(response, _response_of(self.ORIGIN.metric, response))
+
+    @classmethod
+    def aggregate(cls, items: Sequence[Item]) -> float:
+        """Return what the corpus function gives of all items."""
+        function = cls.ORIGIN.metric.aggregation(cls.ORIGIN.name)
+        found = getattr(function, "compute_corpus", function)(items)
+        return float(found[cls.ORIGIN.name] if isinstance(found, Mapping) else found)
+
+
+class GenerativeItemMetric(_OfItems, ItemMetric[Completion]):
+    """A value of the items of all samples, of generated texts."""
+
+
+class ChoiceItemMetric(_OfItems, ItemMetric[Loglikelihood], LoglikelihoodMetric):
+    """A value of the items of all samples, of the choices' log-probabilities."""
+
+
+class WholeTextItemMetric(_OfItems, ItemMetric[Loglikelihood], PerplexityMetric):
+    """A value of the items of all samples, of texts' log-probabilities."""
+
+
 _MEANS: Mapping[SamplingMethod, type[BaseMetric]] = {
     SamplingMethod.GENERATIVE: GenerativeMetric,
     SamplingMethod.LOGPROBS: ChoiceMetric,
@@ -115,6 +145,12 @@ _SUMS: Mapping[SamplingMethod, type[BaseMetric]] = {
     SamplingMethod.GENERATIVE: SummedGenerativeMetric,
     SamplingMethod.LOGPROBS: SummedChoiceMetric,
     SamplingMethod.PERPLEXITY: SummedWholeTextMetric,
+}
+
+_ITEMS: Mapping[SamplingMethod, type[BaseMetric]] = {
+    SamplingMethod.GENERATIVE: GenerativeItemMetric,
+    SamplingMethod.LOGPROBS: ChoiceItemMetric,
+    SamplingMethod.PERPLEXITY: WholeTextItemMetric,
 }
 
 
@@ -172,7 +208,7 @@ def _metric_class(origin: Origin, module: str) -> type[BaseMetric]:
     if statistics := getattr(aggregation, "STATISTICS", ()):
         attributes["STATISTICS"] = tuple(statistics)
         return type(origin.name, (_SUMS[metric.category],), attributes)
-    return type(origin.name, (_of_items(metric.category),), attributes)
+    return type(origin.name, (_ITEMS[metric.category],), attributes)
 
 
 def _response_of(metric: Metric, view: Any) -> Any:

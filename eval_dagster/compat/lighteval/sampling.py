@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
 """Sample functions of several texts of one prompt: pass@k, maj@n, avg@n and G-Pass@k. Names and arguments are those of lighteval."""
 
 from collections.abc import Callable, Sequence

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
 """Sample functions of texts that use packages or models: ROUGE and answers that are extracted. Names are those of lighteval."""
 
 import re
@@ -149,8 +150,9 @@ def label_in(text: str, count: int, config: IndicesExtractionConfig) -> str | No
 @cache
 def _label_patterns(count: int, config: IndicesExtractionConfig) -> list[re.Pattern[str]]:
     labels = [str(each + 1) for each in range(count)] if config.prefix_for_extraction == "Numbers" else list(ascii_uppercase[:count])
-    label = f"(?P<label>{'|'.join(rf'(?:{each}|\({each}\))' for each in labels)})"
-    after = r"(?:\*\*)?(?:[..]|[,,]|\s?[::]|\ |$)"
+    either = "|".join(rf"{each}|\({each}\)" for each in labels)
+    label = f"(?P<label>{either})"
+    after = r"(?:\*\*)?(?:[.,]|\s?:|\ |$)"
     alone = rf"(?:^|\ )(?:\*\*)?{label}{after}"
     patterns = [
         rf"(?i:final answer is):?\s*{label}\.?\s?I hope",
@@ -166,11 +168,6 @@ def _label_patterns(count: int, config: IndicesExtractionConfig) -> list[re.Patt
 
 def _label_config(targets: Sequence[Any]) -> IndicesExtractionConfig | None:
     return next((each for each in targets if isinstance(each, IndicesExtractionConfig)), None)
-
-
-def judged(*args: Any, **kwargs: Any) -> Unavailable:
-    """A metric whose judge is a language model."""
-    return Unavailable("this metric needs a language model as its judge, which eval_dagster does not ask")
 
 
 class JudgeLLM(Unavailable):

@@ -1,3 +1,4 @@
+# ruff: noqa: ARG001 - what is ignored can be called with anything
 """Small functions and types of lighteval that task files import."""
 
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.compat.lighteval_config import LightevalTaskConfig
+from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import Row
@@ -195,7 +195,7 @@ def test_a_configuration_in_a_file(doc_file: Path) -> None:
     assert (task.MAX_TOKENS, task.STOP_SEQUENCES, task.NUM_SAMPLES) == (1, ("\n",), 1)
     assert doc_of(task) == Doc("Red? (quiz:first)", ["rose", "sky"], 0, task_name="quiz:first")
     assert task.__module__ == load_task("docs.py:quiz", {}, doc_file).__module__
-    assert "lighteval_config" in str(task.__mro__[1])
+    assert "lighteval" in str(task.__mro__[1])
 
 
 @pytest.mark.parametrize(("name", "subject", "split"), [("quiz:first", "first", "test"), ("quiz:third", "third", "validation")])
@@ -287,8 +287,11 @@ def test_examples_come_from_a_split_that_is_not_evaluated(settings: dict[str, An
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"evaluation_splits": ["a", "b"]}, r"'quiz' has the evaluation_splits \['a', 'b'\]; expected a list of one split"),
-        ({"evaluation_splits": "x"}, r"has the evaluation_splits 'x'; expected a list of one split"),
+        ({"evaluation_splits": []}, r"'quiz' has the evaluation_splits \[\]; expected a list of one split at least"),
+        ({"evaluation_splits": "x"}, r"has the evaluation_splits 'x'; expected a list of one split at least"),
+        ({"metrics": []}, r"has no metrics; name one at least"),
+        ({"metrics": ["exact_mach"]}, r"'quiz' has the metric 'exact_mach'; did you mean 'exact_match'"),
+        ({"metrics": [3]}, r"'quiz' has 3 among its metrics; expected a member of Metrics"),
         ({"few_shots_select": "best"}, r"has the few_shots_select 'best'; expected one of: balanced, random, random_sampling, "),
         ({"must_remove_duplicate_docs": True}, r"has must_remove_duplicate_docs, which is not supported; remove the rows by hf_filter"),
     ],
