@@ -175,9 +175,8 @@ class _AliasFinder(MetaPathFinder, Loader):
         """The module beside the task file that one of lighteval's own tasks is; empty for the folder itself, None for no such file."""
         folders = [Path(each) for each in sys.modules[self._beside].__path__] if self._beside in sys.modules else []
         parts = name.removeprefix(f"{OWN_TASKS}.").split(".")
-        if folders and folders[0].name == parts[0]:
-            if len(parts) == 1 or _is_module(folders[0], parts[1:]):
-                return ".".join([self._beside, *parts[1:]]) if parts[1:] else ""
+        if folders and folders[0].name == parts[0] and (len(parts) == 1 or _is_module(folders[0], parts[1:])):
+            return ".".join([self._beside, *parts[1:]]) if parts[1:] else ""
         return ".".join([self._beside, *parts]) if any(_is_module(folder, parts) for folder in folders) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -59,7 +59,7 @@ class LightevalTaskConfig:
     few_shots_select: str | None = None
     """`balanced` where not given, `random`, `random_sampling`, `random_sampling_from_train` or `sequential`."""
     generation_size: int | None = None
-    """Most tokens of a text, where the `Doc` does not say."""
+    """Most tokens of a text, where the `Doc` does not say; below 1 without a limit."""
     generation_grammar: Any = None
     """What a text must match, where the `Doc` does not say."""
     stop_sequence: Sequence[str] | None = None
@@ -105,7 +105,7 @@ class LightevalTaskConfig:
             "GENERATION_GRAMMAR": self.generation_grammar,
             "__module__": module,
             "__qualname__": class_name,
-            "MAX_TOKENS": self.generation_size,
+            "MAX_TOKENS": self.generation_size if self.generation_size and self.generation_size > 0 else None,
             "__doc__": self.prompt_function.__doc__,
         }
         return type(class_name, (LightevalTask,), attributes)
@@ -131,7 +131,7 @@ class LightevalTaskConfig:
     def _num_samples(self, known: Sequence[Metric | type[BaseMetric]]) -> int:
         own = [self.num_samples] if isinstance(self.num_samples, int) else self.num_samples or []
         functions = [metric.sample_level_fn for metric in known if isinstance(metric, Metric)]
-        return max([1, *own, *(function.num_samples() for function in functions if hasattr(function, "num_samples"))])
+        return max([1, *own, *(int(function.num_samples()) for function in functions if hasattr(function, "num_samples"))])
 
 
 def _metric_classes(known: Sequence[Metric | type[BaseMetric]], docs: DocMaker, module: str) -> list[type[BaseMetric]]:

@@ -150,7 +150,7 @@ class CorpusLevelTranslationMetric(CorpusLevelComputation):
         if metric_type == "chrf++":
             names = tuple(f"{kind}_{n}" for n in range(1, 9) for kind in ("total", "reference_total", "correct"))
         self.STATISTICS = names  # type: ignore[misc]
-        self.metric = type(metric_type, (base,), {"NAME": metric_type, "OPTIONS": options, "STATISTICS": names})
+        self.metric: type[SacreBLEUMetric] = type(metric_type, (base,), {"NAME": metric_type, "OPTIONS": options, "STATISTICS": names})
 
     def statistics(self, item: Texts) -> Sequence[float]:
         """Those of sacrebleu."""
@@ -204,10 +204,10 @@ class CorpusLevelF1Score(CorpusLevelComputation):
 def _f1(gold: Sequence[Any], chosen: Sequence[Any], average: str | None) -> float:
     pairs = list(zip(gold, chosen, strict=True))
     if average == "micro":
-        return sum(a == b for a, b in pairs) / len(pairs)
+        return float(sum(a == b for a, b in pairs) / len(pairs))
     labels = sorted({*gold, *chosen}, key=str)
     of_class = [2 * pairs.count((label, label)) / (gold.count(label) + chosen.count(label)) for label in labels]
-    return max(of_class) if average is None else float(np.mean(of_class))
+    return float(max(of_class) if average is None else np.mean(of_class))
 
 
 def _first(value: Any) -> Any:

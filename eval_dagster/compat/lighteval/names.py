@@ -17,7 +17,7 @@ _CLASSES = (
     "SampleLevelMetric",
     "SampleLevelMetricGrouping",
 )
-_DOCS = {name: f"eval_dagster.tasks.doc:{name}" for name in ("Doc", "SamplingMethod")}
+_DOCS = {**_at("doc", "Doc"), "SamplingMethod": "eval_dagster.tasks.doc:SamplingMethod"}
 _RESPONSE = {"ModelResponse": "eval_dagster.records:ModelResponse"}
 _TARGETS = _at("texts", "ExprExtractionConfig", "IndicesExtractionConfig", "LatexExtractionConfig")
 _EXTRACTION = {

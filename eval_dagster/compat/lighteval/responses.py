@@ -11,9 +11,10 @@ class Response(ModelResponse):
 
     def __getitem__(self, index: int) -> "Response":
         """The response with one text or choice alone."""
-        lists = ("text", "text_post_processed", "reasonings", "logprobs", "token_logprobs", "argmax_logits_eq_gold")
-        held = {name: getattr(self, name) for name in (*lists, "unconditioned_logprobs")}
-        return Response(input=self.input, **{name: [values[index]] for name, values in held.items() if values})
+        names = ("text", "text_post_processed", "reasonings", "logprobs", "token_logprobs", "argmax_logits_eq_gold")
+        held = {name: values for name in (*names, "unconditioned_logprobs") if (values := getattr(self, name))}
+        taken: dict[str, Any] = {name: [values[index]] for name, values in held.items()}
+        return Response(input=self.input, **taken)
 
 
 def generated(views: Sequence[Completion]) -> Response:

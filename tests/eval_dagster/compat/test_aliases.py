@@ -8,6 +8,7 @@ import pytest
 
 from eval_dagster.code_versions.source_files import _NeighbourFinder
 from eval_dagster.compat.aliases import ALIASES, aliases
+from eval_dagster.compat.lighteval.doc import Doc
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
@@ -15,7 +16,6 @@ from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.records import GenerationSettings, ResponseType, TaskSample
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.samples import build_samples
 
 TOP_LEVEL = {"eval_framework", "lighteval", "template_formatting"}

@@ -283,7 +283,7 @@ def test_geography_quiz() -> None:
 
 def doc_of(position: int) -> Doc:
     found: Doc = run(DOC, position)["doc"]
-    assert type(found) is Doc
+    assert isinstance(found, Doc)
     return found
 
 
