@@ -95,7 +95,8 @@ def is_first_party(name: str) -> bool:
     """Whether a module belongs to the user or this project, rather than to Python or an installed package."""
     if name == "__main__" and is_notebook():
         return True
-    return bool(name) and _is_first_party_root(name.partition(".")[0])
+    top = name.partition(".")[0]
+    return bool(top) and _is_first_party_root(top)
 
 
 @lru_cache(maxsize=1024)

@@ -60,6 +60,9 @@ class LightevalTask(DocTask):
     _is_example = False
     """Whether rows become examples, which some prompt functions write in another way."""
 
+    def _folded_question(self, item: Row) -> str:
+        return super()._folded_question(item) or row_name(item)  # questions without a text are not the same question
+
     def _examples(self, item: Row) -> Sequence[Row]:
         self._is_example = True
         try:

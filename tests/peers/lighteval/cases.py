@@ -85,9 +85,7 @@ CASES: dict[tuple[str, str], list[Row]] = {
         for first, _, same in _PAIRS
     ],
     ("piqa", "piqa"): [{"goal": first, "sol1": second, "sol2": "Do nothing.", "label": same} for first, second, same in _PAIRS],
-    ("boolq", "boolq"): [
-        {"passage": first, "question": f"{second}??", "answer": ["No", "Yes"][same]} for first, second, same in _PAIRS
-    ],
+    ("boolq", "boolq"): [{"passage": first, "question": f"{second}??", "answer": ["No", "Yes"][same]} for first, second, same in _PAIRS],
     ("blimp", "blimp:adjunct_island"): [{"sentence_good": first, "sentence_bad": second} for first, second, _ in _PAIRS],
     ("xcopa", "xcopa:en"): [
         {"premise": first, "question": ["cause", "effect"][same], "choice1": second, "choice2": "it snowed", "label": same}

@@ -33,7 +33,9 @@ def _result(case: dict[str, Any]) -> dict[str, Any]:
     config = next(each for each in module.TASKS_TABLE if each.name == case["name"])
     config.num_fewshots, config.few_shots_select = case["num_fewshot"], "sequential"
     task = LightevalTask(config)
-    task.dataset = {split: [dict(row) for row in rows if not config.hf_filter or config.hf_filter(row)] for split, rows in case["rows"].items()}
+    task.dataset = {
+        split: [dict(row) for row in rows if not config.hf_filter or config.hf_filter(row)] for split, rows in case["rows"].items()
+    }
     if case["num_fewshot"]:
         task.fewshot_split = case["fewshot_split"]
     docs = task.get_docs()
