@@ -208,6 +208,8 @@ class _AliasModule(ModuleType):
 
 
 def _unknown(module: str, name: str) -> _UnknownAliasError:
+    if module == OWN_TASKS or module.startswith(f"{OWN_TASKS}."):
+        return _UnknownAliasError(f"{module}.{name} is a task file of lighteval, and there is no file {name}.py beside the task file")
     modules = sorted({each.removeprefix(f"{module}.").partition(".")[0] for each in ALIASES if each.startswith(f"{module}.")})
     there = [*ALIASES.get(module, ()), *modules]
     return _UnknownAliasError(f"eval_dagster offers no {name!r} of {module}{did_you_mean(name, there)}; it has: {', '.join(there)}")

@@ -65,10 +65,7 @@ def test_choices_of_two_splits(run: Callable[..., dict[str, list[Any]]]) -> None
     assert [row["prompt"] for row in tables["rendered_prompts"]] == [
         f"Name a port.\n\n\n\nCountry: {row['country']}\nPort:" for row in [*ROWS, EXAMPLE]
     ]
-    assert [json.loads(row["choices"]) if isinstance(row["choices"], str) else row["choices"] for row in tables["rendered_prompts"]][0] == [
-        " Genoa",
-        " Bern",
-    ]
+    assert list(tables["rendered_prompts"][0]["choices"]) == [" Genoa", " Bern"]
     found = aggregates(tables)
     # Of the gold positions 0, 1, 0, 0 the third is missed.
     assert found["acc"] == 0.75

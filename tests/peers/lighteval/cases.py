@@ -21,8 +21,12 @@ _PAIRS = [
     ("A red door.", "A blue window.", 0),
     ("He reads a book.", "He burns a book.", 0),
 ]
-_SUMS = [("Ann has 3 apples and buys 4.", "How many has she?", "7"), ("Bo had 20 coins and lost 5.", "How many are left?", "15"),
-         ("Cy runs 2 miles on each of 6 days.", "How many miles?", "12"), ("A box of 9 eggs, 3 broken.", "How many are whole?", "6")]  # fmt: skip
+_SUMS = [
+    ("Ann has 3 apples and buys 4.", "How many has she?", "7"),
+    ("Bo had 20 coins and lost 5.", "How many are left?", "15"),
+    ("Cy runs 2 miles on each of 6 days.", "How many miles?", "12"),
+    ("A box of 9 eggs, 3 broken.", "How many are whole?", "6"),
+]
 _TEXTS = ["The old mill stands by the river . It has no wheel .", "Clouds gather ; the wind turns .", "One two  three.\nFour five six."]
 
 
@@ -105,7 +109,7 @@ CASES: dict[tuple[str, str], list[Row]] = {
     ("jeopardy", "jeopardy"): [{"question": f"{a.lower()} ", "answer": answer} for a, _, answer in _SUMS],
     ("squad_v2", "squad_v2"): [
         {"question": b, "context": f"{a.lower()}  ", "answers": {"text": texts}}
-        for (a, b, answer), texts in zip(_SUMS, (["seven"], ["15", ""], ["twelve", "twelve", "a dozen"], ["six."]), strict=True)
+        for (a, b, answer), texts in zip(_SUMS, (["seven", "seven", "a lot"], ["15", ""], ["twelve"], ["six."]), strict=True)
     ],
     ("triviaqa", "triviaqa"): [{"question": b, "answer": {"aliases": [f"The {answer}!", f"{answer}", "Many"]}} for _, b, answer in _SUMS],
     ("lambada", "lambada:standard"): [{"text": text} for text in _TEXTS],

@@ -63,7 +63,7 @@ def answers(asked: Asked) -> dict[str, dict[str, dict[str, Any]]]:
     """Invented answers by row and kind: log-probabilities in steps, and texts that are correct, nearly so, or wrong."""
     made: dict[str, dict[str, dict[str, Any]]] = {}
     for key, prompts in asked.plain.items():
-        random = Random(f"{asked.task.NAME}/{key}")  # noqa: S311
+        random = Random(f"{asked.task.NAME}/{key}")
         made[key] = {CATEGORIES[prompt.response_type]: _answer(prompt, random) for prompt in prompts}
     return made
 

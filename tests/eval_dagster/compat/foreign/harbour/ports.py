@@ -5,7 +5,6 @@ from aenum import extend_enum
 from inspect_ai.dataset import Sample
 from inspect_ai.scorer import choice, scorer
 from inspect_ai.solver import generate
-
 from lighteval.metrics.metrics import Metrics, SampleLevelMetric, math_scorer
 from lighteval.metrics.metrics_sample import JudgeLLM, SampleLevelComputation
 from lighteval.metrics.utils.metric_utils import SampleLevelMetricGrouping
@@ -16,7 +15,7 @@ from lighteval.tasks.tasks.harbour.flags import flag_of
 from lighteval.utils.imports import is_package_available, requires
 
 
-def port_prompt(line, task_name: str = None):
+def port_prompt(line, task_name: str = ""):
     return Doc(
         task_name=task_name,
         query=f"Name a port.\n\nCountry: {line['country']}\nPort:",
@@ -28,7 +27,7 @@ def port_prompt(line, task_name: str = None):
 
 
 @requires("a_package_of_nobody")
-def needy_prompt(line, task_name: str = None):
+def needy_prompt(line, task_name: str = ""):
     return port_prompt(line, task_name)
 
 
