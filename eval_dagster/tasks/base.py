@@ -45,7 +45,7 @@ class BaseTask(Generic[SubjectType]):
     """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Their change makes a new
     snapshot."""
     SAMPLE_SPLIT: ClassVar[str]
-    """The split that is evaluated."""
+    """The split that is evaluated; `validation+test` is one after the other."""
     FEWSHOT_SPLIT: ClassVar[str | None] = None
     """The split that few-shot examples are drawn from; may be the evaluated one."""
     NUM_FEWSHOT: ClassVar[int] = 0
