@@ -76,6 +76,8 @@ class _Asked(AnsweredPrompt):
         """The prompt with its answer as an example, and another question after it; None where the question cannot be an example."""
         if not self.answer.strip() or self.prompt.request.images or not self._is_asked_as_example:
             return None
+        if not self.prompt.request.prompt.startswith(self.formatter.format(list(self.prompt.messages))):
+            return None  # the task wrote the whole prompt as text
         return self.formatter.format([*self._turns, Message(Role.ASSISTANT, self.cue + self.answer), _NEXT])
 
     @cached_property

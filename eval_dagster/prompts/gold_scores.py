@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, metrics_for, named_values
+from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, GenerationSettings, Loglikelihood, ModelResponse, ResponseType
 from eval_dagster.sandbox import execution_allowed
@@ -111,7 +112,7 @@ def _metric_problems(metric: type[BaseMetric], right: Answers, wrong: Answers, t
         except Exception as error:  # one metric's failure hides no other's
             yield f"the metric {metric.NAME} raised {type(error).__name__} for {words}: {error}"
             return
-    if issubclass(metric, CorpusMetric) and not _tells(list(found.values())):
+    if issubclass(metric, CorpusMetric | ItemMetric) and not _tells(list(found.values())):
         return
     for words, values in found.items():
         if problem := _value_problem(metric, values, is_right=words in right, has_gold=bool(right)):
@@ -123,6 +124,8 @@ def _values(metric: type[BaseMetric], answer: Completion | Loglikelihood, texts:
     """The value of the metric if all samples were like this one, and all `texts` of a prompt were equal."""
     if issubclass(metric, RepeatedMetric) and isinstance(answer, Completion):
         return named_values(metric.NAME, metric().calculate_all([answer] * texts))
+    if issubclass(metric, ItemMetric):
+        return {metric.NAME: float(metric.aggregate([metric().calculate(answer)]))}
     values = named_values(metric.NAME, metric().calculate(answer))
     if not issubclass(metric, CorpusMetric):
         return values

@@ -14,7 +14,7 @@ class Doc(doc.Doc):
     Such a list becomes choices of their own, all of which are correct where it is.
     """
 
-    __hash__ = None  # type: ignore[assignment] - it is mutable
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, doc.Doc) and vars(self) == vars(other)
