@@ -11,9 +11,11 @@ from eval_dagster.gate.materializations import Point, metric_versions
 from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
+from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.stages.sample_preview import answer_text
 from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired_corpora import compare_corpora
+from eval_dagster.statistics.paired_items import compare_items
 from eval_dagster.statistics.paired_means import compare_means
 
 Cause = InputCause | Literal["model", "engine", "metric"]
@@ -80,8 +82,12 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
     if name not in overall(b):
         return None
     if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):
-        corpus = next((metric for metric in metrics if name == metric.NAME and issubclass(metric, CorpusMetric)), None)
-        return None if corpus is None else _compare_corpora(corpus, a, b, alpha)
+        of_all = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
+        if of_all is None:
+            return None
+        if issubclass(of_all, ItemMetric):
+            return _compare_items(of_all, name, a, b, alpha)
+        return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
     return _compare_means(name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
 
 
@@ -111,7 +117,7 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
     changed = [
         sample_id
         for sample_id in dict.fromkeys([*of_a, *of_b])
-        if sample_id not in of_a or sample_id not in of_b or of_a[sample_id]["value"] != of_b[sample_id]["value"]
+        if sample_id not in of_a or sample_id not in of_b or _scored(of_a[sample_id]) != _scored(of_b[sample_id])
     ]
     if not changed:
         return
@@ -136,6 +142,10 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
         )
 
 
+def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["value"], row.get("item")
+
+
 def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
     """Scores by sample. For a corpus metric: one row for each sample, without a value."""
     if metric in point.scores_by_metric:
@@ -154,6 +164,14 @@ def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macr
         subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
         alpha=alpha,
     )
+
+
+def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: Point, alpha: float) -> Comparison:
+    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
+    samples = list(dict.fromkeys([*a, *b]))  # an aggregate gets the items in the order of the samples
+    items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (a, b))
+    clusters = [(a.get(sample) or b[sample])["cluster"] for sample in samples]
+    return compare_items(items_a, items_b, metric.aggregate, clusters=clusters, alpha=alpha)
 
 
 def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
