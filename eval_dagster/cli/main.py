@@ -67,7 +67,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where; created if it does 
 
 @app.command()
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Task, eval, or path/to/file.py:Class, to be shown and checked.")] = None,
+    name: Annotated[list[str] | None, typer.Argument(help="Task, eval, path/to/file.py:Class or lm_eval:NAME, to be checked.")] = None,
     shots: Annotated[int | None, typer.Option(min=0, help="Few-shot examples; as the eval or the task says when absent.")] = None,
     prompt_format: Annotated[
         PromptFormat | None, typer.Option("--format", help="How the prompt is written; as the model says, or plain, when absent.")
@@ -75,12 +75,17 @@ def tasks(
     model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whose prompt format, and for `chat` whose template; the first with one when absent.")
     ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="REGISTRY", help="List names of another package, lm_eval say: those that hold every word of NAME.")
+    ] = None,
 ) -> None:
     """List the tasks that evals can use, or show and check one."""
-    if name is None:
+    if source is not None:
+        task_list.list_registry(source, name or [])
+    elif not name:
         task_list.list_tasks()
     else:
-        task_page.show_task(name, shots, prompt_format, model)
+        task_page.show_task(" ".join(name), shots, prompt_format, model)
 
 
 @app.command()
@@ -200,6 +205,28 @@ def gc(
     from eval_dagster.cli.gc import collect  # imported lazily, as above
 
     collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
+
+
+@app.command("import-suite")
+def import_suite(
+    source: Annotated[str, typer.Argument(metavar="REGISTRY:GROUP", help="lm_eval:leaderboard, say.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the suite; the group's when absent.")] = None,
+) -> None:
+    """Add a group of benchmarks of another package to evals.yaml, as a suite of evals for all models."""
+    from eval_dagster.cli import import_suite as importing  # imported lazily, as above
+
+    importing.import_suite(source, name)
+
+
+@app.command()
+def mirror(
+    folder: Annotated[Path, typer.Argument(help="Where; created if it does not exist. What it holds already is not fetched again.")],
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only what the evals of this suite read.")] = None,
+) -> None:
+    """Fetch the datasets that the evals of evals.yaml read into a folder, for machines without a network."""
+    from eval_dagster.cli import mirror as mirroring  # imported lazily, as above
+
+    mirroring.mirror(folder, suite)
 
 
 @app.command()

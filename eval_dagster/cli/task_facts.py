@@ -8,6 +8,7 @@ from typing import Any
 
 from eval_dagster.metrics.base import response_kind
 from eval_dagster.records import Completion
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
 
 TaskClass = type[BaseTask[Any]]
@@ -29,14 +30,14 @@ def dataset(task: TaskClass) -> str:
 def fewshot(task: TaskClass) -> str:
     """How many examples there are unless the eval says otherwise, and how they are drawn."""
     default = task.customary().num_fewshot
-    if task.FEWSHOT_SPLIT is None:
+    if task.FEWSHOT_SPLIT is None or issubclass(task, AdapterTask):
         return str(default)
     return f"{default}, {task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
 
 
 def text_length(task: TaskClass) -> str | None:
     """How long a generated text may be; nothing for a task that asks for none."""
-    if not any(response_kind(metric) is Completion for metric in task.METRICS):
+    if issubclass(task, AdapterTask) or not any(response_kind(metric) is Completion for metric in task.METRICS):
         return None
     most = task.customary().max_tokens
     if most is None:

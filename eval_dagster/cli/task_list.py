@@ -12,6 +12,7 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
+from eval_dagster.task_files.registries import registered
 
 _COLUMNS = ("task", "type", "few-shot", "metrics")
 _WIDEST = 40
@@ -37,6 +38,27 @@ def list_tasks() -> None:
     out.print("`eval-dagster tasks NAME` shows an example of one and checks its prompts.")
     if problems:
         raise UsageError("\n".join(problems))
+
+
+def list_registry(source: str, words: Sequence[str]) -> None:
+    """Print the names of a registry of another package.
+
+    Args:
+        source: The registry.
+        words: Only names that hold all of these words.
+
+    Raises:
+        TaskDefinitionError: There is no such registry.
+    """
+    wanted = [word.casefold() for word in words]
+    found = {name: listed for name, listed in registered(source).names().items() if all(word in name.casefold() for word in wanted)}
+    width = max(map(len, found), default=0)
+    # Plain lines: a table of 13,000 rows would be measured for seconds.
+    out.file.writelines(f"{name:{width}}  {' · '.join(filter(None, (each.kind, each.detail)))}\n" for name, each in sorted(found.items()))
+    out.print(f"{len(found):,} names" + (f" with {' and '.join(map(repr, wanted))}" if wanted else ""), highlight=False)
+    if found:
+        name = min(found, key=lambda each: (len(each), each))
+        out.print(f"`eval-dagster tasks {source}:{name}` shows one; an eval names it as `task: {source}:{name}`.", soft_wrap=True)
 
 
 def open_project() -> tuple[Project, ConfigError | None]:

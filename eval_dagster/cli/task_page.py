@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import typer
@@ -28,6 +29,7 @@ from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.code_execution import allowed_execution
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
@@ -44,7 +46,7 @@ class PromptFormat(StrEnum):
     IDENTITY = "identity"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Rendering:
     """How the rows of a task are rendered."""
 
@@ -53,10 +55,12 @@ class _Rendering:
     shots: int
     formatter: Formatter
     samples: list[Sample]
+    examples: list[Sample]
     pool: FewshotPool
 
-    def prompts(self, sample: Sample) -> list[RenderedPrompt]:
-        rendering = Rendering(
+    @cached_property
+    def _rendering(self) -> Rendering:
+        return Rendering(
             task=self.task,
             formatter=self.formatter,
             num_fewshot=self.shots,
@@ -65,7 +69,14 @@ class _Rendering:
             sets=self.settings.fewshot_sets,
             num_samples=self.settings.num_samples,
         )
-        return render_sample(rendering, sample, self.pool)
+
+    def prompts(self, sample: Sample) -> list[RenderedPrompt]:
+        return render_sample(self._rendering, sample, self.pool)
+
+    def prepare(self) -> None:
+        """Give a task whose rows, prompts and scores are made elsewhere all of its rows."""
+        if isinstance(self.task, AdapterTask):
+            self.task.prepare([*self.samples, *self.examples], self._rendering.settings)
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
@@ -120,7 +131,7 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
     """The task of a name, and the settings of an eval of that name or the task's own."""
     if name not in project.tasks and name in project.config.evals:
         return project.task(name), project.eval(name)
-    if name not in project.tasks and ".py:" not in name:
+    if name not in project.tasks and ":" not in name and not name.endswith((".yaml", ".yml")):
         known = [*project.tasks, *project.config.evals]
         raise UsageError(
             f"there is no task or eval {name!r}{did_you_mean(name, known)}; `eval-dagster tasks` lists all tasks, and one of your own is "
@@ -139,14 +150,17 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     samples = [sample for sample in read if is_whole(sample.row)]
     _print_damaged([sample for sample in read if not is_whole(sample.row)], len(read))
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
-    return _Rendering(
+    rendering = _Rendering(
         task=task,
         settings=settings,
         shots=shots,
         formatter=formatter,
         samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],
+        examples=examples,
         pool=fewshot_pool(task, examples),
     )
+    rendering.prepare()
+    return rendering
 
 
 def _print_damaged(samples: list[Sample], total: int) -> None:
@@ -181,6 +195,12 @@ def _print_facts(name: str, task: TaskClass) -> None:
 
 def _print_checks(rendering: _Rendering, project: Project) -> None:
     checked = rendering.samples[:_CHECKED_ROWS]
+    if isinstance(rendering.task, AdapterTask):
+        for sample in checked:
+            rendering.prompts(sample)
+        rows = _counted(len(checked), "row")
+        out.print(Text.assemble(("\n✓", "green"), f" rendered the first {rows}; prompts and scores are those of the other package"))
+        return
     with allowed_execution(project):
         problems = list(_problems(rendering, checked))
         not_tried = [metric.NAME for metric in rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]

@@ -19,6 +19,8 @@ SEED = 1234
 _SANDBOXED = {"humaneval": "humaneval", "mbpp": "mbpp"}
 """Beginnings of the names of tasks that run code -> the task of this package that runs it in a sandbox."""
 _NO_MODULE = "refused: it fetches code from the Hugging Face Hub, or takes it from a folder of that name, and runs it in this process"
+GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
+"""Keys of a group that it does not set for its members."""
 _lock = threading.RLock()
 
 
@@ -132,13 +134,13 @@ def _leaves(entry: Entry, index: Mapping[str, Entry], folder: Path, overrides: M
         for name in entry.members:
             yield from _leaves(index[name], index, folder, overrides, (*path, entry.name))
         return
-    yield from _of_group(_group(folder / entry.file), index, folder, overrides, (*path, entry.name))
+    yield from _of_group(group_config(folder / entry.file), index, folder, overrides, (*path, entry.name))
 
 
 def _of_group(
     config: Mapping[str, Any], index: Mapping[str, Entry], folder: Path, overrides: Mapping[str, Any], path: tuple[str, ...]
 ) -> Iterator[Leaf]:
-    own = {key: value for key, value in config.items() if key not in _GROUP_KEYS}
+    own = {key: value for key, value in config.items() if key not in GROUP_KEYS}
     merged = {**own, **overrides}
     listed = config.get("task") or ()
     for member in [listed] if isinstance(listed, str) else listed:
@@ -155,16 +157,14 @@ def _of_group(
         yield from _leaves(index[name], index, folder, {**merged, **given}, path)
 
 
-_GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
-
-
-def _group(file: Path) -> dict[str, Any]:
+def group_config(file: Path) -> dict[str, Any]:
+    """The configuration of a group. No function is imported."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     return dict(load_yaml(file, resolve_func=False))
 
 
 def _is_macro(file: Path) -> bool:
-    listed = _group(file).get("aggregate_metric_list") or []
+    listed = group_config(file).get("aggregate_metric_list") or []
     first = listed if isinstance(listed, dict) else next(iter(listed), {})
     return first.get("weight_by_size", True) is False

@@ -7,7 +7,9 @@ from typing import Any
 
 from eval_dagster.bridges.lm_eval import index
 from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, members
+from eval_dagster.bridges.lm_eval.index import Entry
 from eval_dagster.bridges.lm_eval.questions import answered, instances_of, questions_of
+from eval_dagster.bridges.lm_eval.suites import suite_evals
 from eval_dagster.bridges.lm_eval.task_objects import dataset_splits, metric_functions, read_rows, set_examples, task_over
 from eval_dagster.bridges.lm_eval.versions import task_version
 from eval_dagster.errors import TaskDefinitionError
@@ -41,11 +43,28 @@ class LmEvalRegistry:
         if name.endswith((".yaml", ".yml")):
             return _of_file(folder / name)
         known = index.package_index()
+        return LmEvalBenchmark(name, members(self._entry(name, known), known, index.package_folder()))
+
+    def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG002 - names of the package alone
+        """The evals of a group, by name.
+
+        Raises:
+            TaskDefinitionError: There is no such group, or it sets what an eval cannot set.
+        """
+        known, files = index.package_index(), index.package_folder()
+        entry = self._entry(name, known)
+
+        def is_one_eval(each: Entry) -> bool:
+            return len({_kind(leaf) for leaf in members(each, known, files).leaves}) == 1
+
+        return suite_evals(entry, known, files, is_one_eval)
+
+    def _entry(self, name: str, known: Mapping[str, Entry]) -> Entry:
         if name not in known:
             raise TaskDefinitionError(
                 f"lm-eval has no task, group or tag {name!r}{did_you_mean(name, known)}; `eval-dagster tasks --source lm_eval` lists them"
             )
-        return LmEvalBenchmark(name, members(known[name], known, index.package_folder()))
+        return known[name]
 
 
 def _of_file(file: Path) -> "LmEvalBenchmark":
