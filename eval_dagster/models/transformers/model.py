@@ -19,7 +19,7 @@ from eval_dagster.models.transformers.scoring.loglikelihood import choices_job
 from eval_dagster.models.transformers.scoring.perplexity import perplexity_job
 from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
-from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -65,17 +65,9 @@ class LoadedModel:
         yield from self._scorer.respond(scored, self._scoring_job)
         yield from self._generator.respond([request for request in requests if not _is_scored(request)])
 
-    def usage(self) -> Sequence[Usage]:
-        """The work of scoring and generation so far."""
-        return self.scoring_usage(), self.generation_usage()
-
-    def scoring_usage(self) -> ScoringUsage:
-        """The work of scoring so far, and the way of computing."""
-        return replace(self._scorer.usage)
-
-    def generation_usage(self) -> GenerationUsage:
-        """The work of generation so far, and the way of computing."""
-        return replace(self._generator.usage)
+    def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
+        """The work of scoring and of generation so far, and the way of computing."""
+        return replace(self._scorer.usage), replace(self._generator.usage)
 
     def _scoring_job(self, request: Request) -> ScoringJob:
         return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)

@@ -27,16 +27,19 @@ class EncodedPrompt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedChoices:
-    """A prompt with its choices."""
+class Span:
+    """Tokens to score, and the input that predicts them."""
 
-    prompt: EncodedPrompt
-    inputs: tuple[tuple[int, ...], ...]
-    """One a choice: context and continuation without its last token, which is predicted only."""
-    continuations: tuple[tuple[int, ...], ...]
-    """One a choice: the tokens to score. The last of them is predicted at the last position of the input."""
-    tensors: tuple[Mapping[str, Any], ...] = ()
-    """One a choice: inputs beside the tokens; empty where the prompt has no images."""
+    input: tuple[int, ...]
+    """Context and tokens without the last one, which is predicted only."""
+    tokens: tuple[int, ...]
+    """The tokens to score. The last of them is predicted at the last position of the input."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs beside the tokens: the values of its images."""
+
+
+EncodedChoices = tuple[EncodedPrompt, tuple[Span, ...]]
+"""A prompt, and one span a choice."""
 
 
 class ImageCodec(Protocol):
@@ -83,11 +86,7 @@ class Codec:
         check_continuations(request, [continuation for _, continuation in pairs])
         excess = max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length
         cut = self._cut(excess, keep_one_of=min(len(head) for head, _ in pairs), what="prompt and choice", needed=excess)
-        return EncodedChoices(
-            prompt=self._prompt(request, prompt, cut),
-            inputs=tuple((*head[cut:], *tail[:-1]) for head, tail in pairs),
-            continuations=tuple(tail for _, tail in pairs),
-        )
+        return self._prompt(request, prompt, cut), tuple(Span(input=(*head[cut:], *tail[:-1]), tokens=tail) for head, tail in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt that up to `max_tokens` tokens shall follow; without a maximum, as many as the context holds.

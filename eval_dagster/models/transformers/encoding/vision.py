@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from eval_dagster.errors import ModelError, PromptTooLongError
-from eval_dagster.models.transformers.encoding.tokenization import EncodedChoices, EncodedPrompt, check_continuations, split_choices
+from eval_dagster.models.transformers.encoding.tokenization import EncodedChoices, EncodedPrompt, Span, check_continuations, split_choices
 from eval_dagster.models.transformers.weights.loading import quiet
 from eval_dagster.records import Request
 
@@ -39,12 +39,8 @@ class ProcessorCodec:
         continuations = tuple(whole.tokens[len(prompt.tokens) :] for whole in wholes)
         check_continuations(request, continuations)
         self._check_length(max(len(whole.tokens) for whole in wholes) - 1, "prompt, images and choice")
-        return EncodedChoices(
-            prompt=prompt,
-            inputs=tuple(whole.tokens[:-1] for whole in wholes),
-            continuations=continuations,
-            tensors=tuple(_without_last(whole) for whole in wholes),
-        )
+        pairs = zip(wholes, continuations, strict=True)
+        return prompt, tuple(Span(input=whole.tokens[:-1], tokens=tokens, tensors=_without_last(whole)) for whole, tokens in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
         """Encode a prompt with images that up to `max_tokens` tokens shall follow: fewer where the context leaves no more.

@@ -15,7 +15,7 @@ from eval_dagster.models.transformers.generation.logits_processors import Gumbel
 from eval_dagster.models.transformers.generation.prompt_order import by_prefix
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.generation.stopping import StopText
-from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, is_out_of_memory
+from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, is_out_of_memory, release_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -206,5 +206,4 @@ class _Batch:
     def _start_again(self) -> None:
         ahead = min(self._plan.settings.max_tokens or RESERVE, RESERVE)
         self._network.clear(rows=max(min(self._decoder.rows, len(self._waiting)), 1), longest=self._longest, ahead=ahead)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_memory()

@@ -4,7 +4,7 @@ The rows are aligned as `generate` pads them: the last tokens of all rows in one
 positions are those of a padded batch in transformers, for every architecture.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,18 +15,18 @@ _AHEAD = 128
 """Tokens for which room is made at a time."""
 
 
+@dataclass
 class _Frame:
-    """Where in the buffers of all layers the tokens are."""
+    """The place of the tokens in the buffers of all layers."""
 
-    def __init__(self, rows: int):
-        self.rows = rows
-        """Rows that the buffers hold."""
-        self.columns = 0
-        """Columns that the buffers hold."""
-        self.start = 0
-        """Column of the first token of the longest row."""
-        self.end = 0
-        """Column after the last token of each row."""
+    rows: int
+    """Rows that the buffers hold."""
+    columns: int = 0
+    """Columns that the buffers hold."""
+    start: int = 0
+    """Column of the first token of the longest row."""
+    end: int = 0
+    """Column after the last token of each row."""
 
 
 class _Layer(DynamicLayer):  # type: ignore[misc]
@@ -152,7 +152,3 @@ class RowCache(Cache):  # type: ignore[misc]
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         self._frame.start = self._frame.end - max(self.lengths, default=0)
-
-    def mask(self, lengths: Sequence[int], width: int) -> torch.Tensor:
-        """Which columns of the last `width` each row's tokens are in: rows by columns, 1 or 0."""
-        return (torch.arange(width)[None, :] >= width - torch.tensor(lengths)[:, None]).long()

@@ -1,12 +1,13 @@
 """A network that computes the part of a prompt that differs from the last prompt, and the next token of each row of a batch."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from eval_dagster.models.transformers.encoding.prefixes import common_prefix
 from eval_dagster.models.transformers.generation.row_cache import RowCache
+from eval_dagster.models.transformers.network.architecture import takes
 from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.usage import GenerationUsage
 
@@ -21,11 +22,10 @@ class RowNetwork:
     """
 
     def __init__(self, network: Any, usage: GenerationUsage, *, device: str):
-        parameters = inspect.signature(network.forward).parameters
         self._network = network
         self._device = device
-        self._takes_positions = "position_ids" in parameters
-        self._head_takes_positions = "logits_to_keep" in parameters
+        self._takes_positions = takes(network, "position_ids")
+        self._head_takes_positions = takes(network, "logits_to_keep")
         self._usage = usage
         self._token_bytes = 0
         self.clear()
@@ -44,7 +44,7 @@ class RowNetwork:
         """Tokens at the start of a prompt that are in the cache."""
         if self._logits is not None and tuple(tokens) == self._tokens:
             return len(self._tokens)
-        return min(shared_length(self._tokens, tokens), len(tokens) - 1)
+        return min(common_prefix(self._tokens, tuple(tokens)), len(tokens) - 1)
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
@@ -93,8 +93,10 @@ class RowNetwork:
         if growth and growth > free_memory(self._device):
             raise MemoryError(f"{len(tokens)} rows of up to {cache.width} tokens need {growth} more bytes than there are")
         cache.reserve(self._longest)
-        lengths, width = [length + 1 for length in cache.lengths], cache.width + 1
-        logits = self._forward(cache, torch.tensor(tokens)[:, None], torch.tensor(cache.lengths)[:, None], cache.mask(lengths, width))
+        lengths, width = torch.tensor(cache.lengths)[:, None], cache.width + 1
+        # Which of the last columns hold tokens of each row, the new one included.
+        mask = (torch.arange(width)[None, :] >= width - 1 - lengths).long()
+        logits = self._forward(cache, torch.tensor(tokens)[:, None], lengths, mask)
         cache.advance(1)
         self._usage.tokens_decoded += len(tokens)
         return logits
@@ -118,9 +120,3 @@ class RowNetwork:
         self._usage.passes += 1
         logits: torch.Tensor = output.logits[:, -1]
         return logits.float()
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two sequences have in common at their start."""
-    pairs = zip(one, other, strict=False)
-    return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))

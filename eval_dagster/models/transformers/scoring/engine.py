@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
 from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
 from eval_dagster.models.transformers.scoring.self_check import check_prefix, check_tree
-from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, Span, SpanScore
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore
 from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from itertools import chain
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.encoding.tokenization import Codec, Span
 from eval_dagster.models.transformers.scoring.engine import ScoringJob
-from eval_dagster.models.transformers.scoring.spans import Span, SpanScore
+from eval_dagster.models.transformers.scoring.spans import SpanScore
 from eval_dagster.records import ModelResponse, Request
 
 
 def perplexity_job(request: Request, codec: Codec) -> ScoringJob:
     """The scoring of every token of a request's prompt.
 
-    Raises:
-        ModelError: The text is empty or comes with images, or the tokenizer has no token to start it with.
+    Raises `ModelError` if the text is empty or comes with images, or the tokenizer has no token to start it with.
     """
     if request.images:
         raise ModelError(f"The request asks for the log-probability of a text with {len(request.images)} images; expected text alone.")

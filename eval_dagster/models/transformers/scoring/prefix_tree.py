@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from eval_dagster.models.transformers.encoding.prefixes import common_prefix
+
 _PASS = 24
 """Tokens that cost as much as a forward pass costs beside its tokens: what a shorter piece wastes, against what it saves."""
 
@@ -131,15 +133,3 @@ class PrefixTree:
             ends[left] = len(tokens)
         keep = min(self.shared[first + 1 : last + 1])
         return Piece(base=base, tokens=tokens, positions=positions, ends=ends, blocks=blocks, last=last, keep=keep)
-
-
-def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Tokens at the front of two sequences that are the same."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from eval_dagster.models.transformers.network.architecture import takes_positions
+from eval_dagster.models.transformers.network.architecture import logits_at
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, is_out_of_memory, release_memory
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
-from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, score_tokens, span_score
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, TokenScore, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
 
@@ -21,8 +21,8 @@ _LOG = logging.getLogger(__name__)
 _LEAST_TOKENS = 32
 """Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
 
-_Score = tuple[float, float, bool]
-"""Of one token: log-probability, logit, and whether it is the best."""
+_Demand = tuple[int, int, int]
+"""A token to score: the indices of its input, of its span in the input, and of the token in the span."""
 
 Fallback = Callable[[Sequence[ScoredInput], Exception | None], Outcomes]
 """Scores, by another way, inputs of which one raised an exception or was given a value that is no finite number."""
@@ -49,23 +49,13 @@ class PieceLimits:
         return True
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Demand:
-    """A token to score."""
-
-    input: int
-    span: int
-    offset: int
-    """Index of the token in its span."""
-
-
 class _Work:
     """Inputs on their way through the tree."""
 
     def __init__(self, inputs: Sequence[ScoredInput]):
         self.inputs = sorted(inputs, key=lambda item: item.tokens)
         self.tree = PrefixTree([item.tokens for item in self.inputs])
-        self.scores: list[list[dict[int, _Score]]] = [[{} for _ in item.spans] for item in self.inputs]
+        self.scores: list[list[dict[int, TokenScore]]] = [[{} for _ in item.spans] for item in self.inputs]
         self.demands: list[dict[int, list[_Demand]]] = [{} for _ in self.inputs]
         owner_of: list[int] = []
         for index, item in enumerate(self.inputs):
@@ -73,8 +63,7 @@ class _Work:
             for number, span in enumerate(item.spans):
                 start = len(item.tokens) - len(span)
                 for offset in range(len(span)):
-                    demand = _Demand(input=index, span=number, offset=offset)
-                    self.demands[owner_of[start + offset]].setdefault(start + offset, []).append(demand)
+                    self.demands[owner_of[start + offset]].setdefault(start + offset, []).append((index, number, offset))
         self.counts = [len(demands) for demands in self.demands]
 
     def scored(self, piece: Piece) -> list[tuple[int, list[_Demand]]]:
@@ -94,8 +83,7 @@ class _Work:
         for span, scores in zip(self.inputs[index].spans, self.scores[index], strict=True):
             if len(scores) < len(span):
                 return None
-            logprobs, logits, greedy = zip(*(scores[offset] for offset in range(len(span))), strict=True)
-            parts.append(span_score(logprobs, logits, greedy))
+            parts.append(span_score([scores[offset] for offset in range(len(span))]))
         return None if any(isinstance(part, Failure) for part in parts) else InputScore(scores=parts)
 
 
@@ -109,7 +97,6 @@ class TreeScorer:
         self._limits = limits
         self._device = device
         self._usage = usage
-        self._head_takes_positions = takes_positions(network)
 
     def run(self, inputs: Sequence[ScoredInput], fallback: Fallback) -> Outcomes:
         """Yield the outcomes piece by piece, in lexicographic order."""
@@ -156,26 +143,24 @@ class TreeScorer:
     def _compute(self, work: _Work, piece: Piece, cache: DynamicCache) -> None:
         wanted = work.scored(piece)
         self._usage.count_pass(len(piece.tokens))
-        # A prefix of which nothing is scored still passes the head once: no row at all is not what it is made for.
+        # A prefix without a scored token passes the head once, because networks expect one position at least.
         kept = torch.tensor([index for index, _ in wanted] or [0], device=self._device)
-        arguments = {"logits_to_keep": kept} if self._head_takes_positions else {}
         with self._attention.computed(piece):
-            output = self._network(
+            (logits,) = logits_at(
+                self._network,
+                kept,
                 input_ids=torch.tensor([piece.tokens], device=self._device),
                 **self._attention.arguments(piece),
                 past_key_values=cache if piece.base or piece.keep else None,
                 use_cache=bool(piece.base or piece.keep),
-                **arguments,
             )
-        logits = output.logits[0] if self._head_takes_positions else output.logits[0, kept]
-        owners = [(row, demand) for row, (_, demands) in enumerate(wanted) for demand in demands]
+        owners = [(row, *demand) for row, (_, demands) in enumerate(wanted) for demand in demands]
         if not owners:
             return
-        golds = [work.inputs[demand.input].spans[demand.span][demand.offset] for _, demand in owners]
-        scored = score_tokens(logits, [row for row, _ in owners], golds)
-        values = zip(scored.logprobs, scored.logits, scored.greedy, strict=True)
-        for (_, demand), value in zip(owners, values, strict=True):
-            work.scores[demand.input][demand.span][demand.offset] = value
+        golds = [work.inputs[index].spans[span][offset] for _, index, span, offset in owners]
+        scores = score_tokens(logits, [row for row, *_ in owners], golds)
+        for (_, index, span, offset), score in zip(owners, scores, strict=True):
+            work.scores[index][span][offset] = score
 
 
 def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Generator[list[Outcome[ScoredInput, InputScore]], None, bool]:
