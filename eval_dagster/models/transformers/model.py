@@ -74,17 +74,10 @@ class LoadedModel:
 
 
 def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: Any, load_processor: Callable[[], Any]) -> LoadedModel:
-    """Load the weights of a folder.
+    """Load a model from its folder with safetensors weights. `name` is for messages.
 
-    Args:
-        name: The model's name in evals.yaml, for messages.
-        config: Its section.
-        folder: Configuration and weights, in safetensors.
-        tokenizer: The model's, loaded.
-        load_processor: Loads what prepares its images; called at the first request with images.
-
-    Raises:
-        ModelError: The weights cannot be loaded, or `max_length` is more than the model's context.
+    `load_processor` loads the processor of its images at the first request with images. Raises `ModelError` if the weights cannot be
+    loaded, or `max_length` is more than the model's context.
     """
     device = device_of(config.device)
     if device == "cpu":

@@ -14,7 +14,7 @@ from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring
 from eval_dagster.models.transformers.scoring.perplexity import rolling_windows
-from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.records import ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]

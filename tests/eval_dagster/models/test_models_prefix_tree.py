@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_dagster.models.transformers.encoding.prefixes import common_prefix
-from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 
 Tokens = tuple[int, ...]
 
@@ -21,7 +21,7 @@ def pieces(
     first = base = 0
     ones = [1] * len(tree.sequences)
     while first < len(tree.sequences):
-        piece = tree.piece(first, base, tokens=tokens, chain=chain or tokens, scored=scored, scored_of=scored_of or ones)
+        piece = tree.piece(first, base, PieceLimits(tokens=tokens, chain=chain or tokens, scored=scored), scored_of or ones)
         assert piece.base == base
         yield piece
         first, base = piece.last, piece.keep

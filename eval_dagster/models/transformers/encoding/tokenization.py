@@ -50,7 +50,7 @@ class ImageCodec(Protocol):
         ...
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt with images that up to `max_tokens` tokens shall follow, by the rule of `Codec.encode_prompt`."""
+        """Encode a prompt with images, with room for up to `max_tokens` tokens after it, by the rule of `Codec.encode_prompt`."""
         ...
 
 
@@ -72,12 +72,11 @@ class Codec:
     def encode_choices(self, request: Request) -> EncodedChoices:
         """Encode a prompt and its choices by the rule of lm-evaluation-harness.
 
-        White space at the end of the prompt moves to the front of each choice; prompt and choice are encoded together; the choice's
+        White space at the end of the prompt moves to the front of each choice. Prompt and choice are encoded together; the choice's
         tokens are those after the first `len(encode(prompt))`. A prompt without a token is the model's prefix token.
 
-        Raises:
-            PromptTooLongError: A choice does not fit the context, and truncation is off or would leave no prompt.
-            ModelError: There is no choice, or one has no token of its own.
+        Raises `PromptTooLongError` if a choice does not fit the context, and truncation is off or would leave no prompt; `ModelError` if
+        there is no choice, or one has no token of its own.
         """
         context, choices = split_choices(request)
         if request.images:
@@ -89,13 +88,12 @@ class Codec:
         return self._prompt(request, prompt, cut), tuple(Span(input=(*head[cut:], *tail[:-1]), tokens=tail) for head, tail in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt that up to `max_tokens` tokens shall follow; without a maximum, as many as the context holds.
+        """Encode a prompt with room for up to `max_tokens` tokens after it; without a maximum, for as many as the context holds.
 
         With truncation, the prompt is cut so that `max_tokens` fit (256 without a maximum), if that leaves any of the prompt. Otherwise
         `max_tokens` is an upper bound: a text ends where the context ends, which has room for at least one token.
 
-        Raises:
-            PromptTooLongError: The prompt leaves no room in the context, and truncation is off or would leave no prompt.
+        Raises `PromptTooLongError` if the prompt leaves no room in the context, and truncation is off or would leave no prompt.
         """
         if request.images:
             return self._images().encode_prompt(request, max_tokens)
@@ -115,10 +113,7 @@ class Codec:
     def encode_text(self, text: str) -> tuple[int, tuple[int, ...]]:
         """Encode a text to be scored as a whole: the token to start it with, and its own tokens.
 
-        A text that begins with the starting token itself does not get it twice.
-
-        Raises:
-            ModelError: The tokenizer has no token to start with.
+        A text that already begins with the starting token does not get it twice. Raises `ModelError` if the tokenizer has no such token.
         """
         prefix = self._prefix_token()
         (tokens,) = self._encode([text], add_special_tokens=False)
@@ -134,7 +129,7 @@ class Codec:
         prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=add_special_tokens)
         if context and prompt:
             return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
-        # An empty text, or one that has no token.
+        # The prompt is empty or has no token.
         prefix = self._prefix_token()
         wholes = self._encode(choices, add_special_tokens=False)
         return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]

@@ -21,14 +21,10 @@ class Grammars:
         self._compiled: dict[tuple[Grammar, tuple[int, ...]], Any] = {}
 
     def compile(self, grammar: Grammar, ends: tuple[int, ...]) -> Any:
-        """The matcher of a grammar, at its start; to be copied, not advanced.
+        """The matcher of a grammar, at its start. Copy it; do not advance it.
 
-        Args:
-            grammar: What the text must match.
-            ends: Tokens that end a text, allowed where the grammar is complete.
-
-        Raises:
-            ModelError: The package is not installed, or the grammar is not valid.
+        `ends` are the tokens that end a text. They are allowed where the grammar is complete. Raises `ModelError` if the package is not
+        installed or the grammar is not valid.
         """
         key = (grammar, ends)
         if key not in self._compiled:
@@ -60,7 +56,7 @@ class Grammars:
 
 
 class GrammarRows:
-    """Logits processor that leaves each row the tokens that its grammar allows next."""
+    """Logits processor that allows each row only the next tokens of its grammar."""
 
     def __init__(self, matcher: Any, rows: int):
         self._matchers = [matcher.deep_copy() for _ in range(rows)]
@@ -83,7 +79,7 @@ class GrammarRows:
         return bool(matcher.is_stopped())
 
     def failure(self, row: int) -> Failure | None:
-        """Why a row's grammar failed; nothing if it did not."""
+        """Why a row's grammar failed; None if it did not."""
         matcher = self._matchers[row]
         if not matcher.is_error():
             return None

@@ -40,38 +40,30 @@ class RowNetwork:
         self._tokens: tuple[int, ...] = ()
         self._logits: torch.Tensor | None = None
 
-    def shared(self, tokens: Sequence[int]) -> int:
-        """Tokens at the start of a prompt that are in the cache."""
-        if self._logits is not None and tuple(tokens) == self._tokens:
-            return len(self._tokens)
-        return min(common_prefix(self._tokens, tuple(tokens)), len(tokens) - 1)
-
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
         """Compute the part of a prompt that differs from the last one, at most `chunk` tokens at a time.
 
-        Returns:
-            The float32 logits of the token after it: one row by vocabulary.
+        Returns the float32 logits of the token after it: one row by vocabulary.
         """
-        start, logits = self.shared(tokens), self._logits
-        if logits is not None and start == len(tokens):
-            return logits
+        prompt = tuple(tokens)
+        if self._logits is not None and prompt == self._tokens:
+            return self._logits
+        start = min(common_prefix(self._tokens, prompt), len(prompt) - 1)
         cache = self._prompt
         if not cache.lengths:
             cache.begin(self._longest)
         cache.cut(start)
-        # Should the pass fail, what is left of the prompt has no logits.
-        self._tokens, self._logits = tuple(tokens[:start]), None
-        while start < len(tokens):
-            part = torch.tensor([tokens[start : start + chunk]])
-            end = start + part.shape[1]
-            logits = self._forward(cache, part, torch.arange(start, end)[None, :], torch.ones((1, end), dtype=torch.long))
-            cache.advance(end - start)
-            self._tokens = tuple(tokens[:end])
-            self._usage.prompt_tokens_computed += end - start
-            start = end
+        # If a pass fails, the cached part of the prompt has no logits.
+        self._tokens, self._logits = prompt[:start], None
+        for begin in range(start, len(prompt), chunk):
+            part = prompt[begin : begin + chunk]
+            end = begin + len(part)
+            logits = self._forward(cache, torch.tensor([part]), torch.arange(begin, end)[None, :], torch.ones((1, end), dtype=torch.long))
+            cache.advance(len(part))
+            self._tokens = prompt[:end]
+            self._usage.prompt_tokens_computed += len(part)
         self._token_bytes = cache.bytes_per_token()
-        assert logits is not None, "a prompt has a token at least"
         self._logits = logits
         return logits
 

@@ -1,7 +1,7 @@
 """Linear layers on a processor with their weights laid out in advance, by oneDNN.
 
-Without this, the library of PyTorch lays out the weights again at each call. On two cores of an AMD EPYC packed layers took 15 to 50 % less
-time in float32. The gain is largest with few rows, as in decoding.
+Without this, PyTorch lays out the weights again at each call. On two cores of an AMD EPYC, packed layers took 15 to 50 % less time in
+float32. The gain is largest with few rows, as in decoding.
 """
 
 import logging
@@ -55,15 +55,9 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 def pack_linears(network: Any, tokens: Sequence[int]) -> str:
     """Pack the linear layers that a text goes through, if the network then computes the same; else change nothing.
 
-    The weights of a layer are given up as it is packed, so this takes the memory of one layer, and for good that of a head which shares
-    its weights with the embedding.
-
-    Args:
-        network: A causal language model, on the processor.
-        tokens: Tokens of ordinary text, for the check: one fewer than its context holds, at most.
-
-    Returns:
-        The result, in words.
+    Packing a layer frees its own weights, so it takes the memory of one layer. A head that shares its weights with the embedding takes its
+    memory for good. The network is on the CPU. `tokens` are tokens of ordinary text for the check, at least one fewer than the context
+    holds. Returns the result in words.
     """
     found = _pack_linears(network, tokens)
     _LOG.info("linear layers of %s: %s", type(network).__name__, found)
@@ -87,10 +81,11 @@ def _pack_linears(network: Any, tokens: Sequence[int]) -> str:
     except Exception as error:
         _unpack(network)
         return f"as they are, since the network refuses packed ones ({failure_of(error, retryable=False).error})"
-    # The greatest of a million roundings is far from what one of them is; what is computed wrong is so throughout a position.
+    # A root mean square over each position: the largest of a million rounding errors is far from a typical one, whereas a wrong layer
+    # changes a whole position.
     off = float((after.log_softmax(-1) - before.log_softmax(-1)).square().mean(-1).sqrt().max())
     most = rounding_tolerance(network.dtype, float(before.abs().max()))
-    # Written so that a distance that is no number is too far.
+    # With `not`, a distance that is not a number is too far.
     if not off <= most:
         _unpack(network)
         return f"as they are, since packed ones put log-probabilities off by {off:.1e} (root mean square), more than {most:.1e}"
@@ -98,7 +93,7 @@ def _pack_linears(network: Any, tokens: Sequence[int]) -> str:
 
 
 def _is_packable(module: nn.Module) -> bool:
-    # What computes something else is a class of its own, or has another `forward` put on it.
+    # A layer that computes something else has a class of its own, or another `forward`.
     if type(module) is not nn.Linear or "forward" in vars(module) or type(module.weight) is not nn.Parameter:
         return False
     is_there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -118,7 +113,7 @@ def _noted(modules: Iterable[nn.Module], note: Callable[[nn.Module], None]) -> I
 
 
 def _logits(network: Any, tokens: Sequence[int]) -> torch.Tensor:
-    """Logits of a text, and of the same but its end with two tokens written after it: networks have code of their own for one at a time."""
+    """Logits of a text, and of two tokens that are generated after all but its end: networks have other code for one token at a time."""
     ids = torch.tensor([tokens])
     whole = network(input_ids=ids, use_cache=False).logits[0]
     written = network.generate(
@@ -126,7 +121,7 @@ def _logits(network: Any, tokens: Sequence[int]) -> torch.Tensor:
         attention_mask=torch.ones_like(ids[:, :-1]),
         max_new_tokens=2,
         do_sample=False,
-        # Always the same token: which is best may be a matter of rounding.
+        # Always the same token, because rounding may decide which one is best.
         prefix_allowed_tokens_fn=lambda *_: [tokens[-1]],
         return_dict_in_generate=True,
         output_logits=True,
@@ -135,13 +130,13 @@ def _logits(network: Any, tokens: Sequence[int]) -> torch.Tensor:
 
 
 def _pack(network: nn.Module, chosen: set[nn.Module]) -> int:
-    """Pack layers one by one, and those that share their weights together; their number."""
+    """Pack layers one by one, but layers that share their weights together. Returns their number."""
     places: dict[torch.Tensor, list[tuple[nn.Module, str]]] = defaultdict(list)
     for parent in network.modules():
         for name, child in parent._modules.items():
             if isinstance(child, nn.Linear) and child in chosen:
                 places[child.weight].append((parent, name))
-    # The weights of a layer go with the last that holds them.
+    # Nothing else may refer to the weights of a layer, so that packing frees them.
     count = len(chosen)
     chosen.clear()
     while places:

@@ -39,13 +39,8 @@ def perplexity_job(request: Request, codec: Codec) -> ScoringJob:
 def rolling_windows(prefix: int, tokens: Sequence[int], length: int) -> tuple[Span, ...]:
     """Cut a text into windows that score each of its tokens once, by the rule of lm-evaluation-harness.
 
-    A window has as many tokens as the context holds. The first one begins with `prefix`. Each later one begins with the token before those
-    that it scores, the last one with as many earlier tokens as fit.
-
-    Args:
-        prefix: The token before the text.
-        tokens: The text.
-        length: Tokens that the model's context holds.
+    A window has `length` tokens: as many as the model's context holds. The first one begins with `prefix`, the token before the text. Each
+    later one begins with the token before those that it scores, the last one with as many earlier tokens as fit.
     """
     windows = []
     for start in range(0, len(tokens), length):

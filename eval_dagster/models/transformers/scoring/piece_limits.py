@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval_dagster.models.transformers.network.free_memory import free_memory
-from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 
 _CPU_TOKENS = 512
 """Tokens of a piece on a CPU: more are slower, since what a token must not see is computed, too."""

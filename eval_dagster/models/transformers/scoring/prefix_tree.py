@@ -11,7 +11,31 @@ from itertools import pairwise
 from eval_dagster.models.transformers.encoding.prefixes import common_prefix
 
 _PASS = 24
-"""Tokens that cost as much as a forward pass costs beside its tokens: what a shorter piece wastes, against what it saves."""
+"""Cost of a forward pass beside its tokens, in tokens. A short piece wastes more of it."""
+
+_LEAST_TOKENS = 32
+"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
+
+
+@dataclass(kw_only=True)
+class PieceLimits:
+    """The most that a piece may have."""
+
+    tokens: int
+    """Tokens of a piece of several sequences. What one of them must not see of another is computed, too."""
+    chain: int
+    """Tokens of a piece of one sequence alone."""
+    scored: int
+    """Tokens whose logits are wanted. Each takes a row as long as the vocabulary."""
+
+    def halve(self) -> bool:
+        """Allow half as much; false where that is too little to be of use."""
+        if self.tokens <= _LEAST_TOKENS:
+            return False
+        self.tokens //= 2
+        self.chain = max(self.tokens, self.chain // 2)
+        self.scored = max(1, self.scored // 2)
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,28 +85,17 @@ class PrefixTree:
         """Distinct prefixes of all sequences: the fewest tokens that a model must be given."""
         return sum(len(sequence) - shared for sequence, shared in zip(self.sequences, self.shared, strict=False))
 
-    def owners(self, index: int, owner_of: list[int]) -> None:
-        """Note in `owner_of`, by depth, that a sequence is the first to bring what it does not share with the one before it."""
-        shared, length = self.shared[index], len(self.sequences[index])
-        owner_of[shared:] = [index] * (length - shared)
-
-    def piece(self, first: int, base: int, *, tokens: int, chain: int, scored: int, scored_of: Sequence[int]) -> Piece:
+    def piece(self, first: int, base: int, limits: PieceLimits, scored_of: Sequence[int]) -> Piece:
         """Cut the next piece.
 
-        Args:
-            first: The sequence to begin with.
-            base: Tokens of it that are cached.
-            tokens: The most that a piece of several sequences may have.
-            chain: The most that a piece of one sequence alone may have.
-            scored: The most of them whose logits may be wanted.
-            scored_of: For each sequence how many of the tokens that it is the first to bring are scored.
+        It begins with the sequence `first`, of which `base` tokens are cached. `scored_of` has for each sequence how many of its tokens
+        are scored, without those that it shares with the sequence before it.
         """
         missing = len(self.sequences[first]) - base
-        most = min(chain, scored) if scored_of[first] > scored else chain
+        most = min(limits.chain, limits.scored) if scored_of[first] > limits.scored else limits.chain
         if missing > most:
             return self._chunk(first, base, -(-missing // -(-missing // most)))
-        last = self._end(first, base, tokens=tokens, scored=scored, scored_of=scored_of)
-        return self._lay_out(first, base, last)
+        return self._lay_out(first, base, self._end(first, base, limits, scored_of))
 
     def _chunk(self, first: int, base: int, count: int) -> Piece:
         return Piece(
@@ -95,8 +108,8 @@ class PrefixTree:
             keep=base + count,
         )
 
-    def _end(self, first: int, base: int, *, tokens: int, scored: int, scored_of: Sequence[int]) -> int:
-        """Where to end a piece that begins with a sequence: what it wastes for each of its tokens shall be least."""
+    def _end(self, first: int, base: int, limits: PieceLimits, scored_of: Sequence[int]) -> int:
+        """The end of a piece that begins with a sequence: the one with the least waste per token."""
         best, least = first + 1, float("inf")
         size = marks = 0
         common = len(self.sequences[first])
@@ -104,7 +117,7 @@ class PrefixTree:
             start = base if index == first else self.shared[index]
             size += len(self.sequences[index]) - start
             marks += scored_of[index]
-            if index > first and (start < base or size > tokens or marks > scored):
+            if index > first and (start < base or size > limits.tokens or marks > limits.scored):
                 break
             common = min(common, self.shared[index + 1])
             # What the next sequence shares with this one, but not with the first, is not kept and will be computed again.

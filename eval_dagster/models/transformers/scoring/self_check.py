@@ -10,8 +10,9 @@ from eval_dagster.models.transformers.network.batching import BatchRunner, Failu
 from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.spans import Outcomes, ScoredInput, SpanScore
-from eval_dagster.models.transformers.scoring.tree import PieceLimits, TreeScorer
+from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
 
@@ -43,7 +44,7 @@ class Verdict:
 
 
 def check_tree(network: Any, attention: TreeAttention, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
-    """Compare scores over a tree with plain ones; arguments as in `check`, and what describes pieces to the network."""
+    """Compare scores over a tree with plain ones. The arguments are those of `check`; `attention` describes pieces to the network."""
     tree = TreeScorer(network, attention, limits=PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())
     return check(network, lambda inputs: tree.run(inputs, _refuse), device=device, tokens=tokens, stem=stem, longest=longest)
 
@@ -66,13 +67,8 @@ def check(
 ) -> Verdict:
     """Compare a way of scoring with plain rows.
 
-    Args:
-        network: The network to check.
-        score: The way of scoring that is checked.
-        device: Where the network is.
-        tokens: Tokens of ordinary text, of which sequences are made.
-        stem: Tokens that most sequences shall begin with; fewer where the longest would not hold them.
-        longest: The most tokens that a sequence may have.
+    The sequences consist of `tokens`, which are tokens of ordinary text. Most of them begin with the same `stem` tokens, or with fewer if
+    the sequences would otherwise have more than `longest` tokens.
     """
     fork, leaf = min(8, longest // 4), min(6, longest // 4)
     if leaf <= _SCORED:

@@ -9,7 +9,7 @@ import torch
 from eval_dagster.models.transformers.network.batching import Failure, Outcome
 
 _ROWS = 64
-"""Rows whose softmax is taken at a time: bounds the float32 copies of long texts' logits."""
+"""Rows whose softmax is computed at a time. It bounds the float32 copies of the logits of long texts."""
 
 NOT_FINITE = Failure(error="ModelError: The model gave a log-probability that is no finite number.", retryable=False)
 """The outcome of a span for which the model gave no number."""
@@ -56,13 +56,7 @@ TokenScore = tuple[float, float, bool]
 
 
 def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> list[TokenScore]:
-    """Score tokens.
-
-    Args:
-        logits: Positions by vocabulary.
-        rows: The position of each token to score.
-        tokens: The tokens to score.
-    """
+    """Score tokens by logits, which are positions by vocabulary. `rows` has the position of each token."""
     at, gold = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
     wanted = sorted(set(rows))
     place = torch.searchsorted(torch.tensor(wanted, device=logits.device), at)
@@ -71,7 +65,7 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
     picked = (logits[part] if len(wanted) == len(logits) else logits[wanted[part]] for part in parts)
     greatest, best, normaliser = (torch.cat(columns)[place] for columns in zip(*map(_summarize, picked), strict=True))
     chosen = logits[at, gold].float()
-    # The logarithm of the softmax; not a number anywhere in a row of logits makes the log-probability so.
+    # The logarithm of the softmax. If any logit of a row is not a number, neither is the log-probability.
     logprobs = chosen - greatest - normaliser
     return list(zip(logprobs.tolist(), chosen.tolist(), (best == gold).tolist(), strict=True))
 
@@ -83,7 +77,7 @@ def span_score(scores: Sequence[TokenScore]) -> SpanScore | Failure:
 
 
 def _summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each row: the greatest logit, where it is, and the logarithm of the sum of the exponentials of all logits less the greatest."""
+    """For each row: the greatest logit, its index, and the logarithm of the sum of exp(logit - greatest logit)."""
     rows = logits.float()
     greatest = rows.max(dim=-1)
     return greatest.values, greatest.indices, (rows - greatest.values[:, None]).exp_().sum(dim=-1).log()

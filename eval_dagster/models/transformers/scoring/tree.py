@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,42 +11,18 @@ from transformers import DynamicCache
 
 from eval_dagster.models.transformers.network.architecture import logits_at
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, is_out_of_memory, release_memory
-from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, TokenScore, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
 
 _LOG = logging.getLogger(__name__)
 
-_LEAST_TOKENS = 32
-"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
-
 _Demand = tuple[int, int, int]
 """A token to score: the indices of its input, of its span in the input, and of the token in the span."""
 
 Fallback = Callable[[Sequence[ScoredInput], Exception | None], Outcomes]
 """Scores, by another way, inputs of which one raised an exception or was given a value that is no finite number."""
-
-
-@dataclass(kw_only=True)
-class PieceLimits:
-    """The most that a piece may have."""
-
-    tokens: int
-    """Of several sequences: what one of them must not see of another is computed, too."""
-    chain: int
-    """Tokens of a piece of one sequence alone."""
-    scored: int
-    """Tokens whose logits are wanted: each takes a row as long as the vocabulary."""
-
-    def halve(self) -> bool:
-        """Allow half as much; false where that is too little to be of use."""
-        if self.tokens <= _LEAST_TOKENS:
-            return False
-        self.tokens //= 2
-        self.chain = max(self.tokens, self.chain // 2)
-        self.scored = max(1, self.scored // 2)
-        return True
 
 
 class _Work:
@@ -57,9 +33,11 @@ class _Work:
         self.tree = PrefixTree([item.tokens for item in self.inputs])
         self.scores: list[list[dict[int, TokenScore]]] = [[{} for _ in item.spans] for item in self.inputs]
         self.demands: list[dict[int, list[_Demand]]] = [{} for _ in self.inputs]
+        # By depth, the first sequence with the current prefix of that length.
         owner_of: list[int] = []
         for index, item in enumerate(self.inputs):
-            self.tree.owners(index, owner_of)
+            shared = self.tree.shared[index]
+            owner_of[shared:] = [index] * (len(item.tokens) - shared)
             for number, span in enumerate(item.spans):
                 start = len(item.tokens) - len(span)
                 for offset in range(len(span)):
@@ -106,7 +84,7 @@ class TreeScorer:
         whole, suspects = replace(self._limits), 0
         while first < len(work.inputs):
             started = time.perf_counter()
-            piece = work.tree.piece(first, base, **asdict(self._limits), scored_of=work.counts)
+            piece = work.tree.piece(first, base, self._limits, work.counts)
             error = self._attempt(work, piece, cache)
             if error is not None:
                 cache, base = DynamicCache(), 0

@@ -13,14 +13,7 @@ from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
 
 
 def open_checkpoint(name: str, source: Source, *, folder: Path, home: Path) -> Checkpoint:
-    """The checkpoint of a model's source. Touches no file of the source: `check` does.
-
-    Args:
-        name: The model's name, for messages.
-        source: The `source` section of the model.
-        folder: The folder of evals.yaml.
-        home: The folder of all state.
-    """
+    """The checkpoint of a model's source, read from the folder of evals.yaml. No file of the source is touched: `check` does that."""
     digests = Digests(home / "models" / "digests.json")
     match source:
         case HubSource():
