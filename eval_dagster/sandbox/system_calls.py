@@ -53,7 +53,7 @@ RESTRICTED = "clone 56 220, socket 41 198, socketpair 53 199, setsockopt 54 208,
 
 
 def install_filter() -> None:
-    """Filter all later calls of this process and its children. Raises `OSError` if the kernel refuses or the machine's calls are unknown."""
+    """Filter all later calls of this process and its children. Raises `OSError` if the kernel refuses or the calls are unknown."""
     steps = filter_steps(os.uname().machine)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -15,8 +15,7 @@ from eval_dagster.models.transformers.network.cpu_threads import set_threads
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.network.packed_linear import pack_linears
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
-from eval_dagster.models.transformers.scoring.loglikelihood import choices_job
-from eval_dagster.models.transformers.scoring.perplexity import perplexity_job
+from eval_dagster.models.transformers.scoring.jobs import choices_job, perplexity_job
 from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
@@ -37,7 +36,7 @@ class LoadedModel:
     """A causal language model in memory."""
 
     def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int, layers: str):
-        """`layers` says how the network's linear layers are computed."""
+        """`layers` describes how the network's linear layers are computed."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         # Padding is masked and may be any token of the network. Some tokenizers pad with a token that the network lacks.

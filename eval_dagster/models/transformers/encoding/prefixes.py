@@ -26,7 +26,7 @@ def by_prefix(items: Sequence[Item], tokens: Callable[[Item], Sequence[int]]) ->
         depth = min(shared[part.start + 1 : part.stop])
         cuts = [part.start, *(place for place in part[1:] if shared[place] == depth), part.stop]
         branches = [range(start, stop) for start, stop in pairwise(cuts)]
-        # What ends where the others branch comes before them: it is computed on the way.
+        # A prompt that ends where the others branch comes before them, because it is computed on the way.
         branches.sort(key=lambda branch: (lengths[branch.start] > depth, -max(lengths[place] for place in branch)))
         ranges += reversed(branches)
     return [items[order[place]] for place in walk]

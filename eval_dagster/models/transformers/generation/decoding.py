@@ -136,7 +136,7 @@ class _Batch:
                 self._network.leave(place)
                 staying[place] = staying[-1]
                 staying.pop()
-        # Not before: should any of this fail, no row may be lost.
+        # Only now, so that no row is lost if a line above fails.
         self._rows = staying
         return done
 

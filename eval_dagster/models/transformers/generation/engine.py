@@ -105,7 +105,9 @@ class GenerationEngine:
             raise ModelError(
                 f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature above 0."
             )
-        ends = self._ends(settings.stop_sequences)
+        # A stop sequence that is a special token never appears in decoded text.
+        special = self._codec.tokenizer.get_added_vocab()
+        ends = tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
         matcher = None if settings.grammar is None else self._grammars.compile(settings.grammar, ends)
         return TextPlan(settings=settings, ends=ends, matcher=matcher)
 
@@ -131,8 +133,3 @@ class GenerationEngine:
                     reason,
                 )
         return self.usage.path == "rows"
-
-    def _ends(self, stop_sequences: Sequence[str]) -> tuple[int, ...]:
-        # A stop sequence that is a special token never shows in decoded text.
-        special = self._codec.tokenizer.get_added_vocab()
-        return tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in stop_sequences if stop in special)]))

@@ -68,8 +68,10 @@ class GrammarRows:
             if matcher.is_stopped():
                 # The row is finished; its next token is ignored.
                 allowed[row] = True
-            else:
-                self._allow(matcher, allowed[row])
+                continue
+            bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
+            tokens = ((bits[:, None] >> torch.arange(8)) & 1).flatten()[: scores.shape[-1]]
+            allowed[row, : len(tokens)] = tokens.bool()
         return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
 
     def take(self, row: int, token: int) -> bool:
@@ -86,11 +88,6 @@ class GrammarRows:
         return Failure(
             error=f"ModelError: The grammar failed while a text was generated: {_one_line(matcher.get_error())}.", retryable=False
         )
-
-    def _allow(self, matcher: Any, allowed: torch.Tensor) -> None:
-        bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
-        tokens = ((bits[:, None] >> torch.arange(8)) & 1).flatten()[: len(allowed)]
-        allowed[: len(tokens)] = tokens.bool()
 
 
 def _invalid(grammar: Grammar, seen: str) -> ModelError:

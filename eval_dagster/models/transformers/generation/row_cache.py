@@ -63,7 +63,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values = keys, values
 
     def _buffer(self, like: torch.Tensor) -> torch.Tensor:
-        # Not empty: what is masked must still be a number.
+        # Zeros, because masked values must be numbers, too.
         return like.new_zeros((self._frame.rows, like.shape[1], self._frame.columns, like.shape[3]))
 
 

@@ -10,13 +10,13 @@ _FULL = "full_attention"
 _SLIDING = "sliding_attention"
 
 _LONG_ROPE = ("dynamic", "longrope")
-"""Rotations that depend on the length of the whole sequence, once that exceeds the one that the model was first trained with."""
+"""Rotary embeddings that depend on the length of the whole sequence when it exceeds the length of the first training."""
 
 
 def layer_windows(config: Any) -> dict[str, int | None] | None:
-    """For each type of layer, how many tokens a token sees, itself included; null where it sees all before it.
+    """For each type of layer, the number of tokens that a token sees, itself included; None if it sees all before it.
 
-    None where a layer has an unknown mask.
+    Returns None if a layer has an unknown mask.
     """
     window = getattr(config, "sliding_window", None)
     if hasattr(config, "attention_types") or getattr(config, "attention_chunk_size", None):

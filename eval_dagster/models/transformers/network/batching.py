@@ -103,7 +103,7 @@ def _attempt(
     try:
         results = forward(batch)
     except Exception as error:
-        # Its frames hold the tensors of the batch: they must go before the next attempt.
+        # The frames of the error hold the tensors of the batch, which must be freed before the next attempt.
         return error.with_traceback(None)
     seconds = (time.perf_counter() - started) / len(batch)
     return [Outcome(item=item, result=result, seconds=seconds) for item, result in zip(batch, results, strict=True)]

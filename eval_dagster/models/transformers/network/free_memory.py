@@ -11,8 +11,8 @@ _GROUP_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
-"""By version of control groups: the files that state what a group may have and what it has, and the name in `memory.stat` of the bytes of
-files that were read, which count and are given back first."""
+"""By version of control groups: the files with the limit and the use of a group, and the name in `memory.stat` of the cached bytes of
+files, which count as used although the kernel frees them first."""
 
 
 def free_memory(device: str) -> int:

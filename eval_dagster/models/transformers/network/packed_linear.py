@@ -6,8 +6,7 @@ float32. The gain is largest with few rows, as in decoding.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -68,11 +67,15 @@ def _pack_linears(network: Any, tokens: Sequence[int]) -> str:
     if getattr(network, "hf_quantizer", None) is not None:
         return "as they are, since they are quantized"
     used: set[nn.Module] = set()
+    packable = filter(_is_packable, network.modules())
+    hooks = [module.register_forward_pre_hook(lambda called, _: used.add(called)) for module in packable]
     try:
-        with _noted(filter(_is_packable, network.modules()), used.add):
-            before = _logits(network, tokens)
+        before = _logits(network, tokens)
     except Exception as error:
         return f"as they are, since the network refuses a short text ({failure_of(error, retryable=False).error})"
+    finally:
+        for hook in hooks:
+            hook.remove()
     if not used:
         return "as they are, since none can be packed here"
     try:
@@ -101,15 +104,6 @@ def _is_packable(module: nn.Module) -> bool:
         return False
     weight = module.weight
     return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-@contextmanager
-def _noted(modules: Iterable[nn.Module], note: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Note each of the modules that is called."""
-    with ExitStack() as hooks:
-        for module in list(modules):
-            hooks.callback(module.register_forward_pre_hook(lambda called, _: note(called)).remove)
-        yield
 
 
 def _logits(network: Any, tokens: Sequence[int]) -> torch.Tensor:

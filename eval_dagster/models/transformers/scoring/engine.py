@@ -30,11 +30,11 @@ _WINDOW_TEXT = 2**18
 """Characters of the texts among them that are scored as a whole. All of them are computed before the last is answered."""
 
 _STEM = 24
-"""Tokens that the sequences of the self-check begin with."""
+"""Tokens with which the sequences of the self-check begin."""
 
 _CPU_WINDOW = 1024
 _GPU_WINDOW = 8192
-"""Tokens of a sliding window that the self-check goes beyond; a longer one is taken as the end of what is proved."""
+"""Longest sliding window, in tokens, that the self-check exceeds. With a longer one, only inputs up to its length are proved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class ScoringEngine:
         if self.usage.path == "plain":
             plain.sort(key=_length, reverse=True)
         else:
-            plain.sort(key=_alphabetical)
+            plain.sort(key=lambda request: (request.prompt, request.choices or ()))
         for window in _windows(plain):
             yield from self._respond_window(window, prepare)
         for request in requests:
@@ -234,10 +234,6 @@ def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:
         text += more
     if window:
         yield window
-
-
-def _alphabetical(request: Request) -> tuple[str, tuple[str, ...]]:
-    return request.prompt, request.choices or ()
 
 
 def _length(request: Request) -> tuple[int, str]:

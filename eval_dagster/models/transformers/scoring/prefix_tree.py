@@ -1,7 +1,7 @@
-"""The token sequences of many requests as one tree, and its cutting into pieces that a model is given one after another.
+"""The token sequences of many requests as one tree, which is cut into pieces. A model computes one piece after another.
 
-A piece is laid out in the tree's own order: each token comes after all its ancestors, and those that descend from it follow it without a
-gap. What the next piece shares with the first sequence of this one then stands at the front of what the piece added to the cache.
+A piece is laid out in the tree's own order: each token comes after all its ancestors, and its descendants follow it without a gap. So the
+tokens that the next piece shares with the first sequence of this one are the first that this piece adds to the cache.
 """
 
 from collections.abc import Sequence

@@ -22,14 +22,13 @@ _SCORED = 3
 """Tokens that are scored at the end of each sequence."""
 
 _VARIETY = 8
-"""Different tokens that the sequences are made of, at least: with fewer they could be alike."""
+"""Fewest different tokens for the sequences. With fewer, the sequences could be alike."""
 
 _LIMITS = {"tokens": 160, "chain": 160, "scored": 4096}
-"""Of a piece of the check: it takes several, of which the later ones stand on a cache, and is longer than any of its sequences."""
+"""Limits of a piece of the check. The check takes several pieces, so that later ones use a cache. Each sequence fits one piece."""
 
 _ROWS = 6
-"""Of a batch of the check: some begin with a prefix that others before them had."""
-
+"""Rows of a batch of the check. Some batches begin with a prefix of an earlier batch."""
 
 _CONTRAST = 4
 """A network that sees a neighbouring branch must differ by this multiple, or the check could not detect the fault."""

@@ -95,7 +95,7 @@ class TreeScorer:
                     _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
                     continue
                 last = max(piece.last, first + 1)
-                # An input that is too much even for the least piece was what made the first one too much: others keep their limits.
+                # This input is too large even for the smallest piece. Other inputs get back the limits from before it.
                 self._limits, suspects = whole, 0
                 yield from fallback(work.inputs[first:last], error)
                 first = last
@@ -105,7 +105,7 @@ class TreeScorer:
             if piece.last > first:
                 is_sound = yield from _settle(work, range(first, piece.last), owed, fallback)
                 if not is_sound:
-                    # Where masks are added, NaN reaches tokens that do not see it, and so what would be kept.
+                    # Masks are added to attention scores, so NaN reaches tokens that do not see it, and the cache.
                     cache, base = DynamicCache(), 0
                 first, owed = piece.last, 0.0
 
@@ -142,7 +142,7 @@ class TreeScorer:
 
 
 def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Generator[list[Outcome[ScoredInput, InputScore]], None, bool]:
-    """Yield what became of inputs. Returns whether all have their scores."""
+    """Yield the outcomes of inputs. Returns whether all have their scores."""
     results = [(work.inputs[index], work.settle(index)) for index in done]
     share = seconds / len(results)
     good = [Outcome[ScoredInput, InputScore](item=item, result=result, seconds=share) for item, result in results if result is not None]
@@ -150,13 +150,13 @@ def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Gen
         yield good
     bad = [item for item, result in results if result is None]
     if bad:
-        # A value that is no number spreads to all tokens of its piece, masked or not: alone, only the culprit keeps it.
+        # A value that is no number spreads to all tokens of its piece, masked or not. Scored alone, only its own input keeps it.
         yield from fallback(bad, None)
     return not bad
 
 
 def _keep(cache: DynamicCache, piece: Piece) -> DynamicCache:
-    """The cache without what the next piece has no use for."""
+    """The cache without the tokens that the next piece does not use."""
     if not piece.keep:
         return DynamicCache()
     surplus = piece.base + len(piece.tokens) - piece.keep

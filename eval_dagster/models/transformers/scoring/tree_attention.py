@@ -26,7 +26,7 @@ class TreeAttention:
         return {"position_ids": positions[None], "attention_mask": mask}
 
     def computed(self, piece: Piece) -> AbstractContextManager[None]:
-        """How the forward pass over a piece attends: on a processor, only to what may be seen."""
+        """The context of the forward pass over a piece. On a CPU, its attention leaves out keys that no token sees."""
         return in_strips(piece) if self._device == "cpu" and not _is_plain(piece) else nullcontext()
 
     def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
@@ -47,5 +47,5 @@ class TreeAttention:
 
 
 def _is_plain(piece: Piece) -> bool:
-    """Whether a piece is a sequence from its start: what every causal model is made for, and without a mask takes the fastest way."""
+    """Whether a piece is a sequence from its start. Every causal model computes it without a mask, which is fastest."""
     return piece.is_chain() and piece.base == 0

@@ -102,7 +102,7 @@ def _convert(file: Path, folder: Path) -> None:
         )
         if report["missing_keys"]:
             raise ValueError(f"the file lacks the weights {sorted(report['missing_keys'])[:5]}")
-        # A model that remembers its quantisation refuses to be saved.
+        # A model with a configuration of its quantization cannot be saved.
         del source.config.quantization_config
         model = AutoModelForCausalLM.from_config(source.config, dtype=torch.float32)
         model.load_state_dict(source.state_dict())
