@@ -88,7 +88,7 @@ class TransformersHandle:
         fingerprint = self._checkpoint.fingerprint()
         if isinstance(self._config.source, HubSource | FolderSource):
             return stable_hash(fingerprint)
-        return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, before the versions of what dequantises it
+        return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, without the versions of its conversion
 
     def template_version(self) -> str:
         """Hash of tokenizer and chat template, and of what renders it."""
@@ -109,8 +109,7 @@ class TransformersHandle:
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
-        Raises:
-            ModelError: The model has no chat template, its template refuses these messages, or the model takes no images.
+        Raises `ModelError` if the model has no chat template, its template refuses these messages, or the model takes no images.
         """
         in_parts = images > 0 or self._takes_images
         owner = self._processor if in_parts else self._tokenizer

@@ -50,7 +50,8 @@ def test_each_token_sees_its_own_path_and_each_sequence_is_laid_out(drawn: list[
                 seen = [other for other in range(index + 1) if index < piece.ends[other]]
                 assert tuple(cached + [piece.tokens[other] for other in seen]) == sequences[block.sequence][: depth + 1]
                 assert [piece.positions[other] for other in seen] == list(range(piece.base, depth + 1))
-        assert piece.is_chain() == (all(end == len(piece.tokens) for end in piece.ends))
+        is_chain = all(end == len(piece.tokens) for end in piece.ends)
+        assert piece.is_plain() == (is_chain and piece.base == 0)
         assert piece.last in (ended, *(block.sequence + 1 for block in piece.blocks))
         ended = piece.last
         cached = [*cached, *piece.tokens][: piece.keep]

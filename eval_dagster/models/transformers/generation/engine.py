@@ -82,8 +82,7 @@ class GenerationEngine:
         samples = [Sample(owner=owner, index=index) for owner in pending for index in range(settings.num_samples)]
         with_images = any(request.images for request in requests)
         alone = [sample for sample in samples if with_images or self._may_change(sample)]
-        chosen = set(map(id, alone))
-        together = [sample for sample in samples if id(sample) not in chosen]
+        together = [] if with_images else [sample for sample in samples if not self._may_change(sample)]
         engine = self._decoder if together and self._can_decode() else self._padded
         self.usage.elsewhere += len(alone) if self.usage.path == "rows" else 0
         if alone and not with_images:

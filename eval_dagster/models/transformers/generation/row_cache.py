@@ -68,10 +68,10 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
 
 
 class RowCache(Cache):  # type: ignore[misc]
-    """Cache of up to `rows` rows."""
+    """Cache of up to `rows` rows, which has room for `columns` tokens until `reserve` makes more."""
 
-    def __init__(self, rows: int):
-        self._frame = _Frame(rows)
+    def __init__(self, rows: int, columns: int = 0):
+        self._frame = _Frame(rows, columns)
         super().__init__(layer_class_to_replicate=partial(_Layer, self._frame))
         self.lengths: list[int] = []
         """Tokens of each row."""
@@ -110,11 +110,6 @@ class RowCache(Cache):  # type: ignore[misc]
 
     def _columns_for(self, longest: int) -> int:
         return max(self._frame.columns, max(longest, self.width) + _AHEAD)
-
-    def begin(self, columns: int) -> None:
-        """Start an empty row at the first column, with room for `columns` tokens."""
-        self._frame.columns = columns
-        self.lengths = [0]
 
     def advance(self, count: int) -> None:
         """Count the tokens that a forward pass wrote behind each row."""

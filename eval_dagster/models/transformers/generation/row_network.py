@@ -33,7 +33,7 @@ class RowNetwork:
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
         """Clear everything and prepare `rows` rows with prompts of at most `longest` tokens and texts of about `ahead` tokens."""
         # The old memory must be freed first.
-        self._prompt, self._batch = RowCache(1), RowCache(rows)
+        self._prompt, self._batch = RowCache(1, longest), RowCache(rows)
         self._longest, self._ahead = longest, ahead
         self.rows = rows
         """Most rows of the batch: once the first is there, no more than memory can hold."""
@@ -51,8 +51,6 @@ class RowNetwork:
             return self._logits
         start = min(common_prefix(self._tokens, prompt), len(prompt) - 1)
         cache = self._prompt
-        if not cache.lengths:
-            cache.begin(self._longest)
         cache.cut(start)
         # If a pass fails, the cached part of the prompt has no logits.
         self._tokens, self._logits = prompt[:start], None

@@ -67,9 +67,9 @@ class Piece:
     keep: int
     """Tokens of the path to the next piece that are cached after this one."""
 
-    def is_chain(self) -> bool:
-        """Whether each token descends from all before it."""
-        return min(self.ends) == len(self.tokens)
+    def is_plain(self) -> bool:
+        """Whether it is one sequence from its start. Every causal model computes that without a mask, which is fastest."""
+        return self.base == 0 and min(self.ends) == len(self.tokens)
 
 
 class PrefixTree:

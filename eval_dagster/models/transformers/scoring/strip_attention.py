@@ -99,7 +99,7 @@ class StripPlan:
         parts = []
         for strip, keys, part in zip(self._strips, self._keys, self._masks_of(mask), strict=True):
             queries = query[:, :, strip.start : strip.stop]
-            seen, values = _pick(key, keys), _pick(value, keys)
+            seen, values = (each[:, :, keys] if isinstance(keys, slice) else each.index_select(2, keys) for each in (key, value))
             is_grouped = query.shape[1] != key.shape[1]
             parts.append(scaled_dot_product_attention(queries, seen, values, attn_mask=part, scale=scale, enable_gqa=is_grouped))
         return torch.cat(parts, dim=2)
@@ -118,10 +118,6 @@ class StripPlan:
             pairs = zip(self._strips, self._keys, strict=True)
             self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
         return self._masks[id(mask)][1]
-
-
-def _pick(states: torch.Tensor, keys: slice | torch.Tensor) -> torch.Tensor:
-    return states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys)
 
 
 _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)

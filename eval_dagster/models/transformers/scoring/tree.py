@@ -33,7 +33,7 @@ class _Work:
         self.tree = PrefixTree([item.tokens for item in self.inputs])
         self.scores: list[list[dict[int, TokenScore]]] = [[{} for _ in item.spans] for item in self.inputs]
         self.demands: list[dict[int, list[_Demand]]] = [{} for _ in self.inputs]
-        # By depth, the first sequence with the current prefix of that length.
+        # For each depth, the first sequence with the same tokens up to there.
         owner_of: list[int] = []
         for index, item in enumerate(self.inputs):
             shared = self.tree.shared[index]
