@@ -83,8 +83,9 @@ class Codec:
             return self._images().encode_choices(request)
         prompt, pairs = self._pairs(context, choices, add_special_tokens=not request.has_special_tokens)
         check_continuations(request, [continuation for _, continuation in pairs])
-        excess = max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length
-        cut = self._cut(excess, keep_one_of=min(len(head) for head, _ in pairs), what="prompt and choice", needed=excess)
+        cut = max(0, max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length)
+        if cut and not (self._truncate and cut < min(len(head) for head, _ in pairs)):
+            raise self._too_long("prompt and choice", cut)
         return self._prompt(request, prompt, cut), tuple(Span(input=(*head[cut:], *tail[:-1]), tokens=tail) for head, tail in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
@@ -106,8 +107,8 @@ class Codec:
         if self._truncate and excess < len(tokens):
             return replace(self._prompt(request, tokens, excess), max_tokens=min(most, room + excess))
         if room < 1:
-            what, remedies = "prompt and one token after it", ["lower `generation.max_tokens` of this model"] if self._truncate else []
-            self._cut(1 - room, keep_one_of=0, what=what, needed=1 - room, remedies=remedies)
+            remedies = ("lower `generation.max_tokens` of this model",) if self._truncate else ()
+            raise self._too_long("prompt and one token after it", 1 - room, *remedies)
         return replace(self._prompt(request, tokens, 0), max_tokens=min(most, room))
 
     def encode_text(self, text: str) -> tuple[int, tuple[int, ...]]:
@@ -145,20 +146,12 @@ class Codec:
                 return int(token)
         raise ModelError("Nothing stands before the first token, and the tokenizer has neither a bos nor an eos token to start with.")
 
-    def _cut(self, excess: int, *, keep_one_of: int, what: str, needed: int, remedies: Sequence[str] = ()) -> int:
-        if excess <= 0:
-            return 0
-        if self._truncate and excess < keep_one_of:
-            return excess
+    def _too_long(self, what: str, excess: int, *remedies: str) -> PromptTooLongError:
         even = ", even without any prompt" if self._truncate else ""
-        remedies = [
-            *remedies,
-            "shorten the prompt (`num_fewshot` of the eval)",
-            *([] if self._truncate else ["set `truncate: true` for this model"]),
-        ]
-        raise PromptTooLongError(
-            f"{what} need {self.max_length + needed} tokens, the model's context holds {self.max_length}: {needed} too many{even}; "
-            f"{', or '.join(remedies)}."
+        last = "" if self._truncate else ", or set `truncate: true` for this model"
+        return PromptTooLongError(
+            f"{what} need {self.max_length + excess} tokens, the model's context holds {self.max_length}: {excess} too many{even}; "
+            f"{', or '.join((*remedies, 'shorten the prompt (`num_fewshot` of the eval)'))}{last}."
         )
 
     def _prompt(self, request: Request, tokens: tuple[int, ...], cut: int) -> EncodedPrompt:
