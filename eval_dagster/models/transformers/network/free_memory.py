@@ -19,12 +19,9 @@ def free_memory(device: str) -> int:
     """Free bytes of a device."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
-
-
-def _left_in_groups() -> list[int]:
-    """Free bytes under each memory limit of this process, such as that of its container. Beyond a limit the kernel kills the process."""
-    return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+    # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
+    left = [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+    return min([int(psutil.virtual_memory().available), *left])
 
 
 def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
