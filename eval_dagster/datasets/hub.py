@@ -105,11 +105,7 @@ class HubRepo:
 
 
 def current_commit(path: str) -> str:
-    """The newest commit of a dataset on the Hub.
-
-    Raises:
-        DatasetNotFoundError: There is no such dataset, or the Hub is out of reach.
-    """
+    """The newest commit of a dataset on the Hub. Raises `DatasetNotFoundError` if there is none, or the Hub is out of reach."""
     return _commit_of(path, None)
 
 

@@ -53,15 +53,8 @@ class Point:
     @cached_property
     def inputs(self) -> Inputs:
         """Its samples, with the rows and prompts that they come from."""
-        dataset, prompt = self.versions["data"], self.versions["prompt"]
-        return Inputs(
-            lake=self.lake,
-            eval_name=self.eval_name,
-            model=self.model,
-            dataset_version=dataset,
-            prompt_version=prompt,
-            scores=self._scores_path,
-        )
+        versions, scores = self.metrics.info.inputs, self._scores_path
+        return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=scores)
 
     @cached_property
     def metric_rows(self) -> list[dict[str, Any]]:
@@ -100,8 +93,7 @@ class Point:
 
     @cached_property
     def _scores_path(self) -> Path:
-        name = str(self.metric_rows[0]["scores_file"])
-        return self.lake.scores_of(name, self.scores_version)
+        return self.lake.scores_of(str(self.metric_rows[0]["scores_file"]), self.scores_version)
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):
@@ -134,9 +126,7 @@ class PointName:
     def parse(cls, text: str, models: Sequence[str]) -> "PointName":
         """Read `model`, `model@2026-01-31` (the end of that day in UTC), `model@2026-01-31T02:00` or `model@previous`.
 
-        Args:
-            text: The user's text.
-            models: Names of all models, which may contain `@`.
+        The names of models may contain `@`.
 
         Raises:
             UsageError: The text after the `@` is no time.

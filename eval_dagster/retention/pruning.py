@@ -6,6 +6,7 @@ that they refer to. So a process that is killed leaves a complete lake, which is
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,12 +82,7 @@ class _Remaining(Lake):
 
 
 def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Determine which files can be deleted. Nothing is changed.
-
-    Args:
-        project: The project.
-        policy: What is kept.
-        now: The time that ages refer to.
+    """Determine which files can be deleted. Ages refer to `now`. Nothing is changed.
 
     Raises:
         LakeError: A kept catalog cannot be read, so the files that it needs are unknown.
@@ -255,12 +251,10 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
 
 
 def _delete(lake: Lake, each: Prunable) -> None:
+    # A run that merges answers under this lock must not miss any file.
+    merging = lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}") if each.what == CACHE else nullcontext()
     try:
-        if each.what == CACHE:
-            # A run that merges files under this lock must not miss any.
-            with lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}"):
-                each.path.unlink(missing_ok=True)
-        else:
+        with merging:
             each.path.unlink(missing_ok=True)
     except OSError as error:
         raise LakeError(f"{each.path} cannot be deleted ({error.strerror}); what comes after it is still there, run gc again") from error

@@ -9,11 +9,7 @@ from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sand
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Check that the metrics of an eval may and can run code.
-
-    Raises:
-        RequirementError: The project does not allow it, or the machine cannot isolate it.
-    """
+    """Raise `RequirementError` if an eval has metrics that run code, and the project does not allow it or the machine cannot isolate it."""
     names = [metric.NAME for metric in project.task(eval_name).METRICS if metric.EXECUTES_CODE]
     if not names:
         return

@@ -146,15 +146,8 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
             return None, None
         of_last = lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
         now, before = (
-            Inputs(
-                lake=lake,
-                eval_name=partition.eval_name,
-                model=partition.model,
-                dataset_version=inputs["dataset_snapshot"],
-                prompt_version=inputs["rendered_prompts"],
-                scores=path,
-            )
-            for inputs, path in ((scores.info.inputs, scores.path), (last.info.inputs, of_last))
+            Inputs(lake=lake, eval_name=partition.eval_name, model=partition.model, versions=file.info.inputs, scores=path)
+            for file, path in ((scores, scores.path), (last, of_last))
         )
         return datetime.fromisoformat(last.info.materialized_at), list(changed_inputs(now, before))
     except (LakeError, KeyError):

@@ -24,14 +24,7 @@ def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str |
 
 
 def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, headline: str) -> list[dict[str, Any]]:
-    """The first samples under the headline metric, the short columns first.
-
-    Args:
-        prompts: The prompts of the eval and the model.
-        outputs: The responses to the prompts.
-        scores: The scores of the responses.
-        headline: Name of the metric. The first value is shown where it has several a sample.
-    """
+    """The first samples under the metric `headline`, the short columns first. Of several values of a sample the first is shown."""
     asked = {row["sample_id"]: row for row in read_head(prompts.path, _SAMPLES, ["sample_id", "subject", "prompt", "choices", "gold"])}
     columns = ["sample_id", "text", "text_post_processed", "choice_logprobs"]
     answered = {row["sample_id"]: row for row in read_head(outputs.path, _SAMPLES, columns)}

@@ -89,8 +89,7 @@ def flips_of_sums(of_a: Floats, of_b: Floats, aggregate: Callable[[Floats], Floa
 def flips_of_many(contributions: Floats) -> float:
     """The two-sided p-value of the test that swaps a and b cluster by cluster, by the normal distribution.
 
-    Args:
-        contributions: One a cluster; their sum is the difference.
+    Each cluster has one contribution; their sum is the difference.
     """
     total = math.sqrt(float((contributions**2).sum()))
     return float(2 * scipy.special.ndtr(-abs(float(contributions.sum())) / total)) if total > 0 else 1.0
