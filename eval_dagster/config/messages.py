@@ -45,7 +45,8 @@ class Place:
 
     def option(self, tag: str) -> "Place":
         """The kind of mapping that a tag names: the value of the tag's key, or a key that only this kind has."""
-        return next(option for option in self.options if option._bears(tag, self.tag_key))
+        key = self.tag_key
+        return next(each for each in self.options if (each._constant(key) == repr(tag) if key else tag in each.keys))
 
     def child(self, step: str | int) -> "Place":
         """The place of a key or a list item."""
@@ -77,13 +78,10 @@ class Place:
         if "items" in schema:
             least, most = schema.get("minItems", 0), schema.get("maxItems")
             number = f", exactly {least}" if least == most else ", at least one" if least else ""
-            return f" of {_PLURALS.get(schema['items'].get('type'), 'values')}{number}"
+            return f" of {'texts' if schema['items'].get('type') == 'string' else 'values'}{number}"
         signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
         limits = [f"{word} {schema[sign]:g}" for sign, word in signs.items() if sign in schema]
         return f" {' and '.join(limits)}" if limits else ""
-
-    def _bears(self, tag: str, tag_key: str | None) -> bool:
-        return self._constant(tag_key) == repr(tag) if tag_key else tag in self.keys
 
     def _constant(self, key: str) -> str:
         return repr(self.schema["properties"][key]["const"])
@@ -97,7 +95,6 @@ _TYPES = {
     "object": "a mapping",
     "string": "text",
 }
-_PLURALS = {"string": "texts"}
 
 
 def _resolve(schema: Schema, definitions: Schema) -> Schema:

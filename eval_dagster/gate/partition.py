@@ -19,6 +19,9 @@ from eval_dagster.project import Project
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, Verdict
 
+_COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
+"""Fields of a comparison that a row of `regressions` has too."""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -139,19 +142,12 @@ class Partition:
             metric=each.metric,
             value=known.value_a,
             baseline_value=known.value_b,
-            difference=known.difference,
-            stderr=known.stderr,
-            ci_low=known.ci_low,
-            ci_high=known.ci_high,
-            p_value=known.p_value,
-            test=known.test,
-            n_common=known.n_common,
             n_only_value=known.n_only_a,
             n_only_baseline=known.n_only_b,
-            min_detectable=known.min_detectable,
             noise_floor=None if noise is None else noise.difference,
             higher_is_better=each.higher_is_better,
             cause=", ".join(each.causes),
+            **{name: getattr(known, name) for name in _COMPARED},
         )
         case = Case(
             comparison=known,

@@ -1,6 +1,7 @@
 """Judgements in the lake. A suite is a partition; a judgement has a file of the same name in each table."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,14 +55,11 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
 
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
-    try:
+    with suppress(LakeError):
         file = lake.current("looks", suite)
-        if file is None or file.info.inputs["looks"] != look_version():
-            return {}
-        looks = read_looks(file.path)
-    except LakeError:
-        return {}
-    return {key_of(look): look for look in looks}
+        if file is not None and file.info.inputs["looks"] == look_version():
+            return {key_of(look): look for look in read_looks(file.path)}
+    return {}
 
 
 def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Look]) -> list[dict[str, Any]]:

@@ -114,7 +114,8 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
     lake = project.lake
     # Listed first, so that files that are written meanwhile are not among them.
-    listed = [each for table in _ORDER for each in _table(lake, table)]
+    paths = [(table, path) for table in _ORDER for partition in lake.partitions(table) for path in partition]
+    listed = [each for table, path in paths for each in _prunable(table, path, time_of(path))]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
     named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
     retained = Retained(project, policy.keep, removed=policy.removed, now=now)
@@ -147,12 +148,6 @@ def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         table, _, rest = name.partition("/")
         yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
-
-
-def _table(lake: Lake, table: str) -> Iterator[Prunable]:
-    for partition in lake.partitions(table):
-        for path in partition:
-            yield from _prunable(table, path, time_of(path))
 
 
 def _prunable(what: str, path: Path, time: datetime) -> Iterator[Prunable]:

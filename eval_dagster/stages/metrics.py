@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,8 @@ def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> boo
 def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:
     links = {}
     if run := current.info.inputs.get("mlflow_run"):
-        try:
+        with suppress(TrackingError):
             links["mlflow_run"] = partition.project.tracker.run_link(run)
-        except TrackingError:
-            links = {}
     preview = read_head(current.path, 20, _PREVIEW)
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
