@@ -148,10 +148,9 @@ class PointName:
 
 
 def parse_time(text: str, *, what: str) -> datetime:
-    """Read a day or a time, in UTC if it has no zone. A day means its end, and so does a second, because `Point.name` has no fractions.
+    """Read a day or a time, in UTC if it has no zone. Raises `UsageError` if it is neither.
 
-    Raises:
-        UsageError: It is neither.
+    A day means its end, and so does a second, because `Point.name` has no fractions.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -169,8 +168,7 @@ def parse_time(text: str, *, what: str) -> datetime:
 def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
     """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
 
-    Raises:
-        LakeError: The newest is damaged. No older one may stand in for it.
+    Raises `LakeError` if the newest is damaged: no older one may stand in for it.
     """
     points: list[Point] = []
     paths = _paths(lake, eval_name, model)

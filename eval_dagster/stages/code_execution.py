@@ -1,7 +1,6 @@
 """Checks that code execution is permitted before inference starts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.project import Project
@@ -24,8 +23,6 @@ def require_execution(project: Project, eval_name: str) -> None:
         raise RequirementError(f"eval {eval_name}: {problem}") from problem
 
 
-@contextmanager
-def allowed_execution(project: Project) -> Iterator[None]:
+def allowed_execution(project: Project) -> AbstractContextManager[None]:
     """Permit code in the sandbox within the block, if the project allows it."""
-    with sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution)):
-        yield
+    return sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution))

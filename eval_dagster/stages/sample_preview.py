@@ -11,11 +11,9 @@ _MOST_METRICS = 20
 
 
 def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
-    """The answer of a model: its first text, or the choice of the highest log-probability; None where there is neither.
+    """The answer of a model: its first text, or the choice of the highest log-probability; None if there is neither.
 
-    Args:
-        response: A row with the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`.
-        choices: The choices of the prompt.
+    `response` has the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`; `choices` are those of the prompt.
     """
     if response["text"]:
         return str((response["text_post_processed"] or response["text"])[0])

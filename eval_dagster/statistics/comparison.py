@@ -99,11 +99,7 @@ class CommonSamples:
 
 
 def common_samples(has_a: NDArray[np.bool_], has_b: NDArray[np.bool_], clusters: Sequence[Hashable] | None) -> CommonSamples:
-    """Find the samples that both results have a value for.
-
-    Raises:
-        ValueError: The results and the clusters have different lengths.
-    """
+    """Find the samples that both results have a value for. Raises `ValueError` if results and clusters have different lengths."""
     if len(has_a) != len(has_b):
         raise ValueError(f"results of {len(has_a)} and {len(has_b)} samples; align them, with None where a sample is not there")
     mask = has_a & has_b
