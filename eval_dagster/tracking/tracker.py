@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["TrackedResult", "Tracker"]
-
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag that identifies a result's run."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
