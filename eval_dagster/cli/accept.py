@@ -4,7 +4,7 @@ import getpass
 import socket
 from collections.abc import Sequence
 
-from eval_dagster.cli.console import out, program_name
+from eval_dagster.cli.console import out, print_next
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
@@ -31,9 +31,7 @@ def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], wh
         state = f"{each.eval} on {each.model} of {each.materialized_at:%Y-%m-%d %H:%M} UTC ({each.verdict.value})"
         out.print(f"accepted  {state}, by {each.accepted_by}", soft_wrap=True)
     out.print("It is the baseline and the anchor of later results.")
-    out.print("\nNext", style="bold")
-    out.print(f"  {program_name()} run --suite {suite}  judges the suite again", soft_wrap=True)
-    out.print(f"  {program_name()} sql acceptances  all that was accepted, by whom and why", soft_wrap=True)
+    print_next((f"run --suite {suite}", "judges the suite again"), ("sql acceptances", "all that was accepted, by whom and why"))
 
 
 def _user() -> str:

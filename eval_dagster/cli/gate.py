@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
@@ -41,14 +41,13 @@ def print_gate(result: GateResult) -> None:
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
     """The command that shows the red results in full, with its description; None if there are none."""
-    shown = [row for row in result.red if row.baseline is not None]
     if any(row.verdict is Verdict.ERRORS for row in result.red):
-        return f"{program_name()} sql errors", "the samples that are errors"
-    if not shown:
+        return "sql errors", "the samples that are errors"
+    first = next((row for row in result.red if row.baseline is not None), None)
+    if first is None:
         return None
-    against = shown[0].anchor if shown[0].against == "anchor" else shown[0].baseline
-    command = f"{program_name()} compare {shown[0].model} {against} --eval {shown[0].eval} --samples 50"
-    return command, "the samples that flipped, with both answers"
+    against = first.anchor if first.against == "anchor" else first.baseline
+    return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 
 
 def _row(row: Regression) -> list[str]:

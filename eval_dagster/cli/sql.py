@@ -22,14 +22,7 @@ _MOST_DAMAGES = 5
 
 
 def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
-    """Print the leaderboard.
-
-    Args:
-        suite: Its evals and models are shown; all of evals.yaml if not given.
-        evals: These evals instead, if given.
-        models: These models instead, if given.
-        everything: Whether all results are shown, including those of evals and models that evals.yaml does not have.
-        trial: Whether trials are shown.
+    """Print the leaderboard of the chosen evals and models, or of all results (`everything`).
 
     Raises:
         UsageError: A name is unknown, or a choice is combined with `everything`.
@@ -76,14 +69,7 @@ def _trials(project: Project) -> Lake:
 
 
 def run_query(query: str, output: Format | None, *, trial: bool, file: Path | None, unsafe: bool) -> None:
-    """Run a statement, or select all of a relation, and print its rows or write them to a file.
-
-    Args:
-        query: The statement, or the relation's name.
-        output: Format of the rows; a table if not given.
-        trial: Whether to query trials and not the published results.
-        file: File for the rows, in the format of its suffix. Nothing is printed then.
-        unsafe: Whether the statement may read and write files and load extensions.
+    """Run a statement, or select all of a relation, and print its rows, or write them to a file in the format of its suffix.
 
     Raises:
         QueryError: The statement is wrong, or there is nothing to query yet.

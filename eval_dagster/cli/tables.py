@@ -74,10 +74,15 @@ def check_output(file: Path, home: Path) -> None:
     """Raise `UsageError` if a file has an unknown suffix, cannot be written, or lies in the home."""
     if file.suffix not in _SUFFIXES:
         raise UsageError(f"found --output {file}; expected a file whose name ends in {', '.join(_SUFFIXES)}")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise UsageError(f"--output {file} cannot be written; expected a file in a folder that is there and may be written to")
+    require_writable("--output", file)
     if file.resolve().is_relative_to(home):
         raise UsageError(f"--output {file} lies in {home}, which holds what is queried; name a file elsewhere")
+
+
+def require_writable(option: str, file: Path) -> None:
+    """Raise `UsageError` if the file of an option cannot be written."""
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UsageError(f"{option} {file} cannot be written; expected a file in a folder that is there and may be written to")
 
 
 def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:

@@ -2,17 +2,17 @@
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
-from eval_dagster.cli.console import errors, out, program_name, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.cli.run import reporting
-from eval_dagster.cli.run_summary import all_errors, next_commands, work_done
+from eval_dagster.cli.run_summary import all_errors, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import current_reporter
@@ -40,13 +40,22 @@ def run_trial(
     project.check(chosen_evals, chosen_models)
     trial = project.trial(limit)
     out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
-    started = time.monotonic()
+    started, run_id = time.monotonic(), uuid.uuid4().hex
     partitions = [(eval_name, model) for model in chosen_models for eval_name in chosen_evals]
     with reporting():
-        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=uuid.uuid4().hex, reporter=current_reporter()))
+        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
     print_leaderboard(trial.lake, title="Trial", chosen=(chosen_evals, chosen_models))
     results = [each for each in outcomes if isinstance(each, StageResult)]
-    _print_summary(trial, results, _whole(suite, evals, models), time.monotonic() - started)
+    attempts = [each for each in read_attempts(trial.lake) if each.run_id == run_id]
+    computed, answered = (sum(getattr(each, name) or 0 for each in attempts) for name in ("requests_computed", "requests_cached"))
+    current = sum(each.cached for each in results)
+    out.print(work_done(computed, answered, len(results) - current, current, time.monotonic() - started))
+    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)", soft_wrap=True)
+    print_next(
+        ("sql sample_results --trial", "prompt, answer, gold and score of each sample"),
+        ("leaderboard --trial", "all trials"),
+        (_whole(suite, evals, models), "all samples, published; answers of the trial come from the cache"),
+    )
     failures = [
         f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in outcomes if isinstance(each, StageFailure)
     ]
@@ -60,32 +69,8 @@ def run_trial(
         raise typer.Exit(1)
 
 
-def _print_summary(trial: Project, results: Sequence[StageResult], whole: str, seconds: float) -> None:
-    computed, cached = _requests(results)
-    made = sum(not each.cached for each in results)
-    out.print(work_done(computed, cached, made, len(results) - made, seconds))
-    following = [
-        (f"{program_name()} sql sample_results --trial", "prompt, answer, gold and score of each sample"),
-        (f"{program_name()} leaderboard --trial", "all trials"),
-        (whole, "all samples, published; answers of the trial come from the cache"),
-    ]
-    place = f"Results   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)"
-    out.print(f"\n{place}\n\n{next_commands(following)}", soft_wrap=True)
-
-
-def _requests(results: Sequence[StageResult]) -> tuple[int, int]:
-    """Number of requests that were sent to models, and that were answered from the cache."""
-    counts: Counter[str] = Counter()
-    for each in results:
-        if each.stage == "model_outputs":
-            requests = int(each.file.info.counts["requests"])
-            computed = 0 if each.cached else int(each.file.info.counts["requests_computed"])
-            counts.update(computed=computed, cached=requests - computed)
-    return counts["computed"], counts["cached"]
-
-
 def _whole(suite: str | None, evals: Sequence[str], models: Sequence[str]) -> str:
     """The command that evaluates the same without a limit."""
     options = [("--suite", suite)] if suite else []
     options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
-    return " ".join([f"{program_name()} run", *(f"{option} {name}" for option, name in options)])
+    return " ".join(["run", *(f"{option} {name}" for option, name in options)])

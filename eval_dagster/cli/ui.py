@@ -30,13 +30,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
-    """Run both servers until Ctrl-C or the end of one of them.
-
-    Args:
-        port: Where Dagster listens; the next free one if it is taken.
-        mlflow_port: The same of MLflow.
-        origins: Where else the pages are served, by a reverse proxy or a tunnel.
-    """
+    """Run both servers until Ctrl-C or the end of one of them."""
     os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
     project = Project.open()
     from eval_dagster.assets.instance import prepare_instance
