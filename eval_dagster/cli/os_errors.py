@@ -12,12 +12,7 @@ _LITTLE = 16 * 2**20
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
-    """The message for an error of the operating system: what happened, where, and what to do.
-
-    Args:
-        error: Raised by a call to the operating system.
-        fallback: Named in the message if the error names no file.
-    """
+    """What happened, where, and what to do. The message names `fallback` if the error names no file."""
     reason = error.strerror or str(error) or type(error).__name__
     name = None if error.filename is None else os.fsdecode(error.filename)
     if error.errno in _FULL:
