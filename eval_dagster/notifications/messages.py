@@ -32,13 +32,7 @@ def regression_notice(result: GateResult, report: Path | None, *, can_be_accepte
 
 
 def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
-    """Title and body for a suite with failed evaluations.
-
-    Args:
-        suite: Its name.
-        failures: One message for each failure.
-        report: The page of the report.
-    """
+    """Title and body for a suite with failed evaluations, from one message for each failure and the page of the report."""
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
     next_step = f"Next: eval-dagster run --suite {suite} (what is done is not computed again)"
@@ -46,12 +40,7 @@ def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> 
 
 
 def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
-    """Title and body for a run of a suite that did not start.
-
-    Args:
-        suite: Its name.
-        reason: The reason, as a sentence.
-    """
+    """Title and body for a run of a suite that did not start, with the reason as a sentence."""
     return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
 
 

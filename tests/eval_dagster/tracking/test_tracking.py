@@ -231,7 +231,7 @@ def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:
     shutil.copy(home / "mlflow.db", odd / "mlflow.db")
     found = tracker(odd)._read_run(run_id)
     assert found is not None
-    assert (found.lifecycle_stage, tracker(odd)._read_run("f" * 32)) == ("active", None)
+    assert (found[1], tracker(odd)._read_run("f" * 32)) == ("active", None)
 
 
 @pytest.mark.parametrize("name", ["a?b", "a%41b"])
