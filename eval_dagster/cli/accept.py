@@ -1,4 +1,4 @@
-"""The command `accept`: a person accepts states that the gate did not let pass."""
+"""The command `accept`: a person accepts states that did not pass the gate."""
 
 import getpass
 import socket
@@ -13,11 +13,7 @@ from eval_dagster.project import Project
 
 
 def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], why: str, by: str | None) -> None:
-    """Record the acceptance of states, and print them.
-
-    Raises:
-        UsageError: A name is wrong, there is no reason, nothing to accept, or the suite's baseline is fixed.
-    """
+    """Record the acceptance of states, and print them."""
     project = Project.open()
     baseline = project.suite(suite).baseline
     project.select(suite=suite, evals=evals, models=models)
@@ -38,4 +34,4 @@ def _user() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError) as error:  # a user id without a name, as in a container
-        raise UsageError("nothing says who you are; give your name: --by NAME") from error
+        raise UsageError("your user name is unknown; give your name: --by NAME") from error

@@ -26,9 +26,6 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     """Print by how much each eval differs between two points, the verdict, and samples that flipped.
 
     In formats other than a table, only the rows of the comparisons are printed.
-
-    Raises:
-        UsageError: A name is wrong, or the two have no eval or no metric in common.
     """
     project = Project.open()
     pairs, left_out = _pairs(project, a, b, evals)

@@ -28,11 +28,7 @@ _WHY = {
 
 
 def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> None:
-    """Print what can be deleted and why the rest stays. Delete it if `yes` is set.
-
-    Raises:
-        UsageError: `keep` or `catalogs` is neither an age nor a number.
-    """
+    """Print what can be deleted and why the rest stays. Delete it if `yes` is set."""
     of_lake = Keep.parse(keep, what="--keep")
     policy = Policy(keep=of_lake, catalogs=Keep.parse(catalogs, what="--catalogs", least=0) if catalogs else of_lake, removed=removed)
     project = Project.open()

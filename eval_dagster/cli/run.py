@@ -29,7 +29,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     project = Project.open()
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None and suite is None:
-            raise UsageError(f"{option} tells what the gate of a suite found; name the suite: --suite NAME")
+            raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
         if file is not None:
             require_writable(option, file)
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
@@ -49,7 +49,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
         raise typer.Exit(1)
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=project.select()):
-        out.print("There is no result yet: nothing that was asked for could be evaluated.")
+        out.print("There is no result yet: no evaluation succeeded.")
     if summary.gate is not None:
         gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, junit=junit, markdown=markdown)

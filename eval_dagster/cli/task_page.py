@@ -1,4 +1,4 @@
-"""The command `tasks NAME`: what a benchmark is, one example as a model would see it, and whether its prompts are sound."""
+"""The command `tasks NAME`: shows the facts of a task and an example prompt, and checks its prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _CHECKED_ROWS = 5
 
 
 class PromptFormat(StrEnum):
-    """How messages become a prompt; `chat` by the template of a model of evals.yaml."""
+    """How messages become a prompt. `chat` uses the template of a model of evals.yaml."""
 
     PLAIN = "plain"
     CHAT = "chat"
@@ -54,12 +54,7 @@ class _Page:
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
-    """Print the facts of a task, an example, and the problems of its first prompts; exit status 1 if there is a problem.
-
-    Raises:
-        UsageError: There is no such task or model, or its dataset or template is out of reach.
-        DataError: A row cannot be rendered.
-    """
+    """Print the facts of a task, an example, and the problems of its first prompts; exit status 1 if there is a problem."""
     project, problem = open_project()
     if problem is not None:
         raise problem
@@ -72,7 +67,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     asked = ((sample, page.prompts(sample)) for sample in page.samples)
     sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
     if sample is None:
-        raise DataError(f"task {name} asks nothing about any of its {len(page.samples)} rows; expected at least one question")
+        raise DataError(f"task {name} makes no prompt of any of its {len(page.samples)} rows; expected at least one prompt")
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
@@ -83,7 +78,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
 def _formatter(project: Project, prompt_format: PromptFormat | None, model: str | None) -> Formatter:
     wanted = prompt_format or PromptFormat(project.model(model).prompt_format if model else PromptFormat.PLAIN)
     if wanted is not PromptFormat.CHAT:
-        # Scripted, a model needs no weights, and marks images by a word.
+        # A scripted model needs no weights, and marks images with a word.
         return formatter_for(wanted, ScriptedHandle("example"))
     models = project.config.models
     name = model or next((each for each, settings in models.items() if settings.prompt_format == wanted.value), None)
@@ -103,8 +98,8 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
     if name not in project.tasks and ".py:" not in name:
         known = [*project.tasks, *project.config.evals]
         raise UsageError(
-            f"there is no task or eval {name!r}{did_you_mean(name, known)}; `eval-dagster tasks` lists all tasks, and one of your own is "
-            "written path/to/file.py:Class, the path relative to the folder of evals.yaml"
+            f"there is no task or eval {name!r}{did_you_mean(name, known)}; `eval-dagster tasks` lists all tasks. A task of your own is "
+            "path/to/file.py:Class, with the path relative to the folder of evals.yaml"
         )
     task = project.named_task(name)
     return task, EvalConfig(task=name)
@@ -172,7 +167,7 @@ def _print_checks(page: _Page, project: Project) -> None:
         not_tried = [metric.NAME for metric in page.rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
     out.print()
     if not_tried:
-        out.print(f"not tried: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
+        out.print(f"not checked: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
     rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
     if not problems:
         out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))

@@ -14,7 +14,7 @@ from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
-from eval_dagster.pipeline import evaluate
+from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
@@ -27,9 +27,6 @@ def run_trial(
 
     No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
     project's cache.
-
-    Raises:
-        UsageError: A name is unknown, a check of the project fails, or a file for the gate's result is given.
     """
     project = Project.open()
     if junit or markdown:
@@ -56,17 +53,22 @@ def run_trial(
         ("leaderboard --trial", "all trials"),
         (_whole(suite, evals, models), "all samples, published; answers of the trial come from the cache"),
     )
-    failures = [
-        f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in outcomes if isinstance(each, StageFailure)
-    ]
-    empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
-    failures += [all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions]
+    failures = _failures(trial, partitions, outcomes)
     for message in failures:
         say(errors, "failed", message, style="red")
     for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
         say(errors, "warning", message, style="yellow")
     if failures:
         raise typer.Exit(1)
+
+
+def _failures(trial: Project, partitions: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> list[str]:
+    failed = [each for each in outcomes if isinstance(each, StageFailure)]
+    empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
+    return [
+        *(f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in failed),
+        *(all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions),
+    ]
 
 
 def _whole(suite: str | None, evals: Sequence[str], models: Sequence[str]) -> str:

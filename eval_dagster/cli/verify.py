@@ -14,7 +14,7 @@ _COLUMNS = ("files of", "files", "MB", "damaged")
 
 
 def verify_home() -> None:
-    """Compare all files with their checksums, and print how many there are and what is damaged; exit status 1 where something is."""
+    """Compare all files with their checksums, and print their number and the damaged ones; exit status 1 if a file is damaged."""
     project = Project.open()
     files = verifiable([project.lake, trial_lake(project.lake)])
     if not files:
@@ -34,7 +34,7 @@ def verify_home() -> None:
     for message in damaged:
         say(errors, "damaged", message, style="red")
     if damaged:
-        out.print(f"{len(damaged)} of {len(found)} files are damaged. What is current of them is left out of all results.")
+        out.print(f"{len(damaged)} of {len(found)} files are damaged. Those that hold current results are left out of all tables.")
         print_next(("run", "makes anew what was deleted"))
         raise typer.Exit(1)
     out.print(f"All {len(found)} files are sound.")
