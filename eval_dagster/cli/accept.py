@@ -19,7 +19,7 @@ def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], wh
     project.select(suite=suite, evals=evals, models=models)
     if baseline != LAST_PASSED:
         raise UsageError(
-            f"the baseline of the suite {suite} is {baseline!r}, which no acceptance changes; expected {LAST_PASSED!r} in evals.yaml"
+            f"the baseline of the suite {suite} is {baseline!r}, which acceptances do not change; expected {LAST_PASSED!r} in evals.yaml"
         )
     accepted = accept(project.lake, suite, evals=evals, models=models, by=by or _user(), why=why)
     publish(project.lake)

@@ -130,7 +130,7 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     advantages = [_advantage(change, each.higher_is_better) for change in changes]
     better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
     alone = len(changes) - better - worse
-    counts = f"{worse} worse in a, {better} better" + (f", {alone} that one of them alone has a score for" if alone else "")
+    counts = f"{worse} worse in a, {better} better" + (f", {alone} with a score in only one of the two" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()

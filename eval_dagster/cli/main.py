@@ -196,8 +196,10 @@ def gc(
     catalogs: Annotated[
         str | None, typer.Option(metavar="90d|10", help="The same for the catalogs of past days (0: none); by default as --keep.")
     ] = None,
-    removed: Annotated[bool, typer.Option("--removed", help="Also delete evals, models and suites that evals.yaml does not have.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete the files instead of listing them.")] = False,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Also delete all files of evals, models and suites outside evals.yaml.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the files instead of only listing them.")] = False,
 ) -> None:
     """List what can be deleted: old results with the files that they were made from, judgements, reports, catalogs, unused answers."""
     from eval_dagster.cli.gc import collect  # imported lazily, as above
@@ -254,7 +256,7 @@ def main() -> NoReturn:
         sys.exit(2)
     if status == _INTERRUPTED:  # typer returns the same status for an interrupt
         is_run = sys.argv[1:2] == ["run"]
-        errors.print("interrupted" + (": answers so far are kept, the next run goes on from there" if is_run else ""))
+        errors.print("interrupted" + (": answers so far are kept, the next run continues from there" if is_run else ""))
     if status == 1:
         _say_full_disk()
     _leave(status if isinstance(status, int) else 0)

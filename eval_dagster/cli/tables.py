@@ -83,7 +83,7 @@ def check_output(file: Path, home: Path) -> None:
 def require_writable(option: str, file: Path) -> None:
     """Raise `UsageError` if the file of an option cannot be written."""
     if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise UsageError(f"{option} {file} cannot be written; expected a file in a folder that is there and may be written to")
+        raise UsageError(f"{option} {file} cannot be written; expected a file in an existing folder with write permission")
 
 
 def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:

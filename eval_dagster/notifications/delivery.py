@@ -164,7 +164,7 @@ def _words_of_lost(titles: Sequence[str]) -> str:
     if not titles:
         return ""
     named = "; ".join(titles[-_MOST_TITLES:])
-    return f"Could not be sent before this: {len(titles)} ({named}). They stand in the relation `notices`: eval-dagster sql notices"
+    return f"Could not be sent before this: {len(titles)} ({named}). They are in the relation `notices`: eval-dagster sql notices"
 
 
 def _folder(lake: Lake, suite: str) -> Path:
@@ -173,5 +173,5 @@ def _folder(lake: Lake, suite: str) -> Path:
 
 def _words(delivery: Delivery) -> str:
     if delivery.status == "sent":
-        return f"sent to {delivery.variable}" + (f" at the attempt {delivery.attempts}" if delivery.attempts > 1 else "")
+        return f"sent to {delivery.variable}" + (f" at attempt {delivery.attempts}" if delivery.attempts > 1 else "")
     return f"{delivery.status}{f' ({delivery.variable})' if delivery.variable else ''}: {delivery.error}"

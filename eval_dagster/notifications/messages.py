@@ -35,7 +35,7 @@ def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> 
     """Title and body for a suite with failed evaluations, from one message for each failure and the page of the report."""
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
-    next_step = f"Next: eval-dagster run --suite {suite} (what is done is not computed again)"
+    next_step = f"Next: eval-dagster run --suite {suite} (finished work is not computed again)"
     return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), _page(report), next_step]))
 
 
@@ -46,7 +46,7 @@ def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
 
 def trial_notice(suite: str) -> tuple[str, str]:
     """Title and body of a test notice."""
-    return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be told here."
+    return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be reported here."
 
 
 def _next_command(worse: Sequence[Regression]) -> str:
@@ -68,7 +68,7 @@ def _evidence(row: Regression) -> str:
     interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
     p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
     reason = f"{row.reason}; " if row.reason else ""
-    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'nothing that is known'}"
+    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'no known cause'}"
 
 
 def _number(value: float | None, sign: str = "") -> str:
