@@ -7,7 +7,6 @@ import sys
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -28,10 +27,13 @@ from eval_dagster.errors import EvalDagsterError, UsageError
 from eval_dagster.statistics.comparison import ALPHA
 
 _INTERRUPTED = 130
-_TRIAL = typer.Option("--trial", help="Of trials (`run --limit`) instead of what is published.")
+_Suite = Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")]
+_Evals = Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")]
+_Models = Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")]
+_TRIAL = typer.Option("--trial", help="Show trials (`run --limit`) instead of published results.")
 _FORMAT = typer.Option(
     "--format",
-    help="How rows are printed: csv holds every text as it is, spreadsheet is csv in which no text is a formula; json escapes controls.",
+    help="Format of the rows: csv holds exact texts, spreadsheet is csv without formulas, json escapes control characters.",
 )
 
 app = typer.Typer(
@@ -60,20 +62,21 @@ def options(
 
 
 @app.command()
-def init(folder: Annotated[Path, typer.Argument(help="Where; created if it does not exist.")] = Path()) -> None:
+def init(folder: Annotated[Path, typer.Argument(help="Folder of the project; created if it does not exist.")] = Path()) -> None:
     """Write the files of a new project: evals.yaml, a benchmark, a workspace of Dagster, a CI workflow."""
     starting.write_project(folder)
 
 
 @app.command()
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Task, eval, or path/to/file.py:Class, to be shown and checked.")] = None,
-    shots: Annotated[int | None, typer.Option(min=0, help="Few-shot examples; as the eval or the task says when absent.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Task, eval, or path/to/file.py:Class to show and check.")] = None,
+    shots: Annotated[int | None, typer.Option(min=0, help="Number of few-shot examples; by default that of the eval or the task.")] = None,
     prompt_format: Annotated[
-        PromptFormat | None, typer.Option("--format", help="How the prompt is written; as the model says, or plain, when absent.")
+        PromptFormat | None, typer.Option("--format", help="Format of the prompt; by default that of the model, or plain.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose prompt format, and for `chat` whose template; the first with one when absent.")
+        str | None,
+        typer.Option(metavar="NAME", help="Model whose prompt format, or `chat` template, is used; by default the first with one."),
     ] = None,
 ) -> None:
     """List the tasks that evals can use, or show and check one."""
@@ -92,8 +95,8 @@ def models() -> None:
 @app.command()
 def show(
     eval_name: Annotated[str, typer.Argument(metavar="EVAL", help="Name of the eval.")],
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Whose prompt format; the first model when absent.")] = None,
-    sample: Annotated[int, typer.Option(min=0, help="Which sample, from 0.")] = 0,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Model with the prompt format; by default the first one.")] = None,
+    sample: Annotated[int, typer.Option(min=0, help="Number of the sample, from 0.")] = 0,
 ) -> None:
     """Show exactly what a model sees for one sample: prompt, choices, gold answer."""
     inspecting.show_prompt(eval_name, model, sample)
@@ -101,16 +104,16 @@ def show(
 
 @app.command()
 def run(
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")] = None,
-    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
-    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
+    suite: _Suite = None,
+    evals: _Evals = None,
+    models: _Models = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Try it: at most N samples a subject; published results stay as they are.", metavar="N")
+        int | None, typer.Option(min=1, help="Trial: evaluate at most N samples a subject; published results do not change.", metavar="N")
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what the suite's gate found as JUnit XML.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as Markdown.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as JUnit XML.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as Markdown.")] = None,
 ) -> None:
-    """Evaluate, through Dagster: everything of evals.yaml, or what the options choose. A suite is compared with its baseline."""
+    """Evaluate with Dagster: everything in evals.yaml, or what the options choose. A suite is compared with its baseline."""
     if limit is None:
         running.run(suite=suite, evals=evals or [], models=models or [], junit=junit, markdown=markdown)
     else:
@@ -119,27 +122,27 @@ def run(
 
 @app.command()
 def leaderboard(
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")] = None,
-    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
-    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also evals and models that evals.yaml no longer has.")] = False,
+    suite: _Suite = None,
+    evals: _Evals = None,
+    models: _Models = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also show evals and models that evals.yaml does not have.")] = False,
     trial: Annotated[bool, _TRIAL] = False,
 ) -> None:
-    """Show the scores of the evals and models of evals.yaml; ranks are among results that can be compared."""
+    """Show the scores of the evals and models of evals.yaml. Results that can be compared have a rank."""
     querying.show_leaderboard(suite=suite, evals=evals or [], models=models or [], everything=everything, trial=trial)
 
 
 @app.command()
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A model, or one at a time: NAME@2026-01-31, NAME@previous.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
-    all_metrics: Annotated[bool, typer.Option("--all-metrics", help="Every metric instead of the headlines.")] = False,
+    b: Annotated[str, typer.Argument(metavar="B", help="The baseline, in the same forms.")],
+    evals: _Evals = None,
+    all_metrics: Annotated[bool, typer.Option("--all-metrics", help="Compare every metric instead of the headlines.")] = False,
     alpha: Annotated[float, typer.Option(min=0.0, max=1.0, help="Level of significance of all comparisons together.")] = ALPHA,
-    samples: Annotated[int, typer.Option(min=0, help="Flipped samples to show of each eval.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, help="Number of flipped samples to show for each eval.")] = 3,
     output: Annotated[Format, _FORMAT] = Format.TABLE,
 ) -> None:
-    """Say by how much A differs from B on the samples that both answered, how sure that is, and what could be the cause."""
+    """Show how much A differs from B on their common samples, with its uncertainty and possible causes."""
     from eval_dagster.cli.compare import compare as print_comparison  # imported lazily: slow to import
 
     print_comparison(a, b, evals=evals or [], all_metrics=all_metrics, alpha=alpha, samples=samples, output=output)
@@ -147,11 +150,11 @@ def compare(
 
 @app.command()
 def accept(
-    suite: Annotated[str, typer.Argument(help="Whose gate the states did not pass.")],
-    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, which the report shows.")],
-    evals: Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")] = None,
-    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")] = None,
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="Who accepts; user@host when absent.")] = None,
+    suite: Annotated[str, typer.Argument(help="Suite whose gate the states did not pass.")],
+    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the report.")],
+    evals: _Evals = None,
+    models: _Models = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the person; by default user@host.")] = None,
 ) -> None:
     """Accept the last judged states of a suite as the baseline of later ones: all that are red, or those named."""
     from eval_dagster.cli.accept import accept_states  # imported lazily, as above
@@ -160,8 +163,8 @@ def accept(
 
 
 @app.command()
-def notify(suite: Annotated[str, typer.Argument(help="Whose addresses: those of its `notify` in evals.yaml.")]) -> None:
-    """Send a test notice, and say whether it arrived."""
+def notify(suite: Annotated[str, typer.Argument(help="Suite whose `notify` in evals.yaml names the addresses.")]) -> None:
+    """Send a test notice, and print whether it was sent."""
     from eval_dagster.cli.notify import send_trial  # imported lazily, as above
 
     send_trial(suite)
@@ -175,13 +178,13 @@ def sql(
     trial: Annotated[bool, _TRIAL] = False,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Let the statement read and write files, and load extensions.")] = False,
 ) -> None:
-    """Query the results. A query reads them and nothing else, unless --unsafe."""
+    """Query the results. Without --unsafe, a query can only read them."""
     querying.run_query(query, form, trial=trial, file=output, unsafe=unsafe)
 
 
 @app.command()
 def verify() -> None:
-    """Compare every file of the home with its checksums, and name what is damaged."""
+    """Compare every file of the home with its checksum, and list damaged files."""
     from eval_dagster.cli.verify import verify_home  # imported lazily, as above
 
     verify_home()
@@ -189,14 +192,16 @@ def verify() -> None:
 
 @app.command()
 def gc(
-    keep: Annotated[str, typer.Option(metavar="90d|10", help="What is kept: all of the last 90 days, or the newest 10 of each partition.")],
+    keep: Annotated[str, typer.Option(metavar="90d|10", help="Keep the last 90 days (90d), or the newest 10 of each partition (10).")],
     catalogs: Annotated[
-        str | None, typer.Option(metavar="90d|10", help="The same for the catalogs of past days (0: none); as --keep when absent.")
+        str | None, typer.Option(metavar="90d|10", help="The same for the catalogs of past days (0: none); by default as --keep.")
     ] = None,
-    removed: Annotated[bool, typer.Option("--removed", help="Also all of evals, models and suites that evals.yaml no longer has.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete, instead of saying what would be deleted.")] = False,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Also delete all files of evals, models and suites outside evals.yaml.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the files instead of only listing them.")] = False,
 ) -> None:
-    """Say what of the past can be deleted: old results with what they were made of, judgements, reports, catalogs, unused answers."""
+    """List what can be deleted: old results with the files that they were made from, judgements, reports, catalogs, unused answers."""
     from eval_dagster.cli.gc import collect  # imported lazily, as above
 
     collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
@@ -204,11 +209,11 @@ def gc(
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where Dagster listens; the next free one if it is taken.")] = 3000,
-    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Where MLflow listens; the next free one if it is taken.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of Dagster; the next free one if it is in use.")] = 3000,
+    mlflow_port: Annotated[int, typer.Option(min=1, max=65535, help="Port of MLflow; the next free one if it is in use.")] = 5000,
     origins: Annotated[
         list[str] | None,
-        typer.Option("--origin", metavar="URL", help="Where else the pages are served (proxy, tunnel); may be repeated."),
+        typer.Option("--origin", metavar="URL", help="Another address of the pages (proxy, tunnel); may be repeated."),
     ] = None,
 ) -> None:
     """Start the Dagster UI, its daemon and the MLflow UI on loopback, until Ctrl-C; requests of foreign web pages are refused."""
@@ -226,7 +231,7 @@ def program() -> NoReturn:
 def main() -> NoReturn:
     """Run the command line."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
     try:
         status = app(standalone_mode=False)
         flush(sys.stdout, sys.stderr)
@@ -251,7 +256,7 @@ def main() -> NoReturn:
         sys.exit(2)
     if status == _INTERRUPTED:  # typer returns the same status for an interrupt
         is_run = sys.argv[1:2] == ["run"]
-        errors.print("interrupted" + (": answers so far are kept, the next run goes on from there" if is_run else ""))
+        errors.print("interrupted" + (": answers so far are kept, the next run continues from there" if is_run else ""))
     if status == 1:
         _say_full_disk()
     _leave(status if isinstance(status, int) else 0)
@@ -284,10 +289,6 @@ def _leave(status: int) -> NoReturn:
     with suppress(OSError):  # the error was already reported
         flush(sys.stdout, sys.stderr)
     os._exit(status)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.scores import metric_versions
-from eval_dagster.tracking.tracker import TrackedResult
+from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.versions import code_version, stable_hash
 
 if TYPE_CHECKING:
