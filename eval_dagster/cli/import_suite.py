@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from eval_dagster.cli.console import out
+from eval_dagster.cli.console import out, print_next
 from eval_dagster.config.additions import with_entries
 from eval_dagster.config.loading import load_config
 from eval_dagster.errors import UsageError
@@ -40,7 +40,7 @@ def import_suite(source: str, suite: str | None) -> None:
     for eval_name, settings in evals.items():
         shots = f", {settings['num_fewshot']} shots" if "num_fewshot" in settings else ""
         out.print(f"  {eval_name}: {settings['task']}{shots}", highlight=False)
-    out.print(f"\nNext\n  eval-dagster run --suite {name} --limit 5   try it with five samples a subject")
+    print_next((f"run --suite {name} --limit 5", "tries it with five samples of each subject"))
 
 
 def _new(project: Project, evals: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

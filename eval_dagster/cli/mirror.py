@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from eval_dagster.cli.console import errors, out, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.datasets.mirroring import MirrorPart, merged, parts_of
 from eval_dagster.errors import DataError, EvalDagsterError
 from eval_dagster.progress.reporting import current_reporter
@@ -45,8 +45,8 @@ def mirror(folder: Path, suite: str | None) -> None:
         say(errors, "error", message, style="red")
     if failed:
         raise DataError(f"{len(failed)} of {len(missing)} configurations could not be fetched; the same command tries them again")
-    where = f"`datasets: {{mirror: {folder}}}` in evals.yaml does the same"
-    out.print(f"\nNext\n  EVAL_DAGSTER_DATASETS={folder} eval-dagster run   read the datasets from there; {where}", soft_wrap=True)
+    out.print(f"The evals read them from there with `datasets: {{mirror: {folder}}}` in evals.yaml, or EVAL_DAGSTER_DATASETS={folder}.")
+    print_next(("run", "evaluates"))
 
 
 def _print(parts: list[MirrorPart], sizes: dict[tuple[str, str], int | None], folder: Path) -> None:

@@ -30,11 +30,7 @@ class HubRepo:
     """Number of the task's subjects. For a single subject, the dataset may have any one config."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - splits show while they are read
-        """Check within seconds whether the commit is on the Hub, or all its subjects are in the cache.
-
-        Raises:
-            DatasetNotFoundError: It is in neither, or the Hub cannot be reached.
-        """
+        """Check within seconds. Raises `DatasetNotFoundError` if a subject is not in the cache and the commit is not found on the Hub."""
         if not all(self._prepared(subject_name(subject)) for subject in subjects):
             _commit_of(self.path, self.revision)
 
@@ -139,11 +135,7 @@ class HubRepo:
 
 
 def current_commit(path: str) -> str:
-    """The newest commit of a dataset on the Hub.
-
-    Raises:
-        DatasetNotFoundError: There is no such dataset, or the Hub is out of reach.
-    """
+    """The newest commit of a dataset on the Hub. Raises `DatasetNotFoundError` if there is none, or the Hub is out of reach."""
     return _commit_of(path, None)
 
 

@@ -40,12 +40,7 @@ class SplitFolder:
                 self._files(subject, split)
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
-        """Read the rows of one subject.
-
-        Raises:
-            DatasetNotFoundError: A file is missing.
-            DataError: A file is damaged.
-        """
+        """Read the rows of one subject. Raises `DatasetNotFoundError` if a file is missing, and `DataError` if one is damaged."""
         return {split: [row for file in self._files(subject, split) for row in rows_of(file)] for split in splits}
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:

@@ -50,34 +50,25 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
     Raises:
         LakeError: The scores of a point were deleted.
     """
-    shared = _shared_causes(a, b)
-    found = []
-    for name, row in overall(a).items():
-        comparison = compare_metric(a, b, name, metrics, alpha=alpha)
-        if comparison is None:
-            continue
-        found.append(
-            MetricComparison(
-                a=a,
-                b=b,
-                metric=name,
-                higher_is_better=row["higher_is_better"],
-                is_headline=row["is_headline"],
-                comparison=comparison,
-                causes=(*shared, *_metric_causes(a, b, name)),
-            )
+    return [
+        MetricComparison(
+            a=a,
+            b=b,
+            metric=name,
+            higher_is_better=row["higher_is_better"],
+            is_headline=row["is_headline"],
+            comparison=comparison,
+            causes=causes(a, b, name),
         )
-    return found
+        for name, row in overall(a).items()
+        if (comparison := compare_metric(a, b, name, metrics, alpha=alpha)) is not None
+    ]
 
 
 def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
     """Compare one overall metric of two points, as `compare_points` does.
 
-    Returns:
-        None if a point does not have the metric, or if it is a corpus metric that the task does not have.
-
-    Raises:
-        LakeError: The scores of a point were deleted.
+    Returns None if a point does not have the metric, or if it is a corpus metric that the task does not have.
     """
     if name not in overall(b):
         return None
@@ -92,8 +83,13 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
 
 
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    """Everything that differs between two points for a metric."""
-    return (*_shared_causes(a, b), *_metric_causes(a, b, metric))
+    """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample."""
+    found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
+    if a.versions["model"] != b.versions["model"]:
+        found.append("engine" if a.model_content == b.model_content else "model")
+    if metric_versions(a).get(metric) != metric_versions(b).get(metric):
+        found.append("metric")
+    return tuple(found)
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:
@@ -188,18 +184,6 @@ def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Seq
     """One row for each sample, one column for each statistic; NaN if there is none."""
     rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
-
-
-def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
-    """The causes that concern every metric. Data and prompts count if they affect a scored sample."""
-    causes: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
-    if a.versions["model"] != b.versions["model"]:
-        causes.append("engine" if a.model_content == b.model_content else "model")
-    return tuple(causes)
-
-
-def _metric_causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    return () if metric_versions(a).get(metric) == metric_versions(b).get(metric) else ("metric",)
 
 
 def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:
