@@ -41,9 +41,7 @@ def evaluation_definitions(config_path: Path | str | None = None, *, home: Path 
 def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | None = dg.in_process_executor) -> dg.Definitions:
     """The assets, jobs, schedules and sensors of a project.
 
-    Args:
-        project: The project.
-        executor: Runs the steps of jobs that name no executor of their own; Dagster's default where None.
+    `executor` runs the steps of jobs that name no executor of their own; Dagster's default where None.
     """
     config = project.config
     gates = {name: gate_job(name, project) for name in config.suites}

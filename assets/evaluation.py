@@ -23,19 +23,17 @@ STAGE_ASSETS = tuple(STAGES)[1:]
 
 def snapshot_assets(config: Config) -> dg.AssetsDefinition:
     """Define `dataset_snapshot`, partitioned by eval."""
-    spec = dg.AssetSpec(
+    spec = _spec(
         "dataset_snapshot",
-        description="The rows of an eval's dataset as they were read, each named by the hash of its content. Query it as `samples`.",
-        group_name="data",
+        group="data",
         kinds={"huggingface", "parquet", "duckdb"},
-        code_version=stage_code_version("dataset_snapshot"),
-        skippable=True,
+        description="The rows of an eval's dataset as they were read, each named by the hash of its content. Query it as `samples`.",
     )
 
     @dg.multi_asset(
         name="dataset_snapshot",
         specs=[spec],
-        partitions_def=_eval_partitions(config),
+        partitions_def=dg.StaticPartitionsDefinition(list(config.evals)),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
@@ -50,17 +48,19 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
 
 def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     """Define the four assets, partitioned by eval and model."""
+    dimensions = {"eval": dg.StaticPartitionsDefinition(list(config.evals)), "model": dg.StaticPartitionsDefinition(list(config.models))}
 
     @dg.multi_asset(
         name="evaluate",
         specs=_specs(),
-        partitions_def=_eval_model_partitions(config),
+        partitions_def=dg.MultiPartitionsDefinition(dimensions),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
     )
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
-        yield from _evaluate(context.op_execution_context, project.open(), _split_keys(context.partition_keys), stages)
+        partitions = [(eval_name, model) for eval_name, model in (key.split("|") for key in context.partition_keys)]
+        yield from _evaluate(context.op_execution_context, project.open(), partitions, stages)
 
     return evaluate
 
@@ -120,23 +120,7 @@ def _specs() -> list[dg.AssetSpec]:
     ]
 
 
-def _spec(name: str, dep: str | dg.AssetDep, *, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
+def _spec(name: str, *deps: str | dg.AssetDep, group: str, kinds: set[str], description: str) -> dg.AssetSpec:
     return dg.AssetSpec(
-        name, deps=[dep], description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
+        name, deps=deps, description=description, group_name=group, kinds=kinds, code_version=stage_code_version(name), skippable=True
     )
-
-
-def _eval_partitions(config: Config) -> dg.StaticPartitionsDefinition:
-    """One partition for each eval."""
-    return dg.StaticPartitionsDefinition(list(config.evals))
-
-
-def _eval_model_partitions(config: Config) -> dg.MultiPartitionsDefinition:
-    """One partition for each eval and model, with keys `eval|model`."""
-    return dg.MultiPartitionsDefinition({"eval": _eval_partitions(config), "model": dg.StaticPartitionsDefinition(list(config.models))})
-
-
-def _split_keys(keys: Iterable[str]) -> list[tuple[str, str]]:
-    """Partition keys `eval|model` as pairs."""
-    pairs = (key.split("|") for key in keys)
-    return [(eval_name, model) for eval_name, model in pairs]

@@ -25,10 +25,7 @@ concurrency:
 
 
 def prepare_instance(home: Path) -> Path:
-    """Create the Dagster instance of a home if needed, and set `DAGSTER_HOME` to it unless it is set.
-
-    Returns:
-        The instance's folder.
+    """Create the Dagster instance of a home if needed, and set `DAGSTER_HOME` to it unless it is set. Returns its folder.
 
     Raises:
         StoreError: `DAGSTER_HOME` or dagster.yaml is wrong, or a database of the instance cannot be written to.

@@ -44,11 +44,7 @@ def ensure_databases(folder: Path) -> None:
 
 
 def heal_databases(folder: Path) -> list[str]:
-    """Look for damage in all pages of the databases, and move damaged ones aside.
-
-    Returns:
-        A message for each damaged database.
-    """
+    """Look for damage in all pages of the databases, and move damaged ones aside. Returns a message for each of these."""
     if not _keeps_here(folder):
         return []
     with locked(folder / ".databases.lock"):

@@ -13,7 +13,6 @@ from pydantic import Field
 from eval_dagster.assets.evaluation import evaluate_all_stages
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, suite_tags
-from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.config.values import identifier
 from eval_dagster.project import Project
 
@@ -83,7 +82,7 @@ def evaluation_job(project: Project) -> dg.JobDefinition:
 
 def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
     """The job that compares a suite with its baseline. It fails on a regression if the suite's severity is `error`."""
-    suite: SuiteConfig = project.config.suites[name]
+    suite = project.config.suites[name]
     check = dg.AssetCheckKey(dg.AssetKey(REGRESSIONS), gate_check_name(name))
     return dg.define_asset_job(
         gate_job_name(name),

@@ -55,10 +55,9 @@ def at_work(context: dg.OpExecutionContext, home: Path) -> Iterator[None]:
 
 
 def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
-    """Mark runs of a home as failed if no process holds their lock. Runs of other homes have their locks elsewhere, and do not change.
+    """Mark runs of a home as failed if no process holds their lock. Returns their ids.
 
-    Returns:
-        Their ids.
+    Runs of other homes have their locks elsewhere, and do not change.
     """
     folder = _folder(home)
     _suspect(instance, home)

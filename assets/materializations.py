@@ -36,12 +36,7 @@ def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake:
     """Log a materialization for each partition as soon as it is current, and fail at the end if one failed.
 
     Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
-    another one fails or the run is killed.
-
-    Args:
-        context: The context of the step.
-        outcomes: The outcomes of the stages.
-        lake: The lake with the histories of scores, which are shown with the metrics; none is shown if not given.
+    another one fails or the run is killed. If a lake is given, its histories of scores are shown with the metrics.
 
     Raises:
         Failure: At least one partition failed.

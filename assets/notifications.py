@@ -18,15 +18,7 @@ def tell(
 ) -> list[str]:
     """Send a notice of the results that got worse, and one of the evaluations that failed.
 
-    Args:
-        instance: The instance with the logs of the runs.
-        project: The project. Its lake records the notices.
-        result: The judgement of the suite.
-        runs: The runs that evaluated the suite.
-        report: The page of the report.
-
-    Returns:
-        The outcome of each notice; empty if there was none.
+    `runs` are those that evaluated the suite, and `instance` has their logs. Returns the outcome of each notice.
     """
     notices: list[tuple[Kind, tuple[str, str]]] = []
     if result.red:

@@ -11,7 +11,7 @@ from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.notifications import tell
 from eval_dagster.assets.resources import ProjectResource
-from eval_dagster.assets.suite_evaluations import find_evaluation
+from eval_dagster.assets.suite_evaluations import find_evaluation, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import UsageError
@@ -103,12 +103,7 @@ def _version(results: Sequence[GateResult]) -> str:
 
 
 def _time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
+    time = parsed(text or "")
+    if text is not None and time is None:
         raise UsageError(f"the run tag {SINCE_TAG} is {text!r}; expected a time with its zone such as 2026-01-31T02:00:00+00:00")
     return time

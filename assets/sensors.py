@@ -41,12 +41,7 @@ def killed_runs_sensor(context: dg.SensorEvaluationContext, project: ProjectReso
 
 
 def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJobDefinition"]) -> dg.SensorDefinition:
-    """Judge a suite once all runs of an evaluation have ended, with success or not.
-
-    Args:
-        project: The project with the suites.
-        gates: The gate jobs by suite.
-    """
+    """Judge a suite once all runs of an evaluation have ended, with success or not. `gates` are the gate jobs by suite."""
 
     @dg.sensor(
         name="suite_gates",

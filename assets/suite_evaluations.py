@@ -84,7 +84,7 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
 
     Evaluations that the gate of a later one judges are left out.
     """
-    filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)))
+    filters = dg.RunsFilter(tags=suite_tags(project.home, suite))
 
     def covered_before(found: Sequence[SuiteEvaluation]) -> datetime | None:
         latest = next((evaluation for evaluation in found if evaluation.covers_earlier_ones), None)
@@ -105,8 +105,8 @@ def unjudged(instance: dg.DagsterInstance, project: Project, suite: str) -> list
 
 def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> SuiteEvaluation | None:
     """The evaluation with this name; None if it has no runs."""
-    time = _parsed(since)
-    found = _read(instance, dg.RunsFilter(tags=dict(suite_tags(project.home, suite))), suite, lambda _: time)
+    time = parsed(since)
+    found = _read(instance, dg.RunsFilter(tags=suite_tags(project.home, suite)), suite, lambda _: time)
     return next((evaluation for evaluation in found if evaluation.since == since), None)
 
 
@@ -115,7 +115,7 @@ def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: 
 
     Runs of the tick itself are no reason: a daemon that was killed while it requested them requests them again.
     """
-    filters = dg.RunsFilter(tags=dict(suite_tags(project.home, suite)), statuses=_UNFINISHED)
+    filters = dg.RunsFilter(tags=suite_tags(project.home, suite), statuses=_UNFINISHED)
     unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
     if unfinished:
         runs = ", ".join(f"{run.job_name} {run.run_id[:8]} ({run.status.value.lower()})" for run in reversed(unfinished))
@@ -159,7 +159,7 @@ def _read(
         earliest = back_to(found)
         if earliest is not None:
             recent = [record for record in records if record.create_timestamp >= earliest - _CLOCKS_DIFFER]
-            ticks = [time for record in recent if (time := _parsed(_tick(record) or "")) is not None]
+            ticks = [time for record in recent if (time := parsed(_tick(record) or "")) is not None]
             if page[-1].create_timestamp < min([earliest, *ticks]) - _CLOCKS_DIFFER:
                 break
     return found
@@ -201,7 +201,7 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
     planned = tags.get(PLANNED_TAG)
     return SuiteEvaluation(
         since=name,
-        began=min(_parsed(name) or created, created),
+        began=min(parsed(name) or created, created),
         planned=int(planned) if planned is not None else 1,
         is_whole=planned is not None or is_whole(first),
         is_judged_by_command=JUDGED_BY_TAG in tags and tags[SINCE_TAG] == name,
@@ -213,16 +213,16 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
 def _tick(record: dg.RunRecord) -> str | None:
     """The time in a run's tags, that of its tick or command; None if there is none, or if it is later than the run."""
     run = record.dagster_run
-    named = _parsed(run.tags[SINCE_TAG]) if _is_named(run) else None
+    named = parsed(run.tags[SINCE_TAG]) if _is_named(run) else None
     return run.tags[SINCE_TAG] if named is not None and named <= record.create_timestamp + _CLOCKS_DIFFER else None
 
 
 def _is_named(run: dg.DagsterRun) -> bool:
     """Whether the tags of the run name an evaluation, and are not copied from another run."""
-    return run.parent_run_id is None and _parsed(run.tags.get(SINCE_TAG, "")) is not None
+    return run.parent_run_id is None and parsed(run.tags.get(SINCE_TAG, "")) is not None
 
 
-def _parsed(text: str) -> datetime | None:
+def parsed(text: str) -> datetime | None:
     """A time with a zone; None for other texts."""
     try:
         time = datetime.fromisoformat(text)

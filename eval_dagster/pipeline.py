@@ -61,22 +61,17 @@ def evaluate(
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:
         by_model[model].append(eval_name)
-    missing_snapshots: dict[str, str] = {}
+    missing: dict[str, StageFailure] = {}
     if "rendered_prompts" in stages:
         evals = list(dict.fromkeys(name for names in by_model.values() for name in names))
         for outcome in snapshot_evals(project, evals, run_id=run_id, reporter=reporter):
             yield outcome
             if isinstance(outcome, StageFailure):
-                missing_snapshots[outcome.eval_name] = outcome.message
+                missing[outcome.eval_name] = outcome
     for model, names in by_model.items():
-        alive = [name for name in names if name not in missing_snapshots]
-        outcomes: dict[str, list[Outcome]] = {
-            name: [StageFailure(stage="dataset_snapshot", eval_name=name, model=model, message=missing_snapshots[name])]
-            for name in names
-            if name in missing_snapshots
-        }
+        outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter)
-        for outcome in _evaluate_model(run, alive, stages):
+        for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
             outcomes.setdefault(outcome.eval_name, []).append(outcome)
             yield outcome
         add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])

@@ -17,6 +17,7 @@ from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.registry import open_model, registered_sections
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import load_task, select_subjects
+from eval_dagster.task_files.registries import registry_names
 from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tracking.tracker import Tracker
@@ -64,7 +65,7 @@ class Project:
         """
         tasks = registered_tasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
-        return cls._of(load_config(path, tasks=tasks, sections=registered_sections()), path, tasks, home)
+        return cls._of(load_config(path, tasks=tasks, sections=registered_sections(), registries=registry_names()), path, tasks, home)
 
     @classmethod
     def bare(cls, *, home: Path | None = None) -> "Project":

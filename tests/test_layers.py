@@ -16,6 +16,7 @@ ARROWS = {
     "suggestions": "",
     "visible_text": "",
     "wait_policy": "",
+    "whole_files": "",
     "terminal": "visible_text",
     "progress": "terminal",
     "statistics": "",
@@ -49,13 +50,13 @@ ARROWS = {
     "gate": "config errors lake metrics project stages statistics versions",
     "notifications": "errors gate lake project statistics visible_text",
     "retention": "errors gate lake project",
-    "report": "errors gate lake project statistics versions visible_text",
+    "report": "errors gate lake project statistics versions visible_text whole_files",
     "pipeline": "errors lake progress project stages",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
     "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records rendered_prompt report "
-    "retention sandbox stages statistics suggestions task_files tasks terminal tracking visible_text",
+    "retention sandbox stages statistics suggestions task_files tasks terminal tracking visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -95,26 +95,23 @@ def _choose(model: ModelChoice, project: Project, name: str | None = None) -> Ch
         raise UsageError(f"a model cannot be called {name!r}; expected letters, digits, '.', '_' and '-', a letter or digit first")
     if isinstance(model, str) and model in project.config.models:
         return ChosenModel(name=name or model, section=project.config.models[model])
-    if isinstance(model, Mapping):
-        section = _section(model)
-        return ChosenModel(name=name or _name_of(section), section=section)
-    if isinstance(model, ModelSection):
-        return ChosenModel(name=name or _name_of(model), section=model)
-    if isinstance(model, str | Path):
-        section = TransformersModel(backend="transformers", source=_source(str(model), project))
-        return ChosenModel(name=name or _name_of(section), section=section)
-    return _function(model, name)
-
-
-def _function(function: AnswerFunction, name: str | None) -> ChosenModel:
-    if not isinstance(function, FunctionType):
-        raise UsageError(
-            f"found {type(function).__name__} for a model; expected a name of evals.yaml, a folder, a GGUF file, "
-            "'organisation/name@commit', a mapping as in evals.yaml, or a Python function"
-        )
-    _require_code(function)
-    name = name or _as_name(function.__name__)
-    return ChosenModel(name=name, section=ScriptedModel(backend="scripted"), handle=ScriptedHandle(name, function=function))
+    match model:
+        case Mapping():
+            section = _section(model)
+        case ModelSection():
+            section = model
+        case str() | Path():
+            section = TransformersModel(backend="transformers", source=_source(str(model), project))
+        case FunctionType():
+            _require_code(model)
+            name = name or _as_name(model.__name__)
+            return ChosenModel(name=name, section=ScriptedModel(backend="scripted"), handle=ScriptedHandle(name, function=model))
+        case _:
+            raise UsageError(
+                f"found {type(model).__name__} for a model; expected a name of evals.yaml, a folder, a GGUF file, "
+                "'organisation/name@commit', a mapping as in evals.yaml, or a Python function"
+            )
+    return ChosenModel(name=name or _name_of(section), section=section)
 
 
 def _source(model: str, project: Project) -> Source:

@@ -13,12 +13,12 @@ from eval_dagster.project import Project
 def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnection:
     """Open the results: the relations that `eval-dagster sql` queries.
 
-    The connection reads the results of the home and nothing else, so that it may be handed text that somebody else wrote: no statement
-    writes a file, reads another one, loads an extension, opens a network connection or changes a setting. Tables that a statement creates
-    are temporary. A damaged file of the lake raises `duckdb.Error`, whose message names the file.
+    The connection can only read the results of the home, so that it is safe for statements of other people: no statement writes a file,
+    reads another one, loads an extension, opens a network connection or changes a setting. Tables that a statement creates are temporary.
+    A damaged file of the lake raises `duckdb.Error`, whose message names the file.
 
     Args:
-        home: The folder of the results, or an open project; `EVAL_DAGSTER_HOME` or `.eval_dagster` where not given.
+        home: The folder of the results, or an open project; by default `EVAL_DAGSTER_HOME` or `.eval_dagster`.
 
     Raises:
         QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.

@@ -31,29 +31,33 @@ def evaluate(
 ) -> Results:
     """Evaluate tasks with models, and read the results.
 
-    The home is that of the command line, or a new one: answers come from its cache where they are there, and the results are in its lake,
-    its SQL relations and its MLflow runs like all others. An evals.yaml of the folder is read where there is one: its models can be
-    named, and its mirror of datasets and its permission to run code hold.
+    The home is that of the command line, or a new one: known answers come from its cache, and the results are in its lake, its SQL
+    relations and its MLflow runs like all others. If the folder has an evals.yaml, its models can be named, and its mirror of datasets and
+    its permission to run code apply.
 
     Args:
         task: A name such as `"mmlu"`, `"path/to/file.py:Class"`, or a class; or several of these.
         model: A name of evals.yaml, a folder, a GGUF file, `"organisation/name@commit"` of the Hub, a mapping as in evals.yaml, or a
             function from a `Request` to a text (or to one log-probability a choice); or several of these, in a list or under names.
-        subjects: Which subjects of the task; all where not given.
-        limit: The most samples a subject; all where not given.
-        num_fewshot: Examples before each question; the task's customary number where not given.
+        subjects: Subjects of the task; by default all.
+        limit: Most samples of each subject; by default all.
+        num_fewshot: Number of examples before each question; by default the customary number of the task.
         seed: Seeds the choice of examples, and sampling.
-        name: What a single eval is called in the results; the task's name where not given.
-        home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` where not given.
+        name: Name of a single eval in the results; by default the task's name.
+        home: The folder of all state; by default `EVAL_DAGSTER_HOME` or `.eval_dagster`.
         progress: Whether progress is shown on standard error.
         settings: Other keys of an eval in evals.yaml, such as `fewshot_sets`.
 
     Raises:
         UsageError: A task, a model or a setting is wrong, or nothing could be evaluated. The message names every problem.
     """
-    project = _open(Path(home) if home is not None else None)
+    open_project = Project.open if default_config_path().exists() else Project.bare
+    project = open_project(home=Path(home) if home is not None else None)
     keys = {"subjects": subjects, "limit": limit, "num_fewshot": num_fewshot, "seed": seed, **settings}
-    evals = _evals([task] if isinstance(task, str | type) else list(task), keys, name, project)
+    tasks = [task] if isinstance(task, str | type) else list(task)
+    if name is not None and len(tasks) != 1:
+        raise UsageError(f"found name={name!r} for {len(tasks)} tasks; expected one task, or no name")
+    evals = {each.name: each for each in (choose_eval(task, keys, name, project) for task in tasks)}
     models = choose_models(model, project)
     _require_names_of_their_own(evals, models, project)
     chosen = _with(project, evals, models)
@@ -67,17 +71,6 @@ def evaluate(
     if not done:
         raise UsageError("\n".join(f"{each.stage} {each.eval_name}|{each.model}: {each.message}" for each in failures))
     return read_results(chosen.lake, done, failures)
-
-
-def _open(home: Path | None) -> Project:
-    return Project.open(home=home) if default_config_path().exists() else Project.bare(home=home)
-
-
-def _evals(tasks: Sequence[TaskChoice], keys: Mapping[str, Any], name: str | None, project: Project) -> dict[str, ChosenEval]:
-    if name is not None and len(tasks) != 1:
-        raise UsageError(f"found name={name!r} for {len(tasks)} tasks; expected one task, or no name")
-    chosen = [choose_eval(task, keys, name, project) for task in tasks]
-    return {each.name: each for each in chosen}
 
 
 def _require_names_of_their_own(evals: Mapping[str, ChosenEval], models: Sequence[ChosenModel], project: Project) -> None:

@@ -35,16 +35,16 @@ class Results:
 
     @property
     def score(self) -> float:
-        """The one score. Raises `UsageError` where there are several evals or models."""
+        """The only score. Raises `UsageError` if there are several evals or models."""
         if len(self.scores) != 1:
             raise UsageError(f"there are {len(self.scores)} scores, one for each eval and model; expected one: see `scores`")
         return float(self.scores["value"].iloc[0])
 
     @property
     def errors(self) -> "pd.DataFrame":
-        """The samples that went wrong: those that could not be evaluated, and those whose answer is wrong by the headline metric.
+        """The samples that could not be evaluated, and those whose answer is wrong by the headline metric.
 
-        An answer is wrong where its score is below 1, of a metric whose scores lie between 0 and 1. A perplexity calls no answer wrong.
+        An answer is wrong if its score is below 1 and all scores of the metric are between 0 and 1. With a perplexity, no answer is wrong.
         """
         headline = self.scores[["eval", "model", "metric"]]
         judged = self.samples.merge(headline, on=["eval", "model", "metric"])
@@ -70,17 +70,14 @@ class Results:
 def read_results(lake: Lake, partitions: Sequence[tuple[str, str]], failures: Sequence[StageFailure]) -> Results:
     """Read the current results of partitions of eval and model, in this order."""
     publish(lake)
-    metrics, samples = (_table(lake, query, partitions) for query in (_METRICS, _SAMPLES))
+    metrics, samples = (_table(lake, relation, partitions) for relation in ("metrics", "sample_results"))
     return Results(metrics=metrics, samples=samples, failures=tuple(failures))
 
 
-_METRICS = "select * from metrics where list_contains($evals, eval) and list_contains($models, model)"
-_SAMPLES = "select * from sample_results where list_contains($evals, eval) and list_contains($models, model)"
-
-
-def _table(lake: Lake, query: str, partitions: Sequence[tuple[str, str]]) -> "pd.DataFrame":
+def _table(lake: Lake, relation: str, partitions: Sequence[tuple[str, str]]) -> "pd.DataFrame":
     import pandas as pd
 
+    query = f"select * from {relation} where list_contains($evals, eval) and list_contains($models, model)"  # noqa: S608 - names are bound
     values: dict[str, Any] = {"evals": sorted({name for name, _ in partitions}), "models": sorted({model for _, model in partitions})}
     order = {partition: index for index, partition in enumerate(partitions)}
     rows = [row for row in read_rows(lake, query, values) if (row["eval"], row["model"]) in order]

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from eval_dagster.cli.console import cell, errors, out, print_table, program_name
+from eval_dagster.cli.console import cell, errors, interval, number, out, print_next, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points, overall
@@ -25,17 +25,7 @@ _PROMPT_END = 160
 def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: float, samples: int, output: Format) -> None:
     """Print by how much each eval differs between two points, the verdict, and samples that flipped.
 
-    Args:
-        a: The result in question: `model`, `model@2026-01-31`, `model@2026-01-31T02:00` or `model@previous`.
-        b: The baseline, in the same forms.
-        evals: Evals to compare; all common ones if empty.
-        all_metrics: Whether all metrics are compared, and not only the headlines.
-        alpha: Two-sided level of significance of all comparisons together.
-        samples: Number of flipped samples that are shown for each eval.
-        output: Format of the rows. In formats other than a table, nothing else is printed.
-
-    Raises:
-        UsageError: A name is wrong, or the two have no eval or no metric in common.
+    In formats other than a table, only the rows of the comparisons are printed.
     """
     project = Project.open()
     pairs, left_out = _pairs(project, a, b, evals)
@@ -61,8 +51,7 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     out.print()
     _print_verdict(results, regressed, alpha)
     name = regressed[0] if regressed else found[0].a.eval_name
-    out.print("\nNext", style="bold")
-    out.print(f"  {program_name()} compare {a} {b} --eval {name} --samples 50  more of the samples that flipped", soft_wrap=True)
+    print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
 
 
 def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list[tuple[Point, Point]], list[str]]:
@@ -104,17 +93,16 @@ def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
 
 def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
     known = each.comparison
-    interval = "" if known.ci_low is None else f"{known.ci_low:+.3f} – {known.ci_high:+.3f}"
     return [
         each.a.eval_name,
         each.metric,
-        _number(known.value_a),
-        _number(known.value_b),
-        _number(known.difference, "+"),
-        interval,
+        number(known.value_a),
+        number(known.value_b),
+        number(known.difference, "+"),
+        interval(known.ci_low, known.ci_high, "+"),
         "" if judgement.p_adjusted is None else f"{judgement.p_adjusted:.2g}",
         known.n_common,
-        _number(known.min_detectable),
+        number(known.min_detectable),
         judgement.verdict.value,
         ", ".join(each.causes) or "nothing",
     ]
@@ -135,10 +123,6 @@ def _record(each: MetricComparison, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _number(value: float | None, sign: str = "") -> str:
-    return "" if value is None else f"{value:{sign}.3f}"
-
-
 def _print_changes(each: MetricComparison, most: int) -> None:
     changes = list(changed_samples(each.a, each.b, each.metric))
     if not changes or not most:
@@ -146,11 +130,11 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     advantages = [_advantage(change, each.higher_is_better) for change in changes]
     better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
     alone = len(changes) - better - worse
-    counts = f"{worse} worse in a, {better} better" + (f", {alone} that one of them alone has a score for" if alone else "")
+    counts = f"{worse} worse in a, {better} better" + (f", {alone} with a score in only one of the two" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()
-        values = f"  {_number(change.baseline_value)} → {_number(change.value)}"
+        values = f"  {number(change.baseline_value)} → {number(change.value)}"
         out.print(Text.assemble((f"  {change.sample_id} · {cell(change.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
         for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer), ("b", change.baseline_answer)):

@@ -48,6 +48,13 @@ def program_name() -> str:
     return os.path.relpath(script) if script.exists() else f"{os.path.relpath(sys.executable)} -m eval_dagster.cli.main"
 
 
+def print_next(*commands: tuple[str, str]) -> None:
+    """Print the commands to go on with, one below the other: each without the program's name, and with what it shows."""
+    width = max(len(command) for command, _ in commands)
+    lines = [f"  {program_name()} {command:<{width}}  {purpose}" for command, purpose in commands]
+    out.print("\n".join(["\nNext", *lines]), soft_wrap=True)
+
+
 def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
     """Print rows as a table, or one below the other if the table is too wide. Columns named in `right` are numbers."""
     table = Table(title=title, title_justify="left", header_style="bold")
@@ -82,18 +89,23 @@ def cell(value: Any) -> str:
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Columns and cells of rows of the relation `leaderboard`. The column `differs` is shown if a row has no rank."""
-    columns, cells = list(_SCORE_COLUMNS), [_score_row(row) for row in rows]
-    if any(row["differs"] for row in rows):
-        columns.append("differs")
-        cells = [[*each, row["differs"]] for each, row in zip(cells, rows, strict=True)]
-    return columns, cells
+    more = ["differs"] if any(row["differs"] for row in rows) else []
+    return [*_SCORE_COLUMNS, *more], [[*_score_row(row), *(row[name] for name in more)] for row in rows]
 
 
 def _score_row(row: Mapping[str, Any]) -> list[Any]:
-    value = "" if row["value"] is None else f"{row['value']:.3f}"
-    stderr = "" if row["stderr"] is None else f"{row['stderr']:.3f}"
-    interval = "" if row["ci_low"] is None else f"{row['ci_low']:.3f} – {row['ci_high']:.3f}"
-    return [row["eval"], row["rank"], row["model"], row["metric"], value, stderr, interval, row["n"], row["n_errors"]]
+    figures = [number(row["value"]), number(row["stderr"]), interval(row["ci_low"], row["ci_high"])]
+    return [row["eval"], row["rank"], row["model"], row["metric"], *figures, row["n"], row["n_errors"]]
+
+
+def number(value: float | None, sign: str = "") -> str:
+    """A score or a difference as a table cell; empty for null."""
+    return "" if value is None else f"{value:{sign}.3f}"
+
+
+def interval(low: float | None, high: float | None, sign: str = "") -> str:
+    """A confidence interval as a table cell; empty for null."""
+    return "" if low is None else f"{number(low, sign)} – {number(high, sign)}"
 
 
 _SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")

@@ -1,14 +1,14 @@
 """Output of a suite's gate, on the command line and for CI systems."""
 
-import os
 from pathlib import Path
 
-from eval_dagster.cli.console import out, print_table, program_name
+from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause, figures, incomparable, title, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, figures, incomparable, title, tone, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.whole_files import replaced
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
 _NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
@@ -19,9 +19,8 @@ def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | 
     """Write a gate's result into files for a CI system, each whole or not at all."""
     for path, words in ((junit, junit_xml), (markdown, markdown_summary)):
         if path is not None:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            temporary.write_text(words(result), "utf-8")
-            temporary.replace(path)
+            with replaced(path) as temporary:
+                temporary.write_text(words(result), "utf-8")
 
 
 def print_gate(result: GateResult) -> None:
@@ -41,15 +40,14 @@ def print_gate(result: GateResult) -> None:
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
     """The command that shows the red results in full, with its description; None if there are none."""
-    shown = [row for row in result.red if row.baseline is not None]
     if any(row.verdict is Verdict.ERRORS for row in result.red):
-        return f"{program_name()} sql errors", "the samples that are errors"
-    if not shown:
+        return "sql errors", "the samples that are errors"
+    first = next((row for row in result.red if row.baseline is not None), None)
+    if first is None:
         return None
-    against = shown[0].anchor if shown[0].against == "anchor" else shown[0].baseline
-    command = f"{program_name()} compare {shown[0].model} {against} --eval {shown[0].eval} --samples 50"
-    return command, "the samples that flipped, with both answers"
+    against = first.anchor if first.against == "anchor" else first.baseline
+    return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 
 
 def _row(row: Regression) -> list[str]:
-    return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause(row)]
+    return [row.eval, row.model, row.metric or "", *figures(row), row.verdict.value, cause_text(row.cause)]

@@ -1,9 +1,9 @@
 """The command that deletes old results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from eval_dagster.cli.console import errors, out, print_table, program_name, say
+from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason
@@ -28,39 +28,30 @@ _WHY = {
 
 
 def collect(*, keep: str, catalogs: str | None, removed: bool, yes: bool) -> None:
-    """Print what can be deleted and why the rest stays. Delete it if `yes` is set.
-
-    Args:
-        keep: `90d` or `10`.
-        catalogs: The same for the catalogs of past days; as `keep` if not given.
-        removed: Whether everything of evals, models and suites that evals.yaml does not have is deleted.
-        yes: Whether to delete.
-
-    Raises:
-        UsageError: `keep` or `catalogs` is neither an age nor a number.
-    """
+    """Print what can be deleted and why the rest stays. Delete it if `yes` is set."""
     of_lake = Keep.parse(keep, what="--keep")
     policy = Policy(keep=of_lake, catalogs=Keep.parse(catalogs, what="--catalogs", least=0) if catalogs else of_lake, removed=removed)
     project = Project.open()
     found = prune(project, policy) if yes else plan(project, policy)
     _print(found, yes=yes)
-    _print_kept(found.kept, keep)
+    kept = [(len(files), _size(files), _WHY[reason].format(keep=keep)) for reason, files in found.kept.items()]
+    if kept:
+        print_table("Kept", _KEPT_COLUMNS, kept, right=_NUMBERS)
     for note in found.notes:
         say(errors, "warning", note, style="yellow")
-    options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
     if not found.files and not found.kept:
         out.print("There is nothing to delete: nothing has been evaluated here yet.")
-        following = f"{program_name()} run  evaluate what evals.yaml has"
+        print_next(("run", "evaluate what evals.yaml has"))
     elif not found.files:
         out.print("There is nothing to delete.")
-        following = f"{program_name()} sql score_history  what the lake keeps"
+        print_next(("sql score_history", "what the lake keeps"))
     elif yes:
         out.print(f"Deleted: {_files(found.files)}.")
-        following = f"{program_name()} sql score_history  what the lake still keeps"
+        print_next(("sql score_history", "what the lake still keeps"))
     else:
+        options = "".join([f" --keep {keep}", f" --catalogs {catalogs}" if catalogs else "", " --removed" if removed else ""])
         out.print(f"Nothing was deleted. It would be: {_files(found.files)}.")
-        following = f"{program_name()} gc{options} --yes  delete them"
-    out.print(f"\nNext\n  {following}", soft_wrap=True)
+        print_next((f"gc{options} --yes", "delete them"))
 
 
 def _print(found: Pruning, *, yes: bool) -> None:
@@ -70,22 +61,17 @@ def _print(found: Pruning, *, yes: bool) -> None:
         print_table(title, _COLUMNS, ([*_figures(what, files), _REMARKS.get(what, "")] for what, files in groups.items()), right=_NUMBERS)
 
 
-def _print_kept(kept: Mapping[Reason, Sequence[Prunable]], keep: str) -> None:
-    rows = [(len(files), _size(sum(each.size for each in files)), _WHY[reason].format(keep=keep)) for reason, files in kept.items()]
-    if rows:
-        print_table("Kept", _KEPT_COLUMNS, rows, right=_NUMBERS)
-
-
 def _figures(what: str, files: Sequence[Prunable]) -> list[str]:
     times = [each.time for each in files]
-    return [what, str(len(files)), _size(sum(each.size for each in files)), f"{min(times):%Y-%m-%d}", f"{max(times):%Y-%m-%d}"]
+    return [what, str(len(files)), _size(files), f"{min(times):%Y-%m-%d}", f"{max(times):%Y-%m-%d}"]
 
 
 def _files(files: Sequence[Prunable]) -> str:
-    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {_size(sum(each.size for each in files))}"
+    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {_size(files)}"
 
 
-def _size(number: float) -> str:
+def _size(files: Sequence[Prunable]) -> str:
+    number: float = sum(each.size for each in files)
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"

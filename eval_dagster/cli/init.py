@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from eval_dagster.cli.console import out, print_table, program_name
@@ -12,50 +11,35 @@ from eval_dagster.errors import UsageError
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "project"
 _GITIGNORE = ".gitignore"
-
-
-@dataclass(frozen=True)
-class _ProjectFile:
-    """A file that the command writes."""
-
-    template: str
-    """Name in the folder of templates."""
-    path: str
-    """Where it is written, relative to the project's folder."""
-    content: str
-    """Its content, for the table that the command prints."""
-
-
 _FILES = (
-    _ProjectFile("evals.yaml", "evals.yaml", "models, evals and suites"),
-    _ProjectFile("benchmark.py", "benchmark.py", "a benchmark of your own"),
-    _ProjectFile("workspace.yaml", "workspace.yaml", "what Dagster loads"),
-    _ProjectFile("workflow.yml", ".github/workflows/evals.yml", "GitHub workflow: runs the suite, uploads the report"),
-    _ProjectFile("gitignore", _GITIGNORE, "excludes the results from Git"),
+    ("evals.yaml", "evals.yaml", "models, evals and suites"),
+    ("benchmark.py", "benchmark.py", "a benchmark of your own"),
+    ("workspace.yaml", "workspace.yaml", "what Dagster loads"),
+    ("workflow.yml", ".github/workflows/evals.yml", "GitHub workflow: runs the suite, uploads the report"),
+    ("gitignore", _GITIGNORE, "excludes the results from Git"),
 )
+"""Name of the template, path in the project's folder, and the content in words."""
 
 
 def write_project(folder: Path) -> None:
     """Write the files of a new project, and print what was written and which command comes next.
 
-    A `.gitignore` that exists gets one more line. No other file may exist.
-
-    Raises:
-        UsageError: A file exists, or the folder cannot be written to. Nothing is written then.
+    A `.gitignore` that exists gets one more line. If another of the files exists, or if one cannot be written, nothing is written.
     """
-    existing = [each.path for each in _FILES if each.path != _GITIGNORE and os.path.lexists(folder / each.path)]
+    existing = [path for _, path, _ in _FILES if path != _GITIGNORE and os.path.lexists(folder / path)]
     if existing:
         raise UsageError(
             f"{folder.resolve()} already has {', '.join(existing)}, and init overwrites nothing; name another folder, or move "
             f"{'this file' if len(existing) == 1 else 'these files'} away"
         )
     try:
-        texts = [(_TEMPLATES / each.template).read_text("utf-8") for each in _FILES]
         with _undone_on_failure() as made:
-            statuses = [_write(folder / each.path, text, made) for each, text in zip(_FILES, texts, strict=True)]
+            rows = [
+                (path, _write(folder / path, (_TEMPLATES / template).read_text("utf-8"), made), content)
+                for template, path, content in _FILES
+            ]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the files of a project cannot be written to {folder.resolve()} ({error}); nothing was written") from error
-    rows = [[each.path, status, each.content] for each, status in zip(_FILES, statuses, strict=True)]
     print_table(None, ["file", "status", "content"], rows)
     out.print(f"\nNext\n  {_next_command(folder)}", soft_wrap=True)
 

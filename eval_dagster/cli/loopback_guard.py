@@ -77,7 +77,7 @@ class LoopbackGuard:
         if not set(site) <= set(_OWN_SITES) and not (method == "GET" and self._is_link(scope)):
             return 403, f"the request comes from a page of another site or port (Sec-Fetch-Site: {', '.join(site)})"
         if scope["type"] == "http" and scope["path"] in self.graphql and not _is_body_of_post(scope, method):
-            return 405, "GraphQL is executed as the body of a POST alone, of the type application/json or application/graphql"
+            return 405, "GraphQL is executed only as the body of a POST of the type application/json or application/graphql"
         return None
 
     def _is_link(self, scope: Scope) -> bool:

@@ -9,11 +9,7 @@ from eval_dagster.project import Project
 
 
 def send_trial(suite: str) -> None:
-    """Send a test notice to the addresses of a suite and print the outcome; exit status 1 if it was not sent.
-
-    Raises:
-        UsageError: There is no such suite.
-    """
+    """Send a test notice to the addresses of a suite and print the outcome; exit status 1 if it was not sent."""
     title, body = trial_notice(suite)
     outcome = notify(Project.open(), suite, title=title, body=body, kind="test")
     if outcome.is_sent:

@@ -12,20 +12,15 @@ _LITTLE = 16 * 2**20
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
-    """The message for an error of the operating system: what happened, where, and what to do.
-
-    Args:
-        error: Raised by a call to the operating system.
-        fallback: Named in the message if the error names no file.
-    """
+    """What happened, where, and what to do. The message names `fallback` if the error names no file."""
     reason = error.strerror or str(error) or type(error).__name__
     name = None if error.filename is None else os.fsdecode(error.filename)
     if error.errno in _FULL:
         if name is None and _free_bytes(fallback) > _LITTLE:
-            return f"what is printed cannot be written: {reason}"
+            return f"the output cannot be written: {reason}"
         return full_disk_message(Path(name or fallback))
     if error.errno in _REFUSED:
-        return f"{name or fallback}: {reason}; give this user the right to it, or set EVAL_DAGSTER_HOME to a folder that can be written"
+        return f"{name or fallback}: {reason}; give this user the permission, or set EVAL_DAGSTER_HOME to a folder that can be written"
     return f"{name}: {reason}" if name else reason
 
 

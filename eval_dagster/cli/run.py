@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import typer
 from eval_dagster.cli.console import WarningHandler, errors, out, say
 from eval_dagster.cli.run_summary import print_end, read_end
 from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.lake.catalog import catalog_path
@@ -26,7 +27,11 @@ from eval_dagster.terminal import PlainConsole
 def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
     """Evaluate, and print the leaderboard and the gate's result of a suite. Exit status 1 if an evaluation or the gate failed."""
     project = Project.open()
-    _check_summaries(suite, {"--junit": junit, "--markdown": markdown})
+    for option, file in (("--junit", junit), ("--markdown", markdown)):
+        if file is not None and suite is None:
+            raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
+        if file is not None:
+            require_writable(option, file)
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.check(chosen_evals, chosen_models)
     if suite is not None:
@@ -44,7 +49,7 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
         raise typer.Exit(1)
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=project.select()):
-        out.print("There is no result yet: nothing that was asked for could be evaluated.")
+        out.print("There is no result yet: no evaluation succeeded.")
     if summary.gate is not None:
         gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
@@ -67,14 +72,3 @@ def reporting() -> Iterator[None]:
                 yield
         finally:
             library.removeHandler(handler)
-
-
-def _check_summaries(suite: str | None, files: Mapping[str, Path | None]) -> None:
-    """Raise `UsageError` if there will be no gate to write about, or if a file cannot be written."""
-    for option, path in files.items():
-        if path is None:
-            continue
-        if suite is None:
-            raise UsageError(f"{option} tells what the gate of a suite found; name the suite: --suite NAME")
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise UsageError(f"{option} {path} cannot be written; expected a file in a folder that is there and may be written to")

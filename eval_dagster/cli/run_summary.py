@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval_dagster.cli.console import errors, out, program_name, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from eval_dagster.assets.in_process_runs import RunSummary
 
 Command = tuple[str, str]
-"""A command, and what it shows."""
+"""A command without the program's name, and what it shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +66,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
 def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | None) -> None:
     """Print the counts, the failures and warnings, the places of the results, and the next commands.
 
-    Args:
-        project: The project.
-        end: How the run ended.
-        seconds: Duration of the run.
-        flipped: The command that shows the samples of a regression, if there is one.
+    `flipped` is the command that shows the samples of a regression, if there is one.
     """
     summary = end.summary
     made, current = sum(summary.made.values()), sum(summary.cached.values())
@@ -84,22 +80,16 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         f"\n{report}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.shown_uri}\n"
-        f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}\n\n"
-        f"{next_commands([*([flipped] if flipped else []), *_commands(end)])}",
+        f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}",
         soft_wrap=True,
     )
+    print_next(*([flipped] if flipped else []), *_commands(end))
 
 
 def work_done(computed: int, cached: int, made: int, current: int, seconds: float) -> str:
     """The line with the counts of requests and tables."""
     requests = f"{computed} requests sent to models, {cached} answered from the cache"
     return f"{requests}; {made} tables made, {current} were current; {seconds:.0f} s"
-
-
-def next_commands(commands: Sequence[Command]) -> str:
-    """The commands to go on with, one below the other, each with what it shows."""
-    width = max(len(command) for command, _ in commands)
-    return "\n".join(["Next", *(f"  {command:<{width}}  {purpose}" for command, purpose in commands)])
 
 
 def _print_problems(end: RunEnd) -> None:
@@ -115,22 +105,21 @@ def _print_problems(end: RunEnd) -> None:
 
 def _commands(end: RunEnd) -> Iterator[Command]:
     """First the commands that help to find the reason of a failure, then those that show results."""
-    program = program_name()
     if any(each.stage == "model_outputs" for each in end.failed):
-        yield f"{program} models", "whether each model can be loaded"
+        yield "models", "whether each model can be loaded"
     of_tasks = [each.eval for each in end.failed if each.stage != "model_outputs"]
     if of_tasks:
-        yield f"{program} tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts"
+        yield f"tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts"
     if end.failed:
-        yield f"{program} sql attempts", "how each evaluation ended, and why"
+        yield "sql attempts", "how each evaluation ended, and why"
     if end.has_errors:
-        yield f"{program} sql errors", "the samples that have an error, and why"
+        yield "sql errors", "the samples that have an error, and why"
     if end.has_confident_errors:
-        yield f"{program} sql confident_errors", "the mistakes a model was surest of"
+        yield "sql confident_errors", "the mistakes a model was surest of"
     if end.scored:
         eval_name, model = end.scored[0]
-        yield f"{program} show {eval_name} --model {model}", "the exact prompt that a model sees"
-    yield f"{program} ui", "the assets in Dagster, the runs in MLflow"
+        yield f"show {eval_name} --model {model}", "the exact prompt that a model sees"
+    yield "ui", "the assets in Dagster, the runs in MLflow"
 
 
 def all_errors(project: Project, eval_name: str, model: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that show what is configured."""
+"""The commands `models` and `show`."""
 
 from eval_dagster.cli.console import print_table
 from eval_dagster.cli.prompt_view import print_prompt

@@ -22,18 +22,7 @@ _MOST_DAMAGES = 5
 
 
 def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
-    """Print the leaderboard.
-
-    Args:
-        suite: Its evals and models are shown; all of evals.yaml if not given.
-        evals: These evals instead, if given.
-        models: These models instead, if given.
-        everything: Whether all results are shown, including those of evals and models that evals.yaml does not have.
-        trial: Whether trials are shown.
-
-    Raises:
-        UsageError: A name is unknown, or a choice is combined with `everything`.
-    """
+    """Print the leaderboard of the chosen evals and models, or of all results (`everything`)."""
     project = Project.open()
     if everything and (suite or evals or models):
         raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
@@ -49,7 +38,7 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
         if damages:
             state, command = "files are damaged, and left out", "verify"
         if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
-            state = "nothing of what was asked for has been evaluated"
+            state = "the chosen evals and models have not been evaluated"
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", soft_wrap=True)
         if damages:
             raise typer.Exit(1)
@@ -76,25 +65,13 @@ def _trials(project: Project) -> Lake:
 
 
 def run_query(query: str, output: Format | None, *, trial: bool, file: Path | None, unsafe: bool) -> None:
-    """Run a statement, or select all of a relation, and print its rows or write them to a file.
-
-    Args:
-        query: The statement, or the relation's name.
-        output: Format of the rows; a table if not given.
-        trial: Whether to query trials and not the published results.
-        file: File for the rows, in the format of its suffix. Nothing is printed then.
-        unsafe: Whether the statement may read and write files and load extensions.
-
-    Raises:
-        QueryError: The statement is wrong, or there is nothing to query yet.
-        UsageError: The file cannot be written.
-    """
+    """Run a statement, or select all of a relation, and print its rows, or write them to a file in the format of its suffix."""
     _check_text(query)
     project = Project.open()
     lake = _trials(project) if trial else project.lake
     if file is not None:
         if output is not None:
-            raise UsageError("--format says how rows are printed, and --output writes them to a file by its suffix; give one of them")
+            raise UsageError("--format is for printed rows, and --output takes the format from the file's suffix; give one of them")
         check_output(file, project.home)
     refresh(lake)
     statement = _statement(lake, query)
@@ -133,11 +110,11 @@ def _failure(error: duckdb.Error) -> str:
     """The message for a failed query; if it tried to read or write files, with what to do instead."""
     if isinstance(error, duckdb.PermissionException) or "PermissionError" in str(error):
         return (
-            f"the query asks for a file, an extension or another database ({plain(error)}), and a query reads results alone; write its "
-            "rows with --output FILE, or give --unsafe, by which a query may read and write all that you may"
+            f"the query needs a file, an extension or another database ({plain(error)}), but a query can only read results; write its "
+            "rows with --output FILE, or give --unsafe, with which a query can read and write everything that you can"
         )
     if isinstance(error, duckdb.OutOfMemoryException):
-        return f"the query needs more memory than there is ({plain(error)}); ask for less, or give --unsafe, by which it may use the disk"
+        return f"the query needs more memory than there is ({plain(error)}); ask for less, or give --unsafe, with which it can use the disk"
     return f"the query failed: {str(error) if 'Traceback' not in str(error) else plain(error)}"
 
 
@@ -151,6 +128,6 @@ def _statement(lake: Lake, query: str) -> str:
         return f'select * from "{word}"'  # noqa: S608 - a known name
     file = relation_files().get(word)
     if file is not None:
-        raise QueryError(f"{word} takes arguments: call it as {word}(...) in the `from` of a statement; {file} tells which")
+        raise QueryError(f"{word} takes arguments: call it as {word}(...) in the `from` of a statement; {file} lists them")
     listed = sorted(name for name in relations | relation_files().keys() if not name.startswith("_"))
     raise QueryError(f"there is no relation {word!r}{did_you_mean(word, relations)}; there are: {', '.join(listed)}")

@@ -20,6 +20,7 @@ from eval_dagster.cli.console import errors, out, print_table
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.interruption import interruptibly
 from eval_dagster.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible
+from eval_dagster.whole_files import replaced
 
 _MOST_ROWS = 50
 _MOST_COUNTED = 1_000_000
@@ -74,32 +75,27 @@ def check_output(file: Path, home: Path) -> None:
     """Raise `UsageError` if a file has an unknown suffix, cannot be written, or lies in the home."""
     if file.suffix not in _SUFFIXES:
         raise UsageError(f"found --output {file}; expected a file whose name ends in {', '.join(_SUFFIXES)}")
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise UsageError(f"--output {file} cannot be written; expected a file in a folder that is there and may be written to")
+    require_writable("--output", file)
     if file.resolve().is_relative_to(home):
-        raise UsageError(f"--output {file} lies in {home}, which holds what is queried; name a file elsewhere")
+        raise UsageError(f"--output {file} is in {home}, which contains the queried results; name a file elsewhere")
+
+
+def require_writable(option: str, file: Path) -> None:
+    """Raise `UsageError` if the file of an option cannot be written."""
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UsageError(f"{option} {file} cannot be written; expected a file in an existing folder with write permission")
 
 
 def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:
-    """Write the rows of an executed query: the whole file or none. Returns the number of rows.
-
-    Raises:
-        UsageError: The statement gives no rows, or rows of a type that the kind of file cannot hold.
-    """
+    """Write the rows of an executed query: the whole file or none. Returns the number of rows."""
     if session.description is None:
         raise UsageError("the statement gives no rows, so that there is nothing to write")
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with replaced(file) as temporary:
         if file.suffix == ".parquet":
-            count = _write_parquet(session, temporary)
-        else:
-            write = _write_csv if file.suffix == ".csv" else _write_json
-            with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as opened:
-                count = write(_names(session), _fetched(session), opened)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
+            return _write_parquet(session, temporary)
+        write = _write_csv if file.suffix == ".csv" else _write_json
+        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as opened:
+            return write(_names(session), _fetched(session), opened)
 
 
 def _write_parquet(session: duckdb.DuckDBPyConnection, path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What a task is, in words: for the list of all and for the page of one."""
+"""Facts about a task as text, for the list of tasks and for the page of one task."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 from eval_dagster.metrics.base import response_kind
 from eval_dagster.records import Completion
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
 
 TaskClass = type[BaseTask[Any]]
@@ -18,7 +19,7 @@ _SUBJECTS = 4
 
 
 def dataset(task: TaskClass) -> str:
-    """Where the rows are: `organisation/name@commit`, a folder, or in the task itself."""
+    """The source of the rows: `organisation/name@commit`, a folder, or the task itself."""
     if task._load_dataset is not BaseTask._load_dataset:
         return "own rows"
     if Path(task.DATASET_PATH).is_absolute() or task.DATASET_PATH.startswith("."):
@@ -27,31 +28,31 @@ def dataset(task: TaskClass) -> str:
 
 
 def fewshot(task: TaskClass) -> str:
-    """How many examples there are unless the eval says otherwise, and how they are drawn."""
+    """The default number of examples, and how they are drawn."""
     default = task.customary().num_fewshot
-    if task.FEWSHOT_SPLIT is None:
+    if task.FEWSHOT_SPLIT is None or issubclass(task, AdapterTask):
         return str(default)
     return f"{default}, {task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
 
 
 def text_length(task: TaskClass) -> str | None:
-    """How long a generated text may be; nothing for a task that asks for none."""
-    if not any(response_kind(metric) is Completion for metric in task.METRICS):
+    """The maximum length of a generated text; None if the task asks for no text."""
+    if issubclass(task, AdapterTask) or not any(response_kind(metric) is Completion for metric in task.METRICS):
         return None
     most = task.customary().max_tokens
     if most is None:
-        return "no maximum of the task's: the model's generation.max_tokens, else what its context holds after the prompt"
-    return f"at most {most} tokens, fewer where the model's generation.max_tokens is lower"
+        return "the task sets no maximum: generation.max_tokens of the model applies, else the rest of its context"
+    return f"at most {most} tokens, fewer if generation.max_tokens of the model is lower"
 
 
 def metrics(task: TaskClass) -> list[str]:
-    """Their names, the headline first."""
+    """The names of the metrics, the headline first."""
     headline = task.HEADLINE_METRIC or task.METRICS[0]
     return list(dict.fromkeys([headline.NAME, *(metric.NAME for metric in task.METRICS)]))
 
 
 def language(value: Any) -> str:
-    """A language, or several, as the task gives them: text, a member of `Language`, or a collection of those."""
+    """The name of a language or of several: of a text, a member of `Language`, or a collection of these."""
     if value is None:
         return ""
     if isinstance(value, Enum):
@@ -64,13 +65,13 @@ def language(value: Any) -> str:
 
 
 def source(task: TaskClass) -> str:
-    """Licence and origin, without what `dataset` tells."""
+    """Licence and origin, without the address of the dataset."""
     text = task.SOURCE.removeprefix(f"https://huggingface.co/datasets/{task.DATASET_PATH}").strip()
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
 
 
 def subjects(task: TaskClass) -> str:
-    """How many, and the first of them."""
+    """The number of subjects, and the names of the first ones."""
     names = [subject_name(subject) for subject in task.SUBJECTS]
     if len(names) == 1:
         return names[0]
@@ -78,6 +79,6 @@ def subjects(task: TaskClass) -> str:
 
 
 def description(task: TaskClass) -> str:
-    """The first paragraph of the docstring."""
+    """The first paragraph of the task's docstring."""
     text = inspect.cleandoc(task.__doc__ or "").partition("\n\n")[0]
     return " ".join(text.split())

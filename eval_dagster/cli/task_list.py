@@ -1,4 +1,4 @@
-"""The command `tasks` without a name: what evals can use."""
+"""The command `tasks` without a name: lists the tasks that evals can use."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
+from eval_dagster.task_files.registries import registered
 
 _COLUMNS = ("task", "type", "few-shot", "metrics")
 _WIDEST = 40
@@ -19,11 +20,7 @@ _WIDEST = 40
 
 
 def list_tasks() -> None:
-    """Print the registry, and the tasks that evals.yaml names by file.
-
-    Raises:
-        UsageError: evals.yaml is wrong, or a task that it names; all others are listed before.
-    """
+    """Print the registry, and the tasks that evals.yaml names by file; then fail if evals.yaml or one of its tasks is wrong."""
     project, problem = open_project()
     problems = [] if problem is None else [str(problem)]
     tasks: dict[str, TaskClass] = {}
@@ -39,8 +36,29 @@ def list_tasks() -> None:
         raise UsageError("\n".join(problems))
 
 
+def list_registry(source: str, words: Sequence[str]) -> None:
+    """Print the names of a registry of another package.
+
+    Args:
+        source: The registry.
+        words: Only names that hold all of these words.
+
+    Raises:
+        TaskDefinitionError: There is no such registry.
+    """
+    wanted = [word.casefold() for word in words]
+    found = {name: listed for name, listed in registered(source).names().items() if all(word in name.casefold() for word in wanted)}
+    width = max(map(len, found), default=0)
+    # Plain lines: a table of 13,000 rows would be measured for seconds.
+    out.file.writelines(f"{name:{width}}  {' · '.join(filter(None, (each.kind, each.detail)))}\n" for name, each in sorted(found.items()))
+    out.print(f"{len(found):,} names" + (f" with {' and '.join(map(repr, wanted))}" if wanted else ""), highlight=False)
+    if found:
+        name = min(found, key=lambda each: (len(each), each))
+        out.print(f"`eval-dagster tasks {source}:{name}` shows one; an eval names it as `task: {source}:{name}`.", soft_wrap=True)
+
+
 def open_project() -> tuple[Project, ConfigError | None]:
-    """The project here, or that of the registry alone where there is no evals.yaml, or a wrong one: with what is wrong."""
+    """The project of this folder. If evals.yaml is missing or wrong, a project of the registered tasks, and the error of a wrong file."""
     try:
         return Project.open(), None
     except ConfigError as error:
@@ -49,7 +67,7 @@ def open_project() -> tuple[Project, ConfigError | None]:
 
 
 def _print(tasks: Mapping[str, TaskClass]) -> None:
-    """Two lines a task: what is asked, and below, where the rows are from."""
+    """Print two lines for each task: its name and form, and the source of its rows."""
     rows = [(name, task.RESPONSE_TYPE.value, task_facts.fewshot(task), ", ".join(task_facts.metrics(task))) for name, task in tasks.items()]
     widths = [min(max(map(len, column)), _WIDEST) for column in zip(_COLUMNS, *rows, strict=True)]
     out.print(_line(_COLUMNS, widths), style="bold")
@@ -68,7 +86,7 @@ def _print(tasks: Mapping[str, TaskClass]) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> Table:
-    """Cells under each other from line to line; the last, of metrics, takes the room that is left."""
+    """A line whose cells are aligned with those of other lines. The last column, the metrics, takes the remaining width."""
     line = Table.grid(padding=(0, 2))
     for width in widths[:-1]:
         line.add_column(width=width, overflow="fold")

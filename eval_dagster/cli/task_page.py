@@ -1,9 +1,8 @@
-"""The command `tasks NAME`: what a benchmark is, one example as a model would see it, and whether its prompts are sound."""
+"""The command `tasks NAME`: shows the facts of a task and an example prompt, and checks its prompts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import typer
 from rich.table import Table
@@ -28,7 +27,7 @@ from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.code_execution import allowed_execution
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
@@ -36,7 +35,7 @@ _CHECKED_ROWS = 5
 
 
 class PromptFormat(StrEnum):
-    """How messages become a prompt; `chat` by the template of a model of evals.yaml."""
+    """How messages become a prompt. `chat` uses the template of a model of evals.yaml."""
 
     PLAIN = "plain"
     CHAT = "chat"
@@ -45,42 +44,19 @@ class PromptFormat(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Rendering:
-    """How the rows of a task are rendered."""
+class _Page:
+    """The rows of a task, and how they are rendered."""
 
-    task: BaseTask[Any]
-    settings: EvalConfig
-    shots: int
-    formatter: Formatter
+    rendering: Rendering
     samples: list[Sample]
     pool: FewshotPool
 
     def prompts(self, sample: Sample) -> list[RenderedPrompt]:
-        rendering = Rendering(
-            task=self.task,
-            formatter=self.formatter,
-            num_fewshot=self.shots,
-            seed=self.settings.seed,
-            strategy=self.settings.fewshot_strategy,
-            sets=self.settings.fewshot_sets,
-            num_samples=self.settings.num_samples,
-        )
-        return render_sample(rendering, sample, self.pool)
+        return render_sample(self.rendering, sample, self.pool)
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
-    """Print what a task is, an example, and what is wrong with its first prompts; exit status 1 where something is.
-
-    Args:
-        name: Of the registry, or of an eval, or `path/to/file.py:Class`.
-        shots: How many examples; as the eval or the task says where not given.
-        prompt_format: How messages become text; that of the model where not given, and plain without one.
-        model: Whose template `chat` is; the first model of that format where not given.
-
-    Raises:
-        UsageError: There is no such task or model, or its dataset or template is out of reach.
-        DataError: A row cannot be rendered.
-    """
+    """Print the facts of a task, an example, and the problems of its first prompts; exit status 1 if there is a problem."""
     project, problem = open_project()
     if problem is not None:
         raise problem
@@ -88,22 +64,23 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     given = settings.num_fewshot if shots is None else shots
     _print_facts(name, task)
     formatter = _formatter(project, prompt_format, model)
-    rendering = _read(project, task, settings, task.customary().num_fewshot if given is None else given, formatter)
-    asked = ((sample, rendering.prompts(sample)) for sample in rendering.samples)
+    shots = task.customary().num_fewshot if given is None else given
+    page = _read(project, task, settings, shots, formatter)
+    asked = ((sample, page.prompts(sample)) for sample in page.samples)
     sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
     if sample is None:
-        raise DataError(f"task {name} asks nothing about any of its {len(rendering.samples)} rows; expected at least one question")
+        raise DataError(f"task {name} makes no prompt of any of its {len(page.samples)} rows; expected at least one prompt")
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
-        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(rendering.shots, 'shot')}")
-    _print_checks(rendering, project)
+        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}")
+    _print_checks(page, project)
 
 
 def _formatter(project: Project, prompt_format: PromptFormat | None, model: str | None) -> Formatter:
     wanted = prompt_format or PromptFormat(project.model(model).prompt_format if model else PromptFormat.PLAIN)
     if wanted is not PromptFormat.CHAT:
-        # Scripted, a model needs no weights, and marks images by a word.
+        # A scripted model needs no weights, and marks images with a word.
         return formatter_for(wanted, ScriptedHandle("example"))
     models = project.config.models
     name = model or next((each for each, settings in models.items() if settings.prompt_format == wanted.value), None)
@@ -120,17 +97,17 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
     """The task of a name, and the settings of an eval of that name or the task's own."""
     if name not in project.tasks and name in project.config.evals:
         return project.task(name), project.eval(name)
-    if name not in project.tasks and ".py:" not in name:
+    if name not in project.tasks and ":" not in name and not name.endswith((".yaml", ".yml")):
         known = [*project.tasks, *project.config.evals]
         raise UsageError(
-            f"there is no task or eval {name!r}{did_you_mean(name, known)}; `eval-dagster tasks` lists all tasks, and one of your own is "
-            "written path/to/file.py:Class, the path relative to the folder of evals.yaml"
+            f"there is no task or eval {name!r}{did_you_mean(name, known)}; `eval-dagster tasks` lists all tasks. A task of your own is "
+            "path/to/file.py:Class, with the path relative to the folder of evals.yaml"
         )
     task = project.named_task(name)
     return task, EvalConfig(task=name)
 
 
-def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> _Rendering:
+def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> _Page:
     """The rows of the first subject."""
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
@@ -139,18 +116,26 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     samples = [sample for sample in read if is_whole(sample.row)]
     _print_damaged([sample for sample in read if not is_whole(sample.row)], len(read))
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
-    return _Rendering(
+    rendering = Rendering(
         task=task,
-        settings=settings,
-        shots=shots,
         formatter=formatter,
+        num_fewshot=shots,
+        seed=settings.seed,
+        strategy=settings.fewshot_strategy,
+        sets=settings.fewshot_sets,
+        num_samples=settings.num_samples,
+    )
+    if isinstance(task, AdapterTask):
+        task.prepare(samples, rendering.settings)
+    return _Page(
+        rendering=rendering,
         samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],
         pool=fewshot_pool(task, examples),
     )
 
 
 def _print_damaged(samples: list[Sample], total: int) -> None:
-    """Say which rows are left out of the page: in an eval each is an error where a model would be asked with it."""
+    """Warn of rows that the page leaves out. In an eval, each prompt with such a row is an error."""
     if samples:
         reason = unreadable_reason(samples[0].row) or f"{place_of(samples[0])} holds half of a character, or a byte that is no UTF-8"
         say(errors, "warning", f"{len(samples)} of {total} rows are damaged and not shown; the first: {reason}", style="yellow")
@@ -179,14 +164,20 @@ def _print_facts(name: str, task: TaskClass) -> None:
     out.print(table)
 
 
-def _print_checks(rendering: _Rendering, project: Project) -> None:
-    checked = rendering.samples[:_CHECKED_ROWS]
+def _print_checks(page: _Page, project: Project) -> None:
+    checked = page.samples[:_CHECKED_ROWS]
+    if isinstance(page.rendering.task, AdapterTask):
+        for sample in checked:
+            page.prompts(sample)
+        rows = _counted(len(checked), "row")
+        out.print(Text.assemble(("\n✓", "green"), f" rendered the first {rows}; prompts and scores are those of the other package"))
+        return
     with allowed_execution(project):
-        problems = list(_problems(rendering, checked))
-        not_tried = [metric.NAME for metric in rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
+        problems = list(_problems(page, checked))
+        not_tried = [metric.NAME for metric in page.rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
     out.print()
     if not_tried:
-        out.print(f"not tried: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
+        out.print(f"not checked: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
     rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
     if not problems:
         out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))
@@ -198,10 +189,10 @@ def _print_checks(rendering: _Rendering, project: Project) -> None:
     raise typer.Exit(1)
 
 
-def _problems(rendering: _Rendering, samples: list[Sample]) -> Iterator[str]:
+def _problems(page: _Page, samples: list[Sample]) -> Iterator[str]:
     for sample in samples:
-        for prompt in rendering.prompts(sample):
-            for problem in formatting_problems(rendering.task, sample, prompt, formatter=rendering.formatter):
+        for prompt in page.prompts(sample):
+            for problem in formatting_problems(page.rendering.task, sample, prompt, formatter=page.rendering.formatter):
                 yield f"row {sample.row_index}: {problem}"
 
 

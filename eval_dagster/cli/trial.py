@@ -2,19 +2,19 @@
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 
-from eval_dagster.cli.console import errors, out, program_name, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.cli.run import reporting
-from eval_dagster.cli.run_summary import all_errors, next_commands, work_done
+from eval_dagster.cli.run_summary import all_errors, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
-from eval_dagster.pipeline import evaluate
+from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
@@ -27,9 +27,6 @@ def run_trial(
 
     No published result changes: no table of the lake, no record of Dagster or MLflow, no judgement and no report. The answers go to the
     project's cache.
-
-    Raises:
-        UsageError: A name is unknown, a check of the project fails, or a file for the gate's result is given.
     """
     project = Project.open()
     if junit or markdown:
@@ -40,18 +37,23 @@ def run_trial(
     project.check(chosen_evals, chosen_models)
     trial = project.trial(limit)
     out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
-    started = time.monotonic()
+    started, run_id = time.monotonic(), uuid.uuid4().hex
     partitions = [(eval_name, model) for model in chosen_models for eval_name in chosen_evals]
     with reporting():
-        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=uuid.uuid4().hex, reporter=current_reporter()))
+        outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
     print_leaderboard(trial.lake, title="Trial", chosen=(chosen_evals, chosen_models))
     results = [each for each in outcomes if isinstance(each, StageResult)]
-    _print_summary(trial, results, _whole(suite, evals, models), time.monotonic() - started)
-    failures = [
-        f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in outcomes if isinstance(each, StageFailure)
-    ]
-    empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
-    failures += [all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions]
+    attempts = [each for each in read_attempts(trial.lake) if each.run_id == run_id]
+    computed, answered = (sum(getattr(each, name) or 0 for each in attempts) for name in ("requests_computed", "requests_cached"))
+    current = sum(each.cached for each in results)
+    out.print(work_done(computed, answered, len(results) - current, current, time.monotonic() - started))
+    out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)", soft_wrap=True)
+    print_next(
+        ("sql sample_results --trial", "prompt, answer, gold and score of each sample"),
+        ("leaderboard --trial", "all trials"),
+        (_whole(suite, evals, models), "all samples, published; answers of the trial come from the cache"),
+    )
+    failures = _failures(trial, partitions, outcomes)
     for message in failures:
         say(errors, "failed", message, style="red")
     for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
@@ -60,32 +62,17 @@ def run_trial(
         raise typer.Exit(1)
 
 
-def _print_summary(trial: Project, results: Sequence[StageResult], whole: str, seconds: float) -> None:
-    computed, cached = _requests(results)
-    made = sum(not each.cached for each in results)
-    out.print(work_done(computed, cached, made, len(results) - made, seconds))
-    following = [
-        (f"{program_name()} sql sample_results --trial", "prompt, answer, gold and score of each sample"),
-        (f"{program_name()} leaderboard --trial", "all trials"),
-        (whole, "all samples, published; answers of the trial come from the cache"),
+def _failures(trial: Project, partitions: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> list[str]:
+    failed = [each for each in outcomes if isinstance(each, StageFailure)]
+    empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
+    return [
+        *(f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in failed),
+        *(all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions),
     ]
-    place = f"Results   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)"
-    out.print(f"\n{place}\n\n{next_commands(following)}", soft_wrap=True)
-
-
-def _requests(results: Sequence[StageResult]) -> tuple[int, int]:
-    """Number of requests that were sent to models, and that were answered from the cache."""
-    counts: Counter[str] = Counter()
-    for each in results:
-        if each.stage == "model_outputs":
-            requests = int(each.file.info.counts["requests"])
-            computed = 0 if each.cached else int(each.file.info.counts["requests_computed"])
-            counts.update(computed=computed, cached=requests - computed)
-    return counts["computed"], counts["cached"]
 
 
 def _whole(suite: str | None, evals: Sequence[str], models: Sequence[str]) -> str:
     """The command that evaluates the same without a limit."""
     options = [("--suite", suite)] if suite else []
     options += [*(("--eval", name) for name in evals), *(("--model", name) for name in models)]
-    return " ".join([f"{program_name()} run", *(f"{option} {name}" for option, name in options)])
+    return " ".join(["run", *(f"{option} {name}" for option, name in options)])

@@ -26,17 +26,11 @@ _START_S = 240.0
 """A cold start takes over a minute on two busy cores."""
 _STOP_S = 5.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Loopback is never reached through a proxy."""
+"""Requests to loopback never use a proxy."""
 
 
 def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
-    """Run both servers until Ctrl-C or the end of one of them.
-
-    Args:
-        port: Where Dagster listens; the next free one if it is taken.
-        mlflow_port: The same of MLflow.
-        origins: Where else the pages are served, by a reverse proxy or a tunnel.
-    """
+    """Run both servers until Ctrl-C or the end of one of them."""
     os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
     project = Project.open()
     from eval_dagster.assets.instance import prepare_instance
@@ -79,7 +73,7 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
 
 @contextmanager
 def _processes(commands: Mapping[str, list[str]], logs: Path) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
-    """Python processes by name, each in a group of its own, which ends as a whole: Dagster starts several."""
+    """Start Python processes, and yield them by name. Each has its own process group, which ends as a whole: Dagster starts several."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, arguments in commands.items():
@@ -89,10 +83,10 @@ def _processes(commands: Mapping[str, list[str]], logs: Path) -> Iterator[dict[s
                 )
         yield processes
     finally:
-        # A second Ctrl-C out of impatience would leave servers behind.
-        impatient = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A second Ctrl-C would leave servers behind.
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
         _stop(list(processes.values()))
-        signal.signal(signal.SIGINT, impatient)
+        signal.signal(signal.SIGINT, previous)
 
 
 def _log(logs: Path, name: str) -> Path:
@@ -100,7 +94,7 @@ def _log(logs: Path, name: str) -> Path:
 
 
 def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """End all groups at once, asking ever less politely those that stay."""
+    """End all groups: first with SIGINT, then those that remain with SIGTERM, then with SIGKILL."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         alive = [process.pid for process in processes if _signal_group(process.pid, number)]
         deadline = time.monotonic() + _STOP_S
@@ -116,7 +110,7 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals | None) -> bool:
-    """Signal a process group; without a number only see whether it still has members."""
+    """Signal a process group, or only look for members if there is no number. Returns whether it has members."""
     try:
         os.killpg(group, number or 0)
     except ProcessLookupError:
@@ -153,7 +147,7 @@ def _origin(url: str) -> str:
 
 
 def _hosts(port: int) -> str:
-    """The hosts that MLflow itself lets requests name."""
+    """The host names that MLflow accepts in requests."""
     proxied = [origin.partition("://")[2] for origin in os.environ[ORIGINS_VARIABLE].split()]
     return ",".join([*(f"{name}:{port}" for name in LOOPBACK), *proxied])
 

@@ -125,12 +125,6 @@ def _own_values(made: type) -> list[Any]:
     return [value for name, value in sorted(vars(made).items()) if not name.startswith("__") and name != "_abc_impl"]
 
 
-def included_modules(references: References, objects: Sequence[Any]) -> set[str]:
-    """The names of the modules with the code of some objects and its dependencies."""
-    numbers = CodeClosure(references, objects).numbers
-    return {target.module.name if isinstance(target, Definition) else target.name for target in numbers}
-
-
 def closure_texts(references: References, objects: Sequence[Any]) -> list[str]:
     """The code of some objects with its dependencies, and the effects of importing its modules.
 

@@ -36,12 +36,19 @@ Problem = tuple[KeyPath, str]
 """The place of a mistake, and its description."""
 
 
-def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, type[ModelSection]] = MappingProxyType({})) -> Config:
+def load_config(
+    path: Path,
+    *,
+    tasks: Collection[str],
+    sections: Mapping[str, type[ModelSection]] = MappingProxyType({}),
+    registries: Collection[str] = (),
+) -> Config:
     """Read and check a configuration.
 
     Args:
         path: The file; paths in it are relative to its folder.
         tasks: Names of the task registry.
+        registries: Names of the registries of other packages, for `lm_eval:NAME`.
         sections: Model sections of other packages, by backend.
 
     Raises:
@@ -61,7 +68,7 @@ def load_config(path: Path, *, tasks: Collection[str], sections: Mapping[str, ty
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")
     config, found = _validate(document, schema)
     problems = dict(document.problems)
-    for where, what in [*found, *_name_problems(document, tasks, path.parent)]:
+    for where, what in [*found, *_name_problems(document, tasks, registries, path.parent)]:
         problems.setdefault((document.line(where), where), what)
     if problems or config is None:
         in_order = sorted(problems.items(), key=lambda problem: problem[0][0])
@@ -148,7 +155,7 @@ def _value(document: YamlDocument, path: KeyPath) -> Any:
     return value
 
 
-def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path) -> Iterator[Problem]:
+def _name_problems(document: YamlDocument, tasks: Collection[str], registries: Collection[str], folder: Path) -> Iterator[Problem]:
     """Names that refer to nothing, and repeated names.
 
     It reads the raw values, so that it finds all even if other values are wrong.
@@ -159,7 +166,7 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], folder: Path)
     for name in models:
         yield from _function_problems(("models", name, "function"), document, folder)
     for name in evals:
-        yield from _task_problems(("evals", name, "task"), document, tasks, folder)
+        yield from _task_problems(("evals", name, "task"), document, tasks, registries, folder)
         yield from _repeat_problems(("evals", name, "subjects"), document)
     suites = _mapping(top.get("suites"))
     yield from _collision_problems(suites)
@@ -186,13 +193,26 @@ def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> I
         yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:name"
 
 
-def _task_problems(path: KeyPath, document: YamlDocument, tasks: Collection[str], folder: Path) -> Iterator[Problem]:
+def _task_problems(
+    path: KeyPath, document: YamlDocument, tasks: Collection[str], registries: Collection[str], folder: Path
+) -> Iterator[Problem]:
     task = _value(document, path)
     if not isinstance(task, str) or task in tasks:
         return
     wrong = _wrong_file(task, folder)
-    if wrong and ".py" in task:
+    registry, colon, name = task.partition(":")
+    if task.endswith((".yaml", ".yml")):
+        file = folder / (name if colon else task)
+        if not _is(Path.is_file, file):
+            yield (
+                path,
+                f"found {document.found(path)}, whose file is not there (it is looked for at {file.resolve()}); expected path/to/task.yaml",
+            )
+    elif wrong and ".py" in task:
         yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:Class"
+    elif colon and registry in registries:
+        if not name:
+            yield path, f"found {document.found(path)}; expected a name after the colon: {registry}:NAME"
     elif wrong:
         listed = f"one of {', '.join(sorted(tasks))}" if len(tasks) <= _MOST_LISTED else "a name that `eval-dagster tasks` lists"
         known = f"{listed}, or " if tasks else ""

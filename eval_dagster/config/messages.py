@@ -1,4 +1,4 @@
-"""What the schema of `evals.yaml` allows at a place, in plain words."""
+"""Describes in words what the schema of `evals.yaml` allows at a place."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ Schema = Mapping[str, Any]
 
 
 class Place:
-    """Somewhere in the schema, reached by keys, list positions and the tags of unions."""
+    """A place in the schema, reached by keys, list positions and the tags of unions."""
 
     def __init__(self, schema: Schema, definitions: Schema) -> None:
         """`definitions` are the schemas that `schema` refers to, by name."""
@@ -19,13 +19,13 @@ class Place:
 
     @classmethod
     def top(cls, config: type[Config]) -> "Place":
-        """The whole of a file of a class."""
+        """The place of the whole file."""
         schema = config.model_json_schema()
         return cls(schema, schema["$defs"])
 
     @property
     def keys(self) -> list[str]:
-        """The keys that a mapping may have here; none where it may have any."""
+        """The keys that a mapping may have here; empty if it may have any."""
         return list(self.schema.get("properties", ()))
 
     @property
@@ -40,12 +40,13 @@ class Place:
 
     @property
     def is_secret(self) -> bool:
-        """Whether what stands here may be repeated nowhere."""
+        """Whether no message may repeat the value."""
         return any(schema.get("writeOnly", False) for schema in (self.schema, self.schema.get("items", {})))
 
     def option(self, tag: str) -> "Place":
         """The kind of mapping that a tag names: the value of the tag's key, or a key that only this kind has."""
-        return next(option for option in self.options if option._bears(tag, self.tag_key))
+        key = self.tag_key
+        return next(each for each in self.options if (each._constant(key) == repr(tag) if key else tag in each.keys))
 
     def child(self, step: str | int) -> "Place":
         """The place of a key or a list item."""
@@ -57,7 +58,7 @@ class Place:
         return Place(schema, self._definitions)
 
     def words(self) -> str:
-        """What is allowed here, as what follows `expected`."""
+        """What is allowed here, as a text that follows `expected`."""
         if self.options and self.tag_key:
             return f"a mapping with {self.tag_key}: {_either([option._constant(self.tag_key) for option in self.options])}"
         if self.options:
@@ -77,13 +78,10 @@ class Place:
         if "items" in schema:
             least, most = schema.get("minItems", 0), schema.get("maxItems")
             number = f", exactly {least}" if least == most else ", at least one" if least else ""
-            return f" of {_PLURALS.get(schema['items'].get('type'), 'values')}{number}"
+            return f" of {'texts' if schema['items'].get('type') == 'string' else 'values'}{number}"
         signs = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
         limits = [f"{word} {schema[sign]:g}" for sign, word in signs.items() if sign in schema]
         return f" {' and '.join(limits)}" if limits else ""
-
-    def _bears(self, tag: str, tag_key: str | None) -> bool:
-        return self._constant(tag_key) == repr(tag) if tag_key else tag in self.keys
 
     def _constant(self, key: str) -> str:
         return repr(self.schema["properties"][key]["const"])
@@ -97,11 +95,10 @@ _TYPES = {
     "object": "a mapping",
     "string": "text",
 }
-_PLURALS = {"string": "texts"}
 
 
 def _resolve(schema: Schema, definitions: Schema) -> Schema:
-    """Follow references, and take what a value may be besides null."""
+    """Follow references, and leave out the alternative null."""
     if "anyOf" in schema:
         options = [option for option in schema["anyOf"] if option.get("type") != "null"]
         if len(options) == 1:

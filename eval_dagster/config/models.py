@@ -60,18 +60,17 @@ class GenerationConfig(Section):
     temperature: Number = Field(default=0.0, ge=0)
     """0 is greedy."""
     top_k: Integer | None = Field(default=None, ge=1)
-    """Samples from the k most probable tokens; from all where not given."""
+    """Samples from the k most probable tokens; from all tokens if not given."""
     top_p: Number | None = Field(default=None, gt=0, le=1)
-    """Samples from the most probable tokens that have this probability together; from all where not given."""
+    """Samples from the most probable tokens whose probabilities sum to this number; from all tokens if not given."""
     max_tokens: Integer | None = Field(default=None, ge=1)
-    """Most tokens of a text: the maximum of a task that names none, and an upper bound on every task's own. Where neither names one, a
-    text may fill the context."""
+    """Most tokens of a text. If the task has a maximum too, the smaller one counts. Without any maximum, a text may fill the context."""
     stop_sequences: tuple[str, ...] = ()
     """Added to every task's own."""
 
 
 ReasoningTags = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
-"""What opens and what closes the reasoning in a model's texts."""
+"""The opening and the closing tag of the reasoning in a model's texts."""
 
 
 class ModelSection(Section):
@@ -84,7 +83,7 @@ class ModelSection(Section):
     generation: GenerationConfig = GenerationConfig()
     """How texts are generated."""
     reasoning_tags: ReasoningTags = DEFAULT_TAGS
-    """What opens and what closes the reasoning in a text; it is no part of the answer."""
+    """The opening and the closing tag of the reasoning in a text. Reasoning is not part of the answer."""
 
 
 class TransformersModel(ModelSection):
@@ -99,13 +98,13 @@ class TransformersModel(ModelSection):
     device: str = Field(
         default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="'auto', 'cpu', 'mps', 'cuda' or 'cuda:<number>'"
     )
-    """`auto` takes a GPU where there is one."""
+    """`auto` takes a GPU if there is one."""
     batch_size: Integer = Field(default=16, ge=1)
-    """Most sequences a forward pass that generates text, or scores without a prefix tree; halved after running out of memory."""
+    """Most sequences of a forward pass that generates text, or scores without a prefix tree; halved when memory runs out."""
     max_length: Integer | None = Field(default=None, ge=1)
-    """Tokens of context; the model's own where not given."""
+    """Tokens of context; the model's own number if not given."""
     truncate: Switch = False
-    """Whether a prompt that is too long loses tokens on the left (recorded with the response) instead of being an error."""
+    """Whether a prompt that is too long is cut on the left (recorded with the response) instead of being an error."""
 
 
 class ScriptedModel(ModelSection):
@@ -114,11 +113,11 @@ class ScriptedModel(ModelSection):
     backend: Literal["scripted"]
     """Answers from a table or a function."""
     answers: dict[str, str] = Field(default_factory=dict)
-    """Text by which a prompt that contains the key is answered; the first match counts."""
+    """The answers: a prompt that contains a key is answered by the key's text. The first match counts."""
     default: str = ""
     """The answer to every other prompt."""
     function: str | None = None
-    """`path/to/file.py:name` of a function from `Request` to a text, or to one log-probability a choice."""
+    """`path/to/file.py:name` of a function from `Request` to a text, or to one log-probability per choice."""
     prompt_format: Literal["plain", "llama3", "identity"] = "plain"
     """How messages become the prompt."""
 

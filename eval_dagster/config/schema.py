@@ -32,20 +32,19 @@ class EvalConfig(Section):
     task: str
     """A name of the registry, or `path/to/file.py:Class`."""
     num_fewshot: Integer | None = Field(default=None, ge=0)
-    """Examples before each question; the task's customary number where not given."""
+    """Examples before each question; the task's default number if not given."""
     fewshot_strategy: Literal["random", "first", "balanced"] | None = None
-    """How few-shot examples are drawn; the task's own way where not given."""
+    """How few-shot examples are drawn; the task's own way if not given."""
     fewshot_sets: FewshotSets = 1
-    """How many sets of examples the samples of a subject have between them, by their ids; `per_sample`: a set for each."""
+    """Number of sets of examples for the samples of a subject. The id of a sample decides on its set; `per_sample`: a set for each."""
     subjects: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """Which of the task's subjects; all where not given. `"DE,*"` picks among subjects of several parts."""
+    """Some of the task's subjects; all if not given. `"DE,*"` picks among subjects of several parts."""
     limit: Integer | None = Field(default=None, ge=1)
-    """Most samples a subject; all where not given."""
+    """Most samples per subject; all if not given."""
     seed: Integer = 0
     """Seeds the choice of few-shot examples, and sampling."""
     num_samples: Integer | None = Field(default=None, ge=1)
-    """Texts to generate from each prompt; more than one needs a model with a temperature above 0. The task's own number where not
-    given."""
+    """Texts to generate from each prompt; more than one needs a temperature above 0. The task's own number if not given."""
     dataset_revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits")
     """Pins the dataset of a task that names no commit itself."""
 
@@ -58,18 +57,18 @@ VariableName = Annotated[
         json_schema_extra={"writeOnly": True},
     ),
 ]
-"""Marked as what no message repeats: somebody may have written the address itself."""
+"""No message repeats the value, because a user may have written the address itself."""
 
 
 class GateConfig(Section):
     """When a suite's results count as worse than their baseline."""
 
     alpha: Number = Field(default=0.05, gt=0, lt=1)
-    """Of suites in which nothing but chance is at work, at most this share turns red in 30 days."""
+    """If nothing but chance is at work, at most this share of suites turns red in 30 days."""
     smallest_difference: Number = Field(default=0.0, ge=0)
-    """The smallest difference that matters, in the metric's unit: a smaller one is no change, however sure it is."""
+    """The smallest difference that matters, in the metric's unit. A smaller one is no change, even if it is significant."""
     max_error_rate: Number = Field(default=0.05, ge=0, le=1)
-    """Of the samples that the baseline could evaluate, the largest share that may be errors now."""
+    """The largest share of errors that is allowed among the samples that the baseline could evaluate."""
     metrics: Literal["headline", "all"] = "headline"
     """The metrics that are compared: the one of each eval that the leaderboard shows, or all. More comparisons have less power each."""
     severity: Literal["error", "warn"] = "error"
@@ -89,7 +88,7 @@ class SuiteConfig(Section):
     """IANA name, e.g. `Europe/Berlin`."""
     baseline: str = "last_passed"
     """What the suite's results are compared with: `last_passed` (the newest state that its gate let pass or a person accepted), `previous`
-    (the state before the last change, be it good or bad), a date (2026-01-31), a model's name, or one at a time (name@2026-01-31)."""
+    (the state before the last change, whether good or bad), a date (2026-01-31), a model, or a model at a time (name@2026-01-31)."""
     gate: GateConfig = GateConfig()
     """When a result counts as worse."""
     notify: tuple[VariableName, ...] = ()
@@ -132,7 +131,7 @@ class TrackingConfig(Section):
     """Where MLflow keeps its runs."""
 
     tracking_uri: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
-    """A server or a database; the home's own SQLite file where not given. It can hold a password, so that no message repeats it."""
+    """A server or a database; the home's own SQLite file if not given. No message repeats it, because it can contain a password."""
     experiment: str = "eval_dagster"
     """Name of the MLflow experiment."""
 
@@ -162,7 +161,7 @@ class Config(Section):
 
 
 def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:
-    """The class of an evals.yaml in which models may also have the backends of other packages, whose sections are given by name."""
+    """The class of an evals.yaml whose models may have backends of other packages. `sections` are the sections of these, by name."""
     if not sections:
         return Config
     models: Any = Annotated[Union[TransformersModel, ScriptedModel, *sections.values()], Field(discriminator="backend")]

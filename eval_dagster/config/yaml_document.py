@@ -44,11 +44,7 @@ class YamlDocument:
     """
 
     def __init__(self, text: str, shown_path: str) -> None:
-        """Read the text of a file.
-
-        Raises:
-            ConfigError: This is no YAML; the message begins with `shown_path` and the line.
-        """
+        """Read the text of a file. If it is no YAML, raise a `ConfigError` that begins with `shown_path` and the line."""
         self.value: Any = None
         self.problems: dict[tuple[int, KeyPath], str] = {}
         self._shown_path = shown_path
@@ -161,11 +157,7 @@ class YamlDocument:
 
 
 def read_text(path: Path, shown_path: str) -> str:
-    """The text of a file.
-
-    Raises:
-        ConfigError: It cannot be read, or is no UTF-8.
-    """
+    """The text of a file. Raises `ConfigError` if it cannot be read, or is no UTF-8."""
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -30,11 +30,7 @@ class HubRepo:
     """Number of the task's subjects. For a single subject, the dataset may have any one config."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - splits show while they are read
-        """Check within seconds whether the commit is on the Hub, or all its subjects are in the cache.
-
-        Raises:
-            DatasetNotFoundError: It is in neither, or the Hub cannot be reached.
-        """
+        """Check within seconds. Raises `DatasetNotFoundError` if a subject is not in the cache and the commit is not found on the Hub."""
         if not all(self._prepared(subject_name(subject)) for subject in subjects):
             _commit_of(self.path, self.revision)
 
@@ -45,6 +41,10 @@ class HubRepo:
             DatasetNotFoundError: The dataset lacks the config or a split, or what was found is another commit.
             DataError: The download or its preparation failed.
         """
+        builder = self._prepared_builder(subject, splits)
+        return {split: list(builder.as_dataset(split=split)) for split in splits}
+
+    def _prepared_builder(self, subject: Any, splits: Sequence[str]) -> Any:
         try:
             builder = self._builder(subject_name(subject))
             builder.download_and_prepare()
@@ -56,7 +56,7 @@ class HubRepo:
         for split in splits:
             if split not in known:
                 raise DatasetNotFoundError(f"dataset {self._name()} lacks the split {split!r}; it has: {', '.join(known)}")
-        return {split: list(builder.as_dataset(split=split)) for split in splits}
+        return builder
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         """Return path, commit, configs and splits: a commit never changes."""
@@ -65,6 +65,36 @@ class HubRepo:
     def source(self) -> DatasetSource:
         """Return id and commit."""
         return DatasetSource(path=self.path, revision=self.revision)
+
+    def size(self, subject: Any, splits: Sequence[str]) -> int | None:
+        """Return the bytes of the files of some splits, as the Hub lists them; None where they are prepared, or not listed."""
+        config = subject_name(subject)
+        if self._prepared(config):
+            return None
+        listed = HfApi().dataset_info(self.path, revision=self.revision, files_metadata=True, timeout=TIMEOUT_S).siblings or []
+        sizes = {file.rfilename: file.size for file in listed}
+        files = self._builder(config).config.data_files or {}
+        names = [str(file).partition(f"@{self.revision}/")[2] for split in splits for file in files.get(split, ())]
+        found = [sizes.get(name) for name in names]
+        known = [size for size in found if size is not None]
+        return sum(known) if found and len(known) == len(found) else None
+
+    def save(self, subject: Any, split: str, folder: Path) -> None:
+        """Download a split (once) and write it into a folder as one Parquet file.
+
+        Raises:
+            DatasetNotFoundError: The dataset lacks the config or the split.
+            DataError: The download or its preparation failed.
+        """
+        builder = self._prepared_builder(subject, [split])
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{split}-00000-of-00001.parquet"
+        unfinished = file.with_name(f".{file.name}.tmp")
+        try:
+            builder.as_dataset(split=split).to_parquet(unfinished)
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def _builder(self, config: str) -> Any:
         # Imported lazily: slow, and only needed for datasets of the Hub.
@@ -105,11 +135,7 @@ class HubRepo:
 
 
 def current_commit(path: str) -> str:
-    """The newest commit of a dataset on the Hub.
-
-    Raises:
-        DatasetNotFoundError: There is no such dataset, or the Hub is out of reach.
-    """
+    """The newest commit of a dataset on the Hub. Raises `DatasetNotFoundError` if there is none, or the Hub is out of reach."""
     return _commit_of(path, None)
 
 

@@ -18,11 +18,7 @@ class DatasetLock:
         self._path = path
 
     def get(self, dataset: str) -> str | None:
-        """The commit of a dataset; None if it was never downloaded.
-
-        Raises:
-            ConfigError: The file is no JSON object of texts.
-        """
+        """The commit of a dataset; None if it was never downloaded. Raises `ConfigError` if the file is no JSON object of texts."""
         return self._read().get(dataset)
 
     def add(self, dataset: str, commit: str) -> str:

@@ -1,6 +1,7 @@
 """What the rows of a task are read from."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from eval_dagster.records import DatasetSource, Row
@@ -23,4 +24,16 @@ class Origin(Protocol):
 
     def source(self) -> DatasetSource:
         """Return the place of the rows."""
+        ...
+
+
+class Stored(Origin, Protocol):
+    """A dataset whose splits are files, here or on the Hub."""
+
+    def size(self, subject: Any, splits: Sequence[str]) -> int | None:
+        """Return the bytes of the files of some splits; None where they are not known."""
+        ...
+
+    def save(self, subject: Any, split: str, folder: Path) -> None:
+        """Write the files of a split into a folder of a mirror, all or none."""
         ...

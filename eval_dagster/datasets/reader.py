@@ -1,7 +1,7 @@
 """Reads a task's rows from the task itself, a folder, a mirror of the Hub, or the Hub."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from eval_dagster.code_versions.source_files import is_user_module, shown_name
 from eval_dagster.datasets.benchmark_origin import BenchmarkOrigin
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
-from eval_dagster.datasets.origin import Origin
+from eval_dagster.datasets.origin import Origin, Stored
 from eval_dagster.datasets.split_files import SplitFolder
 from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.records import DatasetSource, Row
@@ -81,6 +81,27 @@ class DatasetReader:
         """Return the origin of the rows. Rows of a mirror have no commit, since it is unknown."""
         return self._origin(task).source()
 
+    def read_from(
+        self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False
+    ) -> Iterator[tuple[str, str, tuple[str, ...], Stored]]:
+        """The datasets that a task reads, which a mirror can hold: Hub id, configuration, splits and place of each.
+
+        Raises:
+            DatasetNotFoundError: The commit of a dataset is not known, and the Hub is out of reach.
+            TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
+        """
+        if issubclass(task, AdapterTask):
+            named = [split for subject in subjects for split in task.BENCHMARK.splits(subject, fewshot=fewshot)]
+            for split in named:
+                if not _is_folder(split.path):
+                    place = self._files(split.path, task.DATASET_REVISION or split.revision, 1)
+                    yield split.path, split.config or _ONE_CONFIG, (split.split,), place
+        elif not _brings_rows(task) and not _is_folder(task.DATASET_PATH):
+            configs = [_ONE_CONFIG] if task.SUBJECT_FIELD else [subject_name(subject) for subject in subjects]
+            place = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
+            for config in configs:
+                yield task.DATASET_PATH, config, tuple(_splits(task, fewshot)), place
+
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
             return BenchmarkOrigin(task, self._files)
@@ -89,7 +110,7 @@ class DatasetReader:
         files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
         return _RowsByField(task, task.SUBJECT_FIELD, files) if task.SUBJECT_FIELD else files
 
-    def _files(self, path: str, revision: str | None, configs: int) -> Origin:
+    def _files(self, path: str, revision: str | None, configs: int) -> Stored:
         if _is_folder(path):
             return SplitFolder(path, self._folder / path, configs, _FOLDER_REMEDY)
         if self._mirror is not None:

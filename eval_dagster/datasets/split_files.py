@@ -1,6 +1,8 @@
 """A dataset as a folder of split files: a mirror of the Hub, or a task's own."""
 
 import re
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,12 +40,7 @@ class SplitFolder:
                 self._files(subject, split)
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
-        """Read the rows of one subject.
-
-        Raises:
-            DatasetNotFoundError: A file is missing.
-            DataError: A file is damaged.
-        """
+        """Read the rows of one subject. Raises `DatasetNotFoundError` if a file is missing, and `DataError` if one is damaged."""
         return {split: [row for file in self._files(subject, split) for row in rows_of(file)] for split in splits}
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
@@ -57,6 +54,18 @@ class SplitFolder:
     def source(self) -> DatasetSource:
         """Return the dataset's name; files in a folder have no commit."""
         return DatasetSource(path=self.path, revision=None)
+
+    def size(self, subject: Any, splits: Sequence[str]) -> int:
+        """Return the bytes of the files of some splits."""
+        return sum(file.stat().st_size for split in splits for file in self._files(subject, split))
+
+    def save(self, subject: Any, split: str, folder: Path) -> None:
+        """Copy the files of a split into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as unfinished:
+            copies = [Path(shutil.copy(file, unfinished)) for file in self._files(subject, split)]
+            for copy in copies:
+                copy.replace(folder / copy.name)
 
     def _files(self, subject: Any, split: str) -> list[Path]:
         folder = self._config_folder(subject_name(subject))
@@ -87,6 +96,11 @@ class SplitFolder:
             f"dataset {self.path} lacks the config {name!r}: looked for {self.folder / name}{did_you_mean(name, configs)}; "
             f"the dataset has the configs: {', '.join(configs) or 'none'}. SUBJECTS names the configs of a dataset"
         )
+
+
+def split_names(folder: Path) -> list[str]:
+    """The splits whose files are in a folder; none where there is no folder."""
+    return list(_split_files(folder)) if folder.is_dir() else []
 
 
 def _held(folder: Path, by_split: dict[str, list[Path]]) -> str:

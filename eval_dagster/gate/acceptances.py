@@ -1,7 +1,8 @@
 """Acceptances: states that a person accepts although the gate did not let them pass, with name, time and reason."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError, UsageError
@@ -9,6 +10,7 @@ from eval_dagster.gate.materializations import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
+from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
@@ -16,27 +18,17 @@ _TABLE = "acceptances"
 
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
     """All acceptances of a suite, the oldest first. Damaged files are left out, as in the catalog."""
-    names = [each.name for each in fields(Acceptance)]
     found: list[Acceptance] = []
     for path in parquet_files(lake.root / _TABLE / f"suite={suite}"):
-        try:
-            rows = read_rows(path)
-        except LakeError:
-            continue
-        found += [Acceptance(**{**{name: row[name] for name in names}, "verdict": Verdict(row["verdict"])}) for row in rows]
+        with suppress(LakeError):
+            found += [Acceptance(**fields_in(row, Acceptance) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
     return sorted(found, key=lambda acceptance: acceptance.accepted_at)
 
 
 def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
     """Accept the last judged states of a suite as baseline and anchor of later results.
 
-    Args:
-        lake: The lake with the judgements.
-        suite: Name of the suite.
-        evals: Evals whose results are accepted; all red results if neither `evals` nor `models` is given.
-        models: Models whose results are accepted.
-        by: Who accepts.
-        why: The reason, which the report shows.
+    These are the states of the named evals and models, or the red ones if none is named. The report shows `by` and `why`.
 
     Raises:
         UsageError: There is no reason, nothing to accept, or a state without any value.
@@ -75,12 +67,15 @@ def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str
     """One row for each chosen state, a red one if there are several. Accepted states are left out."""
     done = {(each.eval, each.model, each.materialized_at) for each in known}
     found: dict[tuple[str, str], Regression] = {}
-    for row in sorted(result.regressions, key=lambda row: not row.is_red):
-        is_named = (not evals or row.eval in evals) and (not models or row.model in models)
-        is_meant = bool(evals or models) or row.is_red
-        if is_named and is_meant and (row.eval, row.model, row.materialized_at) not in done:
+    for row in sorted(_named(result, evals, models), key=lambda row: not row.is_red):
+        if (evals or models or row.is_red) and (row.eval, row.model, row.materialized_at) not in done:
             found.setdefault((row.eval, row.model), row)
     return list(found.values())
+
+
+def _named(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
+    """The rows of these evals and models; of all where none is named."""
+    return [row for row in result.regressions if (not evals or row.eval in evals) and (not models or row.model in models)]
 
 
 def _require_values(lake: Lake, accepted: Sequence[Acceptance]) -> None:
@@ -98,7 +93,7 @@ def _require_values(lake: Lake, accepted: Sequence[Acceptance]) -> None:
 def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> str:
     judged = f"judged {result.judged_at:%Y-%m-%d %H:%M} UTC"
     if evals or models:
-        named = [row for row in result.regressions if (not evals or row.eval in evals) and (not models or row.model in models)]
+        named = _named(result, evals, models)
         if not named:
             return f"it has no result of {', '.join([*evals, *models])} ({judged})"
         if not any(row.materialized_at for row in named):

@@ -18,31 +18,25 @@ class Baseline:
 
     text: str
     """The text in evals.yaml."""
-    model: str | None
+    model: str | None = None
     """Null: the model of the result."""
-    until: datetime | None
-    previous: bool
+    until: datetime | None = None
+    previous: bool = False
     last_passed: bool = False
 
     @classmethod
     def parse(cls, text: str, models: Sequence[str]) -> "Baseline":
-        """Read `last_passed`, `previous`, a day or a time, a model's name, or `name@` one of these.
-
-        Args:
-            text: The text in evals.yaml.
-            models: Names of all models.
+        """Read `last_passed`, `previous`, a day or a time, the name of one of the models, or `name@` one of these.
 
         Raises:
             UsageError: It is none of these.
         """
-        if text == LAST_PASSED:
-            return cls(text=text, model=None, until=None, previous=False, last_passed=True)
-        if text == PREVIOUS:
-            return cls(text=text, model=None, until=None, previous=True)
+        if text in (LAST_PASSED, PREVIOUS):
+            return cls(text=text, previous=text == PREVIOUS, last_passed=text == LAST_PASSED)
         if text in models or "@" in text:
             name = PointName.parse(text, models)
             return cls(text=text, model=name.model, until=name.until, previous=name.previous)
-        return cls(text=text, model=None, until=parse_time(text, what=text), previous=False)
+        return cls(text=text, until=parse_time(text, what=text))
 
     def is_current(self, model: str) -> bool:
         """Whether it is the current result of this model, which would be compared with itself."""
@@ -53,12 +47,6 @@ class Baseline:
 
         When the suite judges the eval and the model for the first time, `last_passed` means the state before the last change. Returns
         None if there is no such state, or if no state has passed yet.
-
-        Args:
-            lake: The lake with the results.
-            eval_name: The eval.
-            model: The model of the result.
-            standing: What earlier judgements say about the two.
 
         Raises:
             LakeError: The baseline that the suite names does not exist, or is damaged.
@@ -79,13 +67,13 @@ class Baseline:
         return found
 
     def _named(self, lake: Lake, eval_name: str, model: str) -> Point:
-        of_model = self.model or model
         if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
             raise LakeError(f"the baseline {self.text!r} lies in the future, so every result would be compared with itself")
-        found = PointName(model=of_model, until=self.until, previous=self.previous).find(lake, eval_name)
+        name = PointName(model=self.model or model, until=self.until, previous=self.previous)
+        found = name.find(lake, eval_name)
         if found is not None:
             return found
         if self.previous:
             raise LakeError(NO_EARLIER_RESULT)
         when = "" if self.until is None else f" of {self.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC or before"
-        raise LakeError(f"the baseline {self.text!r}: {of_model} has no result of {eval_name}{when}")
+        raise LakeError(f"the baseline {self.text!r}: {name.model} has no result of {eval_name}{when}")

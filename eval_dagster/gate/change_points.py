@@ -7,7 +7,7 @@ length (Bonferroni's inequality), and later results do not change what was found
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from eval_dagster.gate.comparison import causes, compare_metric, overall
 from eval_dagster.gate.materializations import Point
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake, read_rows
+from eval_dagster.lake.rows import fields_in
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.versions import code_version
 
@@ -34,8 +35,7 @@ def change_points(lake: Lake) -> list[Look]:
 
 def read_looks(path: Path) -> list[Look]:
     """The rows of a file of looks. Raises `LakeError` where it is damaged."""
-    names = [each.name for each in fields(Look)]
-    return [Look(**{name: row[name] for name in names}) for row in read_rows(path)]
+    return [Look(**fields_in(row, Look)) for row in read_rows(path)]
 
 
 def key_of(look: Look) -> LookKey:

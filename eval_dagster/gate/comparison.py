@@ -11,9 +11,11 @@ from eval_dagster.gate.materializations import Point, metric_versions
 from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
+from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.stages.sample_preview import answer_text
 from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired_corpora import compare_corpora
+from eval_dagster.statistics.paired_items import compare_items
 from eval_dagster.statistics.paired_means import compare_means
 
 Cause = InputCause | Literal["model", "engine", "metric"]
@@ -48,46 +50,46 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
     Raises:
         LakeError: The scores of a point were deleted.
     """
-    shared = _shared_causes(a, b)
-    found = []
-    for name, row in overall(a).items():
-        comparison = compare_metric(a, b, name, metrics, alpha=alpha)
-        if comparison is None:
-            continue
-        found.append(
-            MetricComparison(
-                a=a,
-                b=b,
-                metric=name,
-                higher_is_better=row["higher_is_better"],
-                is_headline=row["is_headline"],
-                comparison=comparison,
-                causes=(*shared, *_metric_causes(a, b, name)),
-            )
+    return [
+        MetricComparison(
+            a=a,
+            b=b,
+            metric=name,
+            higher_is_better=row["higher_is_better"],
+            is_headline=row["is_headline"],
+            comparison=comparison,
+            causes=causes(a, b, name),
         )
-    return found
+        for name, row in overall(a).items()
+        if (comparison := compare_metric(a, b, name, metrics, alpha=alpha)) is not None
+    ]
 
 
 def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
     """Compare one overall metric of two points, as `compare_points` does.
 
-    Returns:
-        None if a point does not have the metric, or if it is a corpus metric that the task does not have.
-
-    Raises:
-        LakeError: The scores of a point were deleted.
+    Returns None if a point does not have the metric, or if it is a corpus metric that the task does not have.
     """
     if name not in overall(b):
         return None
     if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):
-        corpus = next((metric for metric in metrics if name == metric.NAME and issubclass(metric, CorpusMetric)), None)
-        return None if corpus is None else _compare_corpora(corpus, a, b, alpha)
+        of_all = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
+        if of_all is None:
+            return None
+        if issubclass(of_all, ItemMetric):
+            return _compare_items(of_all, name, a, b, alpha)
+        return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
     return _compare_means(name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
 
 
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    """Everything that differs between two points for a metric."""
-    return (*_shared_causes(a, b), *_metric_causes(a, b, metric))
+    """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample."""
+    found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
+    if a.versions["model"] != b.versions["model"]:
+        found.append("engine" if a.model_content == b.model_content else "model")
+    if metric_versions(a).get(metric) != metric_versions(b).get(metric):
+        found.append("metric")
+    return tuple(found)
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:
@@ -111,7 +113,7 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
     changed = [
         sample_id
         for sample_id in dict.fromkeys([*of_a, *of_b])
-        if sample_id not in of_a or sample_id not in of_b or of_a[sample_id]["value"] != of_b[sample_id]["value"]
+        if sample_id not in of_a or sample_id not in of_b or _scored(of_a[sample_id]) != _scored(of_b[sample_id])
     ]
     if not changed:
         return
@@ -136,6 +138,10 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
         )
 
 
+def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["value"], row.get("item")
+
+
 def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
     """Scores by sample. For a corpus metric: one row for each sample, without a value."""
     if metric in point.scores_by_metric:
@@ -156,6 +162,14 @@ def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macr
     )
 
 
+def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: Point, alpha: float) -> Comparison:
+    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
+    samples = list(dict.fromkeys([*a, *b]))  # an aggregate gets the items in the order of the samples
+    items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (a, b))
+    clusters = [(a.get(sample) or b[sample])["cluster"] for sample in samples]
+    return compare_items(items_a, items_b, metric.aggregate, clusters=clusters, alpha=alpha)
+
+
 def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
@@ -170,18 +184,6 @@ def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Seq
     """One row for each sample, one column for each statistic; NaN if there is none."""
     rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
-
-
-def _shared_causes(a: Point, b: Point) -> tuple[Cause, ...]:
-    """The causes that concern every metric. Data and prompts count if they affect a scored sample."""
-    causes: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
-    if a.versions["model"] != b.versions["model"]:
-        causes.append("engine" if a.model_content == b.model_content else "model")
-    return tuple(causes)
-
-
-def _metric_causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    return () if metric_versions(a).get(metric) == metric_versions(b).get(metric) else ("metric",)
 
 
 def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:

@@ -36,13 +36,9 @@ class Finding:
 
 
 def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
-    """Judge the findings of a suite together.
+    """Judge the findings of a suite together, at a two-sided level of significance of all tests.
 
     A result stays red until it is significantly better than the red state, or its estimate is no worse than a good state.
-
-    Args:
-        findings: Findings of all results; those of one eval and model follow each other.
-        level: Two-sided level of significance of all tests together.
     """
     tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
     judgements = iter(judge_suite(tests, alpha=level))
@@ -128,7 +124,7 @@ def _is_released(finding: Finding, level: float) -> bool:
         return False
     if finding.is_as_baseline or _is_better_than_red(finding, level):
         return True
-    return any(case.comparison.difference is not None and not _is_worse(case) for case in good)
+    return any(map(_is_as_good, good))
 
 
 def _is_better_than_red(finding: Finding, level: float) -> bool:
@@ -140,12 +136,13 @@ def _is_better_than_red(finding: Finding, level: float) -> bool:
     return since.p_value <= level and higher_is_better is (since.difference > 0)
 
 
-def _is_worse(case: Case | None) -> bool:
-    """Whether the result is worse by a difference that matters."""
-    if case is None or case.comparison.difference is None:
+def _is_as_good(case: Case) -> bool:
+    """Whether the result is not worse by a difference that matters."""
+    difference = case.comparison.difference
+    if difference is None:
         return False
-    fall = -case.comparison.difference if case.higher_is_better else case.comparison.difference
-    return fall > 0 and fall >= max(case.smallest_difference, case.noise_floor)
+    fall = -difference if case.higher_is_better else difference
+    return fall <= 0 or fall < max(case.smallest_difference, case.noise_floor)
 
 
 def _drifted(row: Regression) -> str:

@@ -18,21 +18,12 @@ class ErrorRate:
 def error_rate(current: Point, baseline: Point | None, metric: str) -> ErrorRate:
     """Count the errors of a metric among the samples that were asked now and that the baseline could evaluate.
 
-    If there is no baseline, or it has no value for these samples, all samples count.
-
-    Raises:
-        LakeError: The scores of a point were deleted.
+    If there is no baseline, or it has no value for these samples, all samples count. Raises `LakeError` if scores were deleted.
     """
     asked, errors = _samples(current, metric)
-    common = asked & _evaluated(baseline, metric)
+    asked_before, errors_before = _samples(baseline, metric) if baseline else (set(), set())
+    common = asked & (asked_before - errors_before)
     return ErrorRate(errors=len(errors & (common or asked)), samples=len(common or asked), is_of_baseline=bool(common))
-
-
-def _evaluated(baseline: Point | None, metric: str) -> set[str]:
-    if baseline is None:
-        return set()
-    asked, errors = _samples(baseline, metric)
-    return asked - errors
 
 
 def _samples(point: Point, metric: str) -> tuple[set[str], set[str]]:

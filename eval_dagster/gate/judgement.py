@@ -1,11 +1,10 @@
 """Judges a suite: compares each result with its baseline, and with the anchor of its drift."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
 
-from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.baselines import Baseline
@@ -25,10 +24,10 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     """Compare the results of a suite with their baselines.
 
     Every eval and model of the suite has a row, or a row for each metric. A result that cannot be compared has a reason and does not affect
-    the others. The baseline model itself has a row only if it could not be evaluated.
+    the others. The baseline model itself has a row only if it could not be evaluated. Nothing is written.
 
     Args:
-        project: The project. Its lake is read; nothing is written.
+        project: The project.
         suite: Name of the suite.
         run_id: Id of the run that judges.
         since: Only results that were evaluated then or later count. If not given, the last results count.
@@ -43,8 +42,10 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     known = known_looks(project.lake, suite)
     attempts = Attempts(read_attempts(project.lake), since=since)
     judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
-    standings = _standings(project, suite, baseline, list(product(evals, models)), judged_at)
-    level = _level(settings, baseline, standings, judged_at)
+    standings, level = Standings(), settings.gate.alpha
+    if baseline.last_passed:
+        standings = read_standings(project.lake, suite, list(product(evals, models)), now=judged_at)
+        level = level_of(level, tested_at=standings.tested_at, now=judged_at, cron=settings.cron, timezone=settings.timezone)
     findings: list[Finding] = []
     looks: list[Look] = []
     warnings: list[str] = []
@@ -64,21 +65,6 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         looks=looks,
         warnings=tuple(warnings),
     )
-
-
-def _standings(project: Project, suite: str, baseline: Baseline, keys: Sequence[tuple[str, str]], now: datetime) -> Standings:
-    """The standings from earlier judgements; none unless the baseline is `last_passed`."""
-    if not baseline.last_passed:
-        return Standings(by_result={}, tested_at=None, files=frozenset())
-    return read_standings(project.lake, suite, keys, now=now)
-
-
-def _level(settings: SuiteConfig, baseline: Baseline, standings: Standings, now: datetime) -> float:
-    """The two-sided level of this judgement: a share of `alpha`, or all of it unless the baseline is `last_passed`."""
-    alpha = settings.gate.alpha
-    if not baseline.last_passed:
-        return alpha
-    return level_of(alpha, tested_at=standings.tested_at, now=now, cron=settings.cron, timezone=settings.timezone)
 
 
 def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> list[Finding]:

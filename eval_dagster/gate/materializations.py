@@ -53,15 +53,8 @@ class Point:
     @cached_property
     def inputs(self) -> Inputs:
         """Its samples, with the rows and prompts that they come from."""
-        dataset, prompt = self.versions["data"], self.versions["prompt"]
-        return Inputs(
-            lake=self.lake,
-            eval_name=self.eval_name,
-            model=self.model,
-            dataset_version=dataset,
-            prompt_version=prompt,
-            scores=self._scores_path,
-        )
+        versions, scores = self.metrics.info.inputs, self._scores_path
+        return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=scores)
 
     @cached_property
     def metric_rows(self) -> list[dict[str, Any]]:
@@ -100,8 +93,7 @@ class Point:
 
     @cached_property
     def _scores_path(self) -> Path:
-        name = str(self.metric_rows[0]["scores_file"])
-        return self.lake.scores_of(name, self.scores_version)
+        return self.lake.scores_of(str(self.metric_rows[0]["scores_file"]), self.scores_version)
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
         for file in reversed(self.lake.history(table, self.eval_name, self.model)):
@@ -134,9 +126,7 @@ class PointName:
     def parse(cls, text: str, models: Sequence[str]) -> "PointName":
         """Read `model`, `model@2026-01-31` (the end of that day in UTC), `model@2026-01-31T02:00` or `model@previous`.
 
-        Args:
-            text: The user's text.
-            models: Names of all models, which may contain `@`.
+        The names of models may contain `@`.
 
         Raises:
             UsageError: The text after the `@` is no time.
@@ -158,10 +148,9 @@ class PointName:
 
 
 def parse_time(text: str, *, what: str) -> datetime:
-    """Read a day or a time, in UTC if it has no zone. A day means its end, and so does a second, because `Point.name` has no fractions.
+    """Read a day or a time, in UTC if it has no zone. Raises `UsageError` if it is neither.
 
-    Raises:
-        UsageError: It is neither.
+    A day means its end, and so does a second, because `Point.name` has no fractions.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -179,8 +168,7 @@ def parse_time(text: str, *, what: str) -> datetime:
 def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
     """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
 
-    Raises:
-        LakeError: The newest is damaged. No older one may stand in for it.
+    Raises `LakeError` if the newest is damaged: no older one may stand in for it.
     """
     points: list[Point] = []
     paths = _paths(lake, eval_name, model)

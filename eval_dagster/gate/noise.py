@@ -1,6 +1,6 @@
 """The noise of sampled answers: by how much two runs of the same model differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,18 @@ def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseF
     """
     if metric not in overall(point):
         return None
-    is_macro = overall(point)[metric]["aggregation"] == "macro"
     rows = point.scores_by_metric.get(metric, {})
+    subjects = [row["subject"] for row in rows.values()] if overall(point)[metric]["aggregation"] == "macro" else None
     texts = [row["text_values"] or () for row in rows.values()]
     most = max(map(len, texts), default=0)
     if most > 1:
-        return noise_floor(_matrix(texts, most), texts=most, subjects=_subjects(rows) if is_macro else None)
+        return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
     repeats = [point, *_repeats(point, others, metric)]
     if len(repeats) == 1:
         return None
     columns = [each.scores_by_metric.get(metric, {}) for each in repeats]
     values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
-    return noise_floor(_matrix(values, len(columns)), subjects=_subjects(rows) if is_macro else None)
+    return noise_floor(_matrix(values, len(columns)), subjects=subjects)
 
 
 def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
@@ -55,7 +55,3 @@ def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
 def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """One row a sample; NaN where there is no value."""
     return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
-
-
-def _subjects(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [row["subject"] for row in rows.values()]

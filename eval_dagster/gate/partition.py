@@ -19,6 +19,9 @@ from eval_dagster.project import Project
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, Verdict
 
+_COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
+"""Fields of a comparison that a row of `regressions` has too."""
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -45,7 +48,8 @@ class Partition:
         """A finding for each metric that the suite is judged by."""
         found = {each.metric: each for each in compare_points(current, baseline, self._metrics, alpha=self.level)}
         for metric in self._judged_metrics(current):
-            finding = self._compared(found[metric]) if metric in found else self._start(metric, current, baseline)
+            reason = f"the baseline has no value of {metric}, or its code is gone; later results are compared with this one"
+            finding = self._compared(found[metric]) if metric in found else self._start(reason, metric, current, baseline)
             yield self._with_past(finding, metric, current, baseline)
 
     def first(self, current: Point) -> Iterator[Finding]:
@@ -55,8 +59,7 @@ class Partition:
         """
         starts: list[Finding] = []
         for metric in self._judged_metrics(current):
-            start = Finding(row=replace(self.incomparable(NO_EARLIER_RESULT, current), metric=metric), is_start=True)
-            finding = self._with_past(start, metric, current, None)
+            finding = self._with_past(self._start(NO_EARLIER_RESULT, metric, current), metric, current, None)
             if finding.row.verdict is Verdict.ERRORS:
                 yield finding
             elif finding.held is not None:
@@ -128,8 +131,7 @@ class Partition:
         reason = f"{rate.errors} of {rate.samples} {of} are errors; at most {self.gate.max_error_rate:g} of them may be (max_error_rate)"
         return replace(row, verdict=Verdict.ERRORS, reason=reason)
 
-    def _start(self, metric: str, current: Point, baseline: Point) -> Finding:
-        reason = f"the baseline has no value of {metric}, or its code is gone; later results are compared with this one"
+    def _start(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
         return Finding(row=replace(self.incomparable(reason, current, baseline), metric=metric), is_start=True)
 
     def _compared(self, each: MetricComparison) -> Finding:
@@ -140,19 +142,12 @@ class Partition:
             metric=each.metric,
             value=known.value_a,
             baseline_value=known.value_b,
-            difference=known.difference,
-            stderr=known.stderr,
-            ci_low=known.ci_low,
-            ci_high=known.ci_high,
-            p_value=known.p_value,
-            test=known.test,
-            n_common=known.n_common,
             n_only_value=known.n_only_a,
             n_only_baseline=known.n_only_b,
-            min_detectable=known.min_detectable,
             noise_floor=None if noise is None else noise.difference,
             higher_is_better=each.higher_is_better,
             cause=", ".join(each.causes),
+            **{name: getattr(known, name) for name in _COMPARED},
         )
         case = Case(
             comparison=known,

@@ -1,7 +1,8 @@
 """Judgements in the lake. A suite is a partition; a judgement has a file of the same name in each table."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
 from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
+from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import stable_hash
 
@@ -38,21 +40,13 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
 
 
 def current_result(lake: Lake, suite: str) -> GateResult | None:
-    """The last judgement of a suite; None if there is none.
-
-    Raises:
-        LakeError: Its file is damaged.
-    """
+    """The last judgement of a suite; None if there is none. Raises `LakeError` if its file is damaged."""
     file = lake.current("regressions", suite)
     return None if file is None else _read(lake, suite, file)
 
 
 def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
-    """The judgement of a suite by a run, which need not be the last one; None if the run made none.
-
-    Raises:
-        LakeError: Its file is damaged.
-    """
+    """The judgement of a suite by a run, which need not be the last one; None if there is none. Raises `LakeError` if it is damaged."""
     named = sorted(lake.folder("regressions", suite).glob(f"[!.]*-{run_id[:8]}-*.parquet"), reverse=True)
     files = (LakeFile(path=path, info=read_info(path)) for path in named)
     file = next((file for file in files if file.info.run_id == run_id), None)
@@ -61,14 +55,11 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
 
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
-    try:
+    with suppress(LakeError):
         file = lake.current("looks", suite)
-        if file is None or file.info.inputs["looks"] != look_version():
-            return {}
-        looks = read_looks(file.path)
-    except LakeError:
-        return {}
-    return {key_of(look): look for look in looks}
+        if file is not None and file.info.inputs["looks"] == look_version():
+            return {key_of(look): look for look in read_looks(file.path)}
+    return {}
 
 
 def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Look]) -> list[dict[str, Any]]:
@@ -78,11 +69,11 @@ def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Loo
 
 def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
     """The footer of a file of judgements, and its rows. Raises `LakeError` if it is damaged."""
-    return read_info(path), [Regression(**_of(Regression, {**row, "verdict": Verdict(row["verdict"])})) for row in read_rows(path)]
+    return read_info(path), [Regression(**fields_in(row, Regression) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
 
 
 def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
-    changes = [{**row, "gold": tuple(row["gold"])} for row in read_rows(lake.folder("sample_changes", suite) / file.path.name)]
+    changes = read_rows(lake.folder("sample_changes", suite) / file.path.name)
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
@@ -91,11 +82,6 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         level=file.info.counts["level"],
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         regressions=read_judgement(file.path)[1],
-        changes=[ChangedSample(**_of(ChangedSample, row)) for row in changes],
+        changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(lake.folder("looks", suite) / file.path.name),
     )
-
-
-def _of(record: type[Regression | ChangedSample], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that are fields of a record."""
-    return {field.name: row[field.name] for field in fields(record)}

@@ -9,11 +9,7 @@ from eval_dagster.stages.scores import headline
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:
-    """Check that each metric of the suite, if its range is known, can differ by more than `smallest_difference`.
-
-    Raises:
-        UsageError: No difference of a metric would count.
-    """
+    """Raise `UsageError` if a metric of the suite cannot differ by more than `smallest_difference`. An unknown range is no error."""
     gate = project.suite(suite).gate
     for eval_name in project.suite(suite).evals:
         try:

@@ -5,7 +5,8 @@ evaluation, of too many errors or of few samples does not end a red state that w
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -50,16 +51,17 @@ class Standing:
 class Standings:
     """The standings of all results of a suite."""
 
-    by_result: Mapping[Key, Standing]
-    tested_at: datetime | None
+    by_result: Mapping[Key, Standing] = field(default_factory=dict)
+    tested_at: datetime | None = None
     """Time of the last judgement that tested a new result; null if that is longer ago than matters."""
-    files: frozenset[Path]
+    files: frozenset[Path] = frozenset()
     """The judgements that all this follows from."""
 
 
 def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: datetime) -> Standings:
     """Read the standings of a suite. Damaged files are left out, as in the catalog."""
-    searches = {key: _Search(accepted) for key, accepted in _newest_acceptances(lake, suite, keys).items()}
+    acceptances = {(each.eval, each.model): each for each in read_acceptances(lake, suite)}  # of several the newest
+    searches = {key: _Search(acceptances.get(key)) for key in keys}
     tested_at, tested_in = None, set[Path]()
     for path, info, rows in _judgements(lake, suite):
         judged_at = time_of(path)
@@ -72,7 +74,7 @@ def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: dateti
         if is_timed and all(search.is_done for search in searches.values()):
             break
     return Standings(
-        by_result={key: search.standing() for key, search in searches.items()},
+        by_result={key: search.found() for key, search in searches.items()},
         tested_at=tested_at,
         files=frozenset(tested_in.union(*(search.files() for search in searches.values()))),
     )
@@ -84,55 +86,51 @@ class _Search:
     def __init__(self, acceptance: Acceptance | None) -> None:
         self.is_done = False
         self._acceptance = acceptance
-        self._red: dict[str, tuple[Path, Regression]] = {}
+        self._standing = Standing()
+        self._red_files: dict[str, Path] = {}
         self._open: set[str] | None = None
         self._ended_in_part: set[str] = set()
-        self._judged: Sequence[Regression] = ()
-        self._judged_at: datetime | None = None
-        self._baseline_at: datetime | None = None
-        self._anchors: dict[str, datetime] = {}
-        self._is_known = False
         self._files: dict[str, Path] = {}
 
     def look(self, path: Path, rows: Sequence[Regression]) -> None:
         """Take the rows of the next older judgement."""
         if self._acceptance is not None and self._acceptance.accepted_at >= time_of(path):
-            self._accept(self._acceptance)
+            self._end(self._acceptance.materialized_at, {})
         elif rows and rows[0].is_passed:  # all rows of an eval and a model have the same
-            self.is_done, self._baseline_at, self._files["passed"] = True, rows[0].materialized_at, path
-            self._judged_at = self._judged_at or rows[0].materialized_at
-            self._anchors = _anchors(rows)
+            self._end(rows[0].materialized_at, _anchors(rows))
+            self._files["passed"] = path
         elif rows:
             self._look_at_stopped(path, rows)
 
-    def standing(self) -> Standing:
+    def found(self) -> Standing:
         """The standing that follows from the judgements read so far."""
         if not self.is_done and self._acceptance is not None:
-            self._accept(self._acceptance)
-        return Standing(
-            baseline_at=self._baseline_at,
-            anchors=self._anchors,
-            judged_at=self._judged_at,
-            judged={row.metric: row for row in self._judged if row.metric},
-            red={metric: row for metric, (_, row) in self._red.items()},
-            is_known=self._is_known,
-        )
+            self._end(self._acceptance.materialized_at, {})
+        return self._standing
 
     def files(self) -> set[Path]:
         """The files of the judgements that the standing follows from."""
-        return {*self._files.values(), *(path for path, _ in self._red.values())}
+        return {*self._files.values(), *self._red_files.values()}
+
+    def _end(self, good_at: datetime | None, anchors: Mapping[str, datetime]) -> None:
+        """Stop at a state that passed or was accepted."""
+        self.is_done = True
+        self._standing = replace(self._standing, baseline_at=good_at, anchors=anchors, judged_at=self._standing.judged_at or good_at)
 
     def _look_at_stopped(self, path: Path, rows: Sequence[Regression]) -> None:
         """Take the rows of a judgement that did not pass."""
         # If no state passed, the oldest judgement names the last good state.
         if baseline := next((row.baseline_materialized_at for row in rows if _is_of_own_model(row)), None):
-            self._baseline_at, self._files["baseline"] = baseline, path
-            self._anchors |= _anchors(rows)
+            self._standing = replace(self._standing, baseline_at=baseline, anchors={**self._standing.anchors, **_anchors(rows)})
+            self._files["baseline"] = path
         if any(row.is_red for row in rows):
-            self._is_known = True
+            self._standing = replace(self._standing, is_known=True)
             self._files.setdefault("known", path)
-        if self._judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
-            self._judged_at, self._judged, self._files["judged"] = rows[0].materialized_at, rows, path
+        if self._standing.judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
+            self._standing = replace(
+                self._standing, judged_at=rows[0].materialized_at, judged={row.metric: row for row in rows if row.metric}
+            )
+            self._files["judged"] = path
         self._look_for_red(path, rows)
 
     def _look_for_red(self, path: Path, rows: Sequence[Regression]) -> None:
@@ -143,14 +141,11 @@ class _Search:
             self._open = unended if self._open is None else self._open & unended
         for metric, row in red.items():
             is_ended = metric in self._ended_in_part and row.is_partial
-            newer = self._red.get(metric)
-            if metric in (self._open or ()) and not is_ended and (newer is None or newer[1].is_partial or not row.is_partial):
-                self._red[metric] = (path, row)
+            newer = self._standing.red.get(metric)
+            if metric in (self._open or ()) and not is_ended and (newer is None or newer.is_partial or not row.is_partial):
+                self._standing = replace(self._standing, red={**self._standing.red, metric: row})
+                self._red_files[metric] = path
         self._ended_in_part |= {row.metric for row in rows if row.metric and row.is_partial and row.verdict in _GREEN}
-
-    def _accept(self, acceptance: Acceptance) -> None:
-        self.is_done, self._baseline_at, self._anchors = True, acceptance.materialized_at, {}
-        self._judged_at = self._judged_at or acceptance.materialized_at
 
 
 def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:
@@ -162,19 +157,9 @@ def _is_of_own_model(row: Regression) -> bool:
     return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
 
 
-def _newest_acceptances(lake: Lake, suite: str, keys: Collection[Key]) -> dict[Key, Acceptance | None]:
-    found: dict[Key, Acceptance | None] = dict.fromkeys(keys)
-    for acceptance in read_acceptances(lake, suite):
-        if (acceptance.eval, acceptance.model) in found:
-            found[acceptance.eval, acceptance.model] = acceptance
-    return found
-
-
 def _judgements(lake: Lake, suite: str) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
     """Each judgement with its rows, the newest first."""
     for path in reversed(parquet_files(lake.folder("regressions", suite))):
-        try:
-            info, rows = read_judgement(path)
-        except LakeError:
-            continue
-        yield path, info, rows
+        with suppress(LakeError):
+            found = read_judgement(path)
+            yield path, *found

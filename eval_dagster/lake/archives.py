@@ -37,11 +37,7 @@ def archive_path(catalog: Path) -> Path | None:
 
 
 def files_named_by(catalog: Path) -> set[str]:
-    """The lake files that the relations of a catalog read, as paths relative to the lake's folder.
-
-    Raises:
-        LakeError: The catalog cannot be read.
-    """
+    """The lake files that the relations of a catalog read, relative to the lake's folder. Raises `LakeError` if it cannot be read."""
     try:
         with duckdb.connect(str(catalog), read_only=True) as connection:
             views = connection.execute("select sql from duckdb_views() where not internal").fetchall()

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, small_files, table_of, write_parquet
 from eval_dagster.lake.rows import fields_in
 
 _TABLE = "attempts"
 _MERGE_ABOVE = 32
-_SMALL_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
     if not attempts:
         return
     _write(lake, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
-    if len(_small_files(lake)) > _MERGE_ABOVE:
+    if len(small_files(lake.root / _TABLE)) > _MERGE_ABOVE:
         # The catalog and `read_attempts` read these files under the same lock.
         with lake.lock("catalog"):
             _merge(lake, attempts[0].run_id)
@@ -60,7 +59,7 @@ def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
 def read_attempts(lake: Lake) -> list[Attempt]:
     """All attempts, the oldest first. Damaged files are left out, as they are in the catalog."""
     with lake.lock("catalog"):
-        rows = [row for path in _files(lake) for row in _rows_or_none(path) or ()]
+        rows = [row for path in parquet_files(lake.root / _TABLE) for row in _rows_or_none(path) or ()]
     # A process that was killed while it merged files leaves an attempt in two of them.
     attempts = dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows)
     return sorted(attempts, key=lambda attempt: attempt.finished_at)
@@ -74,7 +73,7 @@ def _write(lake: Lake, rows: Sequence[dict[str, Any]], run_id: str) -> None:
 
 
 def _merge(lake: Lake, run_id: str) -> None:
-    found = {path: rows for path in _small_files(lake) if (rows := _rows_or_none(path)) is not None}
+    found = {path: rows for path in small_files(lake.root / _TABLE) if (rows := _rows_or_none(path)) is not None}
     _write(lake, [row for rows in found.values() for row in rows], run_id)
     for path in found:
         path.unlink(missing_ok=True)
@@ -85,11 +84,3 @@ def _rows_or_none(path: Path) -> list[dict[str, Any]] | None:
         return read_rows(path)
     except LakeError:
         return None
-
-
-def _files(lake: Lake) -> list[Path]:
-    return parquet_files(lake.root / _TABLE)
-
-
-def _small_files(lake: Lake) -> list[Path]:
-    return [path for path in _files(lake) if path.exists() and path.stat().st_size < _SMALL_BYTES]

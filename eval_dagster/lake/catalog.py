@@ -33,9 +33,7 @@ __all__ = [
 def connect(lake: Lake, *, unsafe: bool = False) -> duckdb.DuckDBPyConnection:
     """Open the catalog for reading.
 
-    Args:
-        lake: The lake of the catalog.
-        unsafe: Whether statements may read and write all files of this machine and load extensions. Otherwise they only read results.
+    With `unsafe`, statements may read and write all files of this machine and load extensions. Otherwise they only read results.
 
     Raises:
         QueryError: Nothing has been evaluated yet, the catalog cannot be read, or another session has it open for writing.
@@ -74,13 +72,8 @@ def executed(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Execute a query on the catalog; the rows are ready to be fetched.
 
-    Where the query meets a damaged file, the catalog is made again without that file, and the query is repeated.
-
-    Args:
-        lake: The lake of the catalog.
-        query: One or several statements; the last one gives the rows.
-        parameters: Values of the query's `$names`.
-        unsafe: As in `connect`.
+    A query may have several statements; the last one gives the rows. `parameters` are the values of its `$names`, and `unsafe` is as in
+    `connect`. If the query meets a damaged file, the catalog is made again without that file, and the query is repeated.
 
     Raises:
         QueryError: Nothing has been evaluated yet.

@@ -25,12 +25,7 @@ _BLOCK = 8 * 2**20
 
 
 def write_with_checksum(rows: pa.Table, file: IO[bytes]) -> None:
-    """Write rows as a Parquet file with checksums.
-
-    Args:
-        rows: The content.
-        file: Open for writing and reading, and empty.
-    """
+    """Write rows as a Parquet file with checksums. `file` is empty, and open for writing and reading."""
     kept = {
         key: value for key, value in (rows.schema.metadata or {}).items() if key != _KEY.encode()
     }  # rows may have been read from a file

@@ -57,11 +57,7 @@ def foreign_file(path: Path) -> str:
 
 
 def require_sound(path: Path, *, again: bool = False) -> None:
-    """Compare a file with its checksums.
-
-    Args:
-        path: The file.
-        again: Whether it is compared although this process compared it less than an hour ago.
+    """Compare a file with its checksums. Without `again`, this process compares a file once an hour.
 
     Raises:
         LakeError: It is damaged or missing, or another program wrote it.

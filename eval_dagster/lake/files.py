@@ -26,6 +26,7 @@ from eval_dagster.locks import locked
 INFO_KEY = b"eval_dagster"
 """The key of the footer under which a file holds its `FileInfo`."""
 _ABANDONED_S = 3600.0
+_SMALL_BYTES = 16 * 2**20
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
 """Names that `new_name` gives. Files with other names are not of the lake."""
@@ -71,13 +72,7 @@ class Lake:
     """The folder of all tables, `<home>/lake`."""
 
     def __init__(self, home: Path, *, answers: "Lake | None" = None, configured: Configured | None = None) -> None:
-        """Open the lake of a home.
-
-        Args:
-            home: The folder.
-            answers: The lake whose response cache is used; this one where not given.
-            configured: The evals and models that the leaderboard shows; all where not given.
-        """
+        """Open the lake of a home. It uses the response cache of `answers`, or its own; the leaderboard shows `configured`, or all."""
         self.home = home
         self.configured = configured
         self.root = home / "lake"
@@ -94,11 +89,7 @@ class Lake:
         return folder / f"model={model}" if model else folder
 
     def current(self, table: str, name: str, model: str | None = None) -> LakeFile | None:
-        """The newest materialization of a partition, or None.
-
-        Raises:
-            LakeError: The newest file is damaged.
-        """
+        """The newest materialization of a partition; None if there is none. Raises `LakeError` if the newest file is damaged."""
         paths = parquet_files(self.folder(table, name, model))
         if not paths:
             return None
@@ -259,6 +250,11 @@ def parquet_files(folder: Path) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no folder can have
         return []
     return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
+
+
+def small_files(folder: Path) -> list[Path]:
+    """Those of `parquet_files` that are small enough to be merged into one."""
+    return [path for path in parquet_files(folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
 
 
 def _sweep(folder: Path) -> None:

@@ -17,11 +17,7 @@ class StuckQueryError(KeyboardInterrupt):
 
 
 def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """Call a function that uses a session, in a thread of its own, and wait for it.
-
-    Raises:
-        KeyboardInterrupt: The process was interrupted; the query was cancelled.
-    """
+    """Call a function that uses a session, in a thread of its own, and wait for it. `KeyboardInterrupt` cancels the query."""
     results: list[T] = []
     problems: list[BaseException] = []
 

@@ -24,8 +24,8 @@ class Inputs:
     lake: Lake
     eval_name: str
     model: str
-    dataset_version: str
-    prompt_version: str
+    versions: Mapping[str, str]
+    """The versions of the inputs, as `FileInfo.inputs` has them."""
     scores: Path
 
     @cached_property
@@ -37,13 +37,13 @@ class Inputs:
     @cached_property
     def asked(self) -> dict[str, list[Any]]:
         """The columns `_ASKED` of each sample; empty where the prompts were deleted."""
-        rows = self._rows("prompts", self.model, self.prompt_version, ("sample_id", *_ASKED))
+        rows = self._rows("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", *_ASKED))
         return {row["sample_id"]: [row[name] for name in _ASKED] for row in rows}
 
     @cached_property
     def places(self) -> dict[str, tuple[Any, ...]]:
         """The place of each row in the dataset, by source id; empty where the snapshot was deleted."""
-        rows = self._rows("samples", None, self.dataset_version, ("sample_id", "subject", "split", "row_index"))
+        rows = self._rows("samples", None, self.versions["dataset_snapshot"], ("sample_id", "subject", "split", "row_index"))
         return {row["sample_id"]: (row["subject"], row["split"], row["row_index"]) for row in rows}
 
     def _rows(self, table: str, model: str | None, version: str, columns: Iterable[str]) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
     Raises:
         LakeError: The scores of one result were deleted.
     """
-    if now.prompt_version == before.prompt_version:
+    if now.versions["rendered_prompts"] == before.versions["rendered_prompts"]:
         return ()
     added = {now.sources[sample] for sample in now.sources.keys() - before.sources.keys()}
     removed = {before.sources[sample] for sample in before.sources.keys() - now.sources.keys()}
@@ -94,7 +94,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
 
 def _replaced(now: Inputs, before: Inputs, added: set[str], removed: set[str]) -> int | None:
     """How many rows have another content; None where that is unknown."""
-    if now.dataset_version == before.dataset_version or not (added and removed):
+    if now.versions["dataset_snapshot"] == before.versions["dataset_snapshot"] or not (added and removed):
         return 0
     if not now.places or not before.places:
         return None

@@ -33,12 +33,8 @@ def catalog_path(lake: Lake) -> Path:
 def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
     """Make the catalog from the current files and move it into place, unless today's catalog was made of the same files.
 
-    Args:
-        lake: The source.
-        thorough: Whether all files of the lake are verified, instead of the current ones and those that tables are made of.
-
-    Returns:
-        A message for each damaged file. Damaged files are left out, and listed in the relation `damaged_files`.
+    With `thorough`, all files of the lake are verified, instead of the current ones and those that tables are made of. Damaged files are
+    left out, and listed in the relation `damaged_files`. Returns a message for each of them.
 
     Raises:
         LakeError: No catalog can be made of the files.
@@ -48,13 +44,7 @@ def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
 
 
 def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False) -> list[str]:
-    """Publish as `publish` does, for a caller that holds the lock `catalog`.
-
-    Args:
-        lake: The source.
-        archiving: Whether the last state of a past day is kept.
-        thorough: Whether all files are verified.
-    """
+    """Publish as `publish` does, for a caller that holds the lock `catalog`. With `archiving`, the last state of a past day is kept."""
     path = catalog_path(lake)
     path.parent.mkdir(parents=True, exist_ok=True)
     sources = _sources(lake)
@@ -145,11 +135,8 @@ def forget_sources(lake: Lake) -> None:
 def _damages(lake: Lake, *, thorough: bool) -> dict[str, str]:
     """A message for each damaged file by path.
 
-    Args:
-        lake: Whose files these are.
-        thorough: Whether all files are verified, also those that this process verified less than an hour ago. Otherwise these are
-            verified: the newest file of each partition, all files of tables that the catalog holds itself, and the files that were
-            damaged when the catalog was made.
+    With `thorough`, all files are verified, also those that this process verified less than an hour ago. Otherwise these are verified:
+    the newest file of each partition, all files of `NATIVE_TABLES`, and the files that were damaged when the catalog was made.
     """
     files = {
         path

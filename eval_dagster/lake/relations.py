@@ -42,10 +42,7 @@ def configured_names(lake: Lake) -> list[tuple[str, str]]:
 def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> None:
     """Create every relation in the database that is in use.
 
-    Args:
-        connection: To the database that becomes the catalog.
-        lake: The lake of the files.
-        damages: A message for each damaged file, by path. These files are left out. Files that are found to be missing are added.
+    `damages` has a message for each damaged file, by path. These files are left out. Files that are found to be missing are added.
 
     Raises:
         QueryError: A file of `sql/` does not fit the rest.

@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
-from eval_dagster.lake.files import Lake, new_name, parquet_files, write_parquet
+from eval_dagster.lake.files import Lake, new_name, parquet_files, small_files, write_parquet
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 
 _MERGE_ABOVE = 24
-_SMALL_BYTES = 16 * 2**20
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
 """Two processes may have stored an answer to the same request. Which of them is used must not depend on the order of the files."""
 
@@ -35,11 +34,7 @@ class ResponseCache:
         """The folder of its files."""
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """The stored rows of those requests that have one.
-
-        Raises:
-            LakeError: A file of the cache is damaged.
-        """
+        """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""
         if not request_ids:
             return {}
         wanted = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
@@ -69,17 +64,13 @@ class ResponseCache:
 
     def merge(self, run_id: str) -> None:
         """Merge many small files into one. They are deleted after it is written."""
-        if len(self._small_files()) <= _MERGE_ABOVE:
+        if len(small_files(self.folder)) <= _MERGE_ABOVE:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
-            files = self._small_files()
-            tables = [_read(file) for file in files]
-            write_parquet(self.folder / new_name(run_id), pa.concat_tables(tables))
+            files = small_files(self.folder)
+            write_parquet(self.folder / new_name(run_id), pa.concat_tables(map(_read, files)))
             for file in files:
                 file.unlink(missing_ok=True)
-
-    def _small_files(self) -> list[Path]:
-        return [path for path in parquet_files(self.folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
 
 
 def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:

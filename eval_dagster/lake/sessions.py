@@ -23,14 +23,9 @@ _HELD: dict[str, str | bool | int | float | list[str]] = {
 
 
 def free_session(home: Path, catalog: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """A session with all rights of this process. Data that does not fit into memory is written to `<home>/tmp`.
+    """A session with all rights of this process. If a catalog is given, it is open for reading.
 
-    Args:
-        home: The folder of all state.
-        catalog: A catalog to open for reading.
-
-    Raises:
-        duckdb.Error: The catalog cannot be opened.
+    Data that does not fit into memory is written to `<home>/tmp`. Raises `duckdb.Error` if the catalog cannot be opened.
     """
     session = duckdb.connect(config={"temp_directory": str(home / "tmp"), **_memory_limit()})
     return session if catalog is None else _attached(session, catalog)

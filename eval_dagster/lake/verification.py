@@ -50,12 +50,7 @@ def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
 
 
 def verify(files: Sequence[Verifiable], advance: Callable[[], None]) -> list[Verified]:
-    """Verify files, several at once, in their order.
-
-    Args:
-        files: Which.
-        advance: Called after each.
-    """
+    """Verify files, several at once, in their order. `advance` is called after each."""
     found: list[Verified] = []
     with ThreadPoolExecutor(_WORKERS) as pool:
         for each in pool.map(_verified, files):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,6 +37,11 @@ def frozen(item: Item) -> str:
 def thawed(text: str) -> Item:
     """The item of `frozen`."""
     return _whole(json.loads(text))
+
+
+def item_of(row: Mapping[str, Any]) -> Item:
+    """The item in a row of `scores`; None for an error."""
+    return row["value"] if row.get("item") is None else thawed(row["item"])
 
 
 def _plain(value: Any) -> Any:

@@ -111,7 +111,7 @@ class ScriptedHandle:
         if not self._file.is_file():
             raise self._not_found("the file does not exist")
         try:
-            function = _load_function(self._file, self._function_name)
+            function: AnswerFunction | None = getattr(load_file(self._file.resolve()), self._function_name, None)
         except Exception as error:
             raise self._not_found(f"the file cannot be run ({type(error).__name__}: {error})") from error
         if not callable(function):
@@ -211,10 +211,6 @@ def _loglikelihoods(answer: str, choices: Sequence[str]) -> list[float]:
         return [-math.log(len(choices))] * len(choices)
     rest = (1 - _PROBABILITY) / max(len(choices) - 1, 1)
     return [math.log(_PROBABILITY if index == chosen else rest) for index in range(len(choices))]
-
-
-def _load_function(file: Path, name: str) -> AnswerFunction | None:
-    return getattr(load_file(file.resolve()), name, None)
 
 
 def _code_of(function: AnswerFunction) -> str:

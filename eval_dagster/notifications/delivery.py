@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -87,7 +87,9 @@ def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, r
     shared = {"suite": suite, "kind": kind, "title": title, "body": body, "attempted_at": began, "run_id": run_id}
     problem = None
     try:
-        _record(project.lake, suite, [{**shared, **_row(delivery)} for delivery in deliveries], run_id)
+        sent_at = datetime.now(UTC)
+        rows = [{**shared, **asdict(each), "sent_at": sent_at if each.status == "sent" else None} for each in deliveries]
+        _record(project.lake, suite, rows, run_id)
     except Exception as error:  # a notice fails no run
         problem = f"{type(error).__name__}: {error}"
     return NoticeOutcome(suite=suite, title=title, deliveries=deliveries, problem=problem)
@@ -135,17 +137,6 @@ def _delivery(variable: str, reports: Sequence[Mapping[str, Any]]) -> Delivery:
     return Delivery(variable=variable, status="failed", attempts=attempts, error=reached + "; ".join(errors))
 
 
-def _row(delivery: Delivery) -> dict[str, Any]:
-    sent_at = datetime.now(UTC) if delivery.status == "sent" else None
-    return {
-        "variable": delivery.variable,
-        "status": delivery.status,
-        "attempts": delivery.attempts,
-        "error": delivery.error,
-        "sent_at": sent_at,
-    }
-
-
 def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: str) -> None:
     now = datetime.now(UTC)
     name = new_name(run_id or "notice", now)
@@ -173,7 +164,7 @@ def _words_of_lost(titles: Sequence[str]) -> str:
     if not titles:
         return ""
     named = "; ".join(titles[-_MOST_TITLES:])
-    return f"Could not be sent before this: {len(titles)} ({named}). They stand in the relation `notices`: eval-dagster sql notices"
+    return f"Could not be sent before this: {len(titles)} ({named}). They are in the relation `notices`: eval-dagster sql notices"
 
 
 def _folder(lake: Lake, suite: str) -> Path:
@@ -182,5 +173,5 @@ def _folder(lake: Lake, suite: str) -> Path:
 
 def _words(delivery: Delivery) -> str:
     if delivery.status == "sent":
-        return f"sent to {delivery.variable}" + (f" at the attempt {delivery.attempts}" if delivery.attempts > 1 else "")
+        return f"sent to {delivery.variable}" + (f" at attempt {delivery.attempts}" if delivery.attempts > 1 else "")
     return f"{delivery.status}{f' ({delivery.variable})' if delivery.variable else ''}: {delivery.error}"

@@ -32,32 +32,21 @@ def regression_notice(result: GateResult, report: Path | None, *, can_be_accepte
 
 
 def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
-    """Title and body for a suite with failed evaluations.
-
-    Args:
-        suite: Its name.
-        failures: One message for each failure.
-        report: The page of the report.
-    """
+    """Title and body for a suite with failed evaluations, from one message for each failure and the page of the report."""
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
-    next_step = f"Next: eval-dagster run --suite {suite} (what is done is not computed again)"
+    next_step = f"Next: eval-dagster run --suite {suite} (finished work is not computed again)"
     return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), _page(report), next_step]))
 
 
 def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
-    """Title and body for a run of a suite that did not start.
-
-    Args:
-        suite: Its name.
-        reason: The reason, as a sentence.
-    """
+    """Title and body for a run of a suite that did not start, with the reason as a sentence."""
     return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
 
 
 def trial_notice(suite: str) -> tuple[str, str]:
     """Title and body of a test notice."""
-    return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be told here."
+    return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be reported here."
 
 
 def _next_command(worse: Sequence[Regression]) -> str:
@@ -79,7 +68,7 @@ def _evidence(row: Regression) -> str:
     interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
     p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
     reason = f"{row.reason}; " if row.reason else ""
-    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'nothing that is known'}"
+    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'no known cause'}"
 
 
 def _number(value: float | None, sign: str = "") -> str:

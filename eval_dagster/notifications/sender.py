@@ -58,7 +58,7 @@ def _send(address: str, notice: Mapping[str, Any]) -> dict[str, Any]:
     )
     service = apprise.Apprise.instantiate(address, asset=asset)
     if service is None:
-        return {"service": None, "attempts": 0, "error": "this is no address that apprise can send to"}
+        return {"service": None, "attempts": 0, "error": "apprise cannot send to this address"}
     sender = apprise.Apprise(service, asset=asset)
     result = sender.notify(
         notice["body"],

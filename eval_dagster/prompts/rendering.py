@@ -127,7 +127,10 @@ class _AskedRow:
         gold: tuple[int, ...] = ()
         if response_type is ResponseType.LOGLIKELIHOODS:
             texts = texts_of(made.possible_completions, "choices", sample)
-            gold = given_gold(made.gold_indices, texts, sample) if made.gold_indices is not None else gold_indices(truths, texts, sample)
+            if made.gold_indices is None:
+                gold = gold_indices(truths, texts, sample)
+            elif made.gold_indices or made.prompt is None:  # a whole prompt may come from code that keeps its gold answer to itself
+                gold = given_gold(made.gold_indices, texts, sample)
             truths = truths or tuple(texts[position] for position in gold)
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.materializations import Point, PointName, history, metric_versions
-from eval_dagster.gate.records import Acceptance, GateResult, Regression
+from eval_dagster.gate.records import Acceptance, GateResult
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
@@ -21,6 +20,7 @@ from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import package_versions
 
 _MOST_ACCEPTED = 20
+_FIGURES = ("metric", "value", "ci_low", "ci_high", "n", "n_errors")
 LIBRARIES = (
     *("eval_dagster", "dagster", "duckdb", "mlflow", "torch", "transformers", "tokenizers", "datasets"),
     *("numpy", "scipy", "statsmodels", "pyarrow"),
@@ -32,18 +32,17 @@ class Standing:
     """A model's current headline score of an eval."""
 
     model: str
-    metric: str | None
+    metric: str | None = None
     """Null if there is no result."""
     rank: int | None
     """The rank among comparable results."""
     differs: str | None
     """What differs from comparable results, if there is no rank for this reason."""
-    value: float | None
-    ci_low: float | None
-    ci_high: float | None
-    n: int
-    n_errors: int
-    materialized_at: datetime | None
+    value: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int = 0
+    n_errors: int = 0
     problem: str | None
     """Why there is no result, or why it is not from the last evaluation."""
 
@@ -79,13 +78,7 @@ class Contents:
 
 
 def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Contents:
-    """Read the contents of a page. Missing or damaged data is left out.
-
-    Args:
-        project: The project. Its lake is read.
-        result: The judgement of the suite.
-        run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
-    """
+    """Read the contents of a page, with the arguments of `report`. Missing or damaged data is left out."""
     evals, models = project.select(suite=result.suite)
     points, damages = _points(project, result.suite)
     attempts = read_attempts(project.lake)
@@ -147,27 +140,15 @@ def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | No
         ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
     except QueryError:  # nothing was published yet
         ranked = {}
-    standings = [
-        _standing(model, None if point is None else headline_of(point), ranked.get(model, {}), problem) for model, point, problem in found
-    ]
+    standings = [_standing(model, point, ranked.get(model, {}), problem) for model, point, problem in found]
     return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
 
 
-def _standing(model: str, row: Mapping[str, Any] | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
-    row = row or {}
-    return Standing(
-        model=model,
-        metric=row.get("metric"),
-        rank=ranked.get("rank"),
-        differs=ranked.get("differs"),
-        value=row.get("value"),
-        ci_low=row.get("ci_low"),
-        ci_high=row.get("ci_high"),
-        n=row.get("n", 0),
-        n_errors=row.get("n_errors", 0),
-        materialized_at=row.get("materialized_at"),
-        problem=problem if problem or row else "no result yet",
-    )
+def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
+    row = headline_of(point) if point else None
+    figures = {name: row[name] for name in _FIGURES} if row else {}
+    problem = problem if problem or row else "no result yet"
+    return Standing(model=model, rank=ranked.get("rank"), differs=ranked.get("differs"), problem=problem, **figures)
 
 
 def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
@@ -184,16 +165,12 @@ def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
 def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Point | None:
     for row in result.regressions:
         if (row.eval, row.model) == key and row.baseline and row.baseline_materialized_at:
-            return _found(project, row, row.baseline, row.baseline_materialized_at)
+            model = row.baseline.rpartition("@")[0] or row.baseline
+            try:
+                return PointName(model=model, until=row.baseline_materialized_at).find(project.lake, row.eval)
+            except EvalDagsterError:
+                return None
     return None
-
-
-def _found(project: Project, row: Regression, baseline: str, until: datetime) -> Point | None:
-    model = baseline.rpartition("@")[0] or baseline
-    try:
-        return PointName(model=model, until=until).find(project.lake, row.eval)
-    except EvalDagsterError:
-        return None
 
 
 def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], run_ids: Sequence[str]) -> list[Attempt]:
@@ -203,12 +180,14 @@ def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], r
 
 
 def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:
-    names = {"data": "dataset rows", "prompt": "prompts", "model": "model"}
     yield Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)
-    for key, what in names.items():
-        now, before = point.versions[key], baseline.versions[key] if baseline else None
-        yield Version(what=what, now=now, baseline=None if before == now else before)
-    code_before = metric_versions(baseline) if baseline else {}
-    for metric, now in metric_versions(point).items():
-        before = code_before.get(metric)
-        yield Version(what=f"metric {metric}", now=now, baseline=None if before == now else before)
+    before = _inputs(baseline) if baseline else {}
+    for what, now in _inputs(point).items():
+        yield Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what))
+
+
+def _inputs(point: Point) -> dict[str, str]:
+    """The versions of a result's inputs, by their names on the page."""
+    names = {"dataset rows": "data", "prompts": "prompt", "model": "model"}
+    metrics = {f"metric {metric}": version for metric, version in metric_versions(point).items()}
+    return {what: point.versions[key] for what, key in names.items()} | metrics

@@ -1,6 +1,7 @@
 """The flipped samples of a page. Those that got worse come first; of many, only some are shown."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eval_dagster.gate.records import ChangedSample, GateResult, Regression
@@ -72,18 +73,18 @@ def flips_of(result: GateResult) -> list[Flips]:
 
 
 def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:
-    worse = {id(change): _is_worse(change, higher_is_better=row.higher_is_better is not False) for change in changes}
-    order: Mapping[bool | None, int] = {True: 0, False: 1, None: 2}
-    ordered = sorted(changes, key=lambda change: order[worse[id(change)]])
+    flips = [(_is_worse(change, higher_is_better=row.higher_is_better is not False), change) for change in changes]
+    flips.sort(key=lambda flip: (True, False, None).index(flip[0]))
+    counts = Counter(is_worse for is_worse, _ in flips)
     return Flips(
         eval=row.eval,
         model=row.model,
         metric=row.metric or "",
         verdict=row.verdict,
-        worse=sum(value is True for value in worse.values()),
-        better=sum(value is False for value in worse.values()),
-        alone=sum(value is None for value in worse.values()),
-        shown=[_flip(change, worse[id(change)]) for change in ordered[:MOST_SHOWN]],
+        worse=counts[True],
+        better=counts[False],
+        alone=counts[None],
+        shown=[_flip(change, is_worse) for is_worse, change in flips[:MOST_SHOWN]],
     )
 
 

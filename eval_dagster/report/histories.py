@@ -1,7 +1,6 @@
 """Histories of scores: their points, and their pictures."""
 
 import logging
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png
 from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.whole_files import replaced
 
 _LOG = logging.getLogger(__name__)
 _DRAWN_BY = (history_png, history_markdown)
@@ -41,13 +41,7 @@ class History:
 
 
 def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) -> History:
-    """The history of a metric of an eval for a model.
-
-    Args:
-        points: Materializations, the oldest first; at least one.
-        metric: Its name.
-        changes: Where scores left their bands, of any evals and models.
-    """
+    """The history of a metric over materializations (at least one, the oldest first), with those of the changes that are its own."""
     newest = points[-1]
     looks = [look for look in changes if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
     changed = {look.materialized_at for look in looks}
@@ -115,7 +109,6 @@ def _picture(path: Path, points: Sequence[ScorePoint], *, title: str, metric: st
             return markdown
     markdown = history_markdown(history_png(points, title=title, metric=metric))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    temporary.write_text(f"{key}\n{markdown}", "utf-8")
-    temporary.replace(path)
+    with replaced(path) as temporary:
+        temporary.write_text(f"{key}\n{markdown}", "utf-8")
     return markdown

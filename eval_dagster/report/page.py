@@ -1,6 +1,7 @@
 """The page of a gate's result: one HTML file that needs no network and no script."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -16,7 +17,7 @@ from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
-from eval_dagster.report.wording import Tone, cause, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import Tone, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
@@ -46,29 +47,19 @@ _PILLS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bar:
-    """An interval on a scale from 0 to 100."""
-
-    low: float | None
-    width: float | None
-    value: float | None
-    zero: float | None
-    """The place of the difference 0; null on a scale of scores."""
-    colour: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Scale:
     """The range of bars that are shown together."""
 
     low: float
     high: float
 
-    def bar(self, value: float | None, low: float | None, high: float | None, *, zero: bool = False, colour: str = "--line") -> _Bar:
-        """A bar of a value with its interval."""
+    def bar(
+        self, value: float | None, low: float | None, high: float | None, *, zero: bool = False, colour: str = "--line"
+    ) -> dict[str, Any]:
+        """The places of a value and its interval, from 0 to 100, and on a scale of differences (`zero`) the place of 0."""
         place, start, end = self._place(value), self._place(low), self._place(high)
         width = None if start is None or end is None else round(end - start, 2)
-        return _Bar(low=start, width=width, value=place, zero=self._place(0.0) if zero else None, colour=colour)
+        return {"low": start, "width": width, "value": place, "zero": self._place(0.0) if zero else None, "colour": colour}
 
     def _place(self, value: float | None) -> float | None:
         if value is None:
@@ -92,19 +83,12 @@ def render(contents: Contents) -> str:
         "pictures": [
             {
                 "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
-                "svg": _svg(history, _anchor("history", history.eval, history.model, history.metric)),
+                "svg": _svg(history, _anchor("history", history)),
                 "changes": [_change(look) for look in reversed(history.changes)],
             }
             for history in contents.histories
         ],
-        "flips": [
-            {
-                "flips": flips,
-                "anchor": _anchor("flips", flips.eval, flips.model, flips.metric),
-                "is_open": flips.verdict in RED,
-            }
-            for flips in contents.flips
-        ],
+        "flips": [{"flips": flips, "anchor": _anchor("flips", flips), "is_open": flips.verdict in RED} for flips in contents.flips],
         "costs": contents.costs,
     }
     return (
@@ -136,8 +120,9 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
     histories = {(each.eval, each.model, each.metric): each for each in contents.histories}
     compared = [row for row in result.regressions if row.difference is not None or row.is_red]
     for row in compared:
-        history = histories.get((row.eval, row.model, row.metric or ""))
-        anchor = _anchor("result", row.eval, row.model, row.metric or "")
+        key = (row.eval, row.model, row.metric or "")
+        history = histories.get(key)
+        anchor = _anchor("result", row)
         scale = _difference_scale([other for other in compared if other.metric == row.metric])
         colour = {Verdict.REGRESSED: "--bad", Verdict.ERRORS: "--bad", Verdict.IMPROVED: "--good"}.get(row.verdict, "--line")
         yield {
@@ -145,13 +130,14 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
             "title": title(row),
             "anchor": anchor,
             "verdict": _PILLS[row.verdict],
-            "cause": cause(row),
+            "cause": cause_text(row.cause),
             "interval": interval(row.ci_low, row.ci_high, "+"),
             "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
             "left_out": _left_out(row),
             "picture": None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else _svg(history, anchor),
             "since": _change(history.changes[-1]) if history is not None and history.changes else None,
-            "flips": _counts(flips.get((row.eval, row.model, row.metric or ""))),
+            "flips": flips.get(key),
+            "flips_anchor": _anchor("flips", row),
         }
 
 
@@ -163,13 +149,6 @@ def _change(look: Look) -> str:
     """When a score left its band, and what differed from the previous result."""
     causes = cause_text(look.cause)
     return f"{look.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
-
-
-def _counts(flips: Flips | None) -> dict[str, Any] | None:
-    if flips is None:
-        return None
-    anchor = _anchor("flips", flips.eval, flips.model, flips.metric)
-    return {"anchor": anchor, "total": flips.total, "worse": flips.worse, "better": flips.better, "alone": flips.alone}
 
 
 def _left_out(row: Regression) -> str:
@@ -245,11 +224,10 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "versions", "Versions"
 
 
-def _anchor(kind: str, *names: str) -> str:
-    """An id that is unique for these names."""
-    return "-".join(
-        [kind, *("".join(letter if letter.isalnum() or letter == "_" else f"_{ord(letter):x}_" for letter in name) for name in names)]
-    )
+def _anchor(kind: str, of: Regression | History | Flips) -> str:
+    """An id that is unique for a kind of entry, an eval, a model and a metric."""
+    names = (of.eval, of.model, of.metric or "")
+    return "-".join([kind, *(re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", name) for name in names)])
 
 
 @cache

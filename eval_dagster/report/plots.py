@@ -1,7 +1,6 @@
 """Pictures of a score over time: values, the 95 % band, and the results at which the score left its band."""
 
 import base64
-import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,8 @@ from datetime import UTC, datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
+
+import numpy as np
 
 from eval_dagster.visible_text import one_line
 
@@ -130,9 +131,9 @@ def _figure(points: Sequence[ScorePoint], metric: str) -> "Figure":
 
 
 def _draw(axes: "Axes", points: Sequence[ScorePoint]) -> None:
-    values, lows, highs = ([_number(value) for value in column] for column in _columns(points))
+    values, lows, highs = np.array([(point.value, point.ci_low, point.ci_high) for point in points], float).reshape(-1, 3).T
     places = range(len(points))
-    if not any(map(math.isfinite, values)):
+    if not np.isfinite(values).any():
         axes.text(0.5, 0.5, "no value yet", transform=axes.transAxes, ha="center", va="center", color=_INK)
         axes.set_xticks([])
         axes.set_yticks([])
@@ -150,10 +151,6 @@ def _draw(axes: "Axes", points: Sequence[ScorePoint]) -> None:
     axes.set_xticks(labelled, _labels([points[place].at for place in labelled]))
 
 
-def _columns(points: Sequence[ScorePoint]) -> tuple[list[float | None], list[float | None], list[float | None]]:
-    return [point.value for point in points], [point.ci_low for point in points], [point.ci_high for point in points]
-
-
 def _style(axes: "Axes", metric: str) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -164,10 +161,6 @@ def _style(axes: "Axes", metric: str) -> None:
     axes.set_axisbelow(True)
     axes.margins(y=0.12)
     axes.set_ylabel(metric, color=_INK)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _labels(times: Sequence[datetime]) -> list[str]:

@@ -8,7 +8,7 @@ from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.report.wording import (
     FIGURE_COLUMNS,
     Tone,
-    cause,
+    cause_text,
     evidence,
     figures,
     incomparable,
@@ -94,8 +94,8 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     _add_properties(case, {name: value for name, value in facts.items() if value is not None})
     said = visible(evidence(row))
     if row.is_red and result.severity == "error":
-        message = f"{row.metric} {number(row.difference, '+')}" + (f" ({cause(row)})" if cause(row) else "")
-        message = row.reason or message
+        cause = cause_text(row.cause)
+        message = row.reason or f"{row.metric} {number(row.difference, '+')}" + (f" ({cause})" if cause else "")
         ElementTree.SubElement(case, "failure", message=visible(message), type=row.verdict.value).text = said
     elif row.verdict is Verdict.NOT_COMPARABLE:
         ElementTree.SubElement(case, "skipped", message=visible(row.reason or "no reason is known"))
@@ -111,5 +111,5 @@ def _add_properties(parent: ElementTree.Element, values: Mapping[str, object]) -
 
 
 def _table_row(row: Regression, flipped: int) -> str:
-    cells = (row.eval, row.model, row.metric or "–", *figures(row), str(flipped), cause(row) or "–")
+    cells = (row.eval, row.model, row.metric or "–", *figures(row), str(flipped), cause_text(row.cause) or "–")
     return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"

@@ -138,13 +138,8 @@ def incomparable(result: GateResult) -> list[Incomparable]:
     ]
 
 
-def cause(row: Regression) -> str:
-    """What differs from the baseline; empty if unknown."""
-    return cause_text(row.cause)
-
-
 def cause_text(text: str | None) -> str:
-    """A cause in words; empty if unknown."""
+    """The cause of a difference in words; empty if unknown."""
     if text is None:
         return ""
     return ", ".join(part.strip() for part in text.split(",")) if text else "nothing differs"
@@ -154,14 +149,15 @@ def evidence(row: Regression) -> str:
     """The evidence for a row's verdict, in one line."""
     if row.difference is None:
         return row.reason or "no common samples"
+    cause = cause_text(row.cause)
     parts = [
         *([row.reason] if row.reason and row.is_red else []),
         f"{number(row.baseline_value)} → {number(row.value)}",
         f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
         f"p = {p_value(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
-        f"{_counted(row.n_common, 'common sample')}",
+        _counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
-        *([f"what differs: {cause(row)}"] if cause(row) else []),
+        *([f"what differs: {cause}"] if cause else []),
         *([row.reason] if row.reason and not row.is_red else []),
     ]
     return "; ".join(parts)

@@ -1,7 +1,5 @@
 """Writes reports to the home and to MLflow: a page for each judgement, and the newest one as `latest.html`."""
 
-import os
-import secrets
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from eval_dagster.report.contents import collect, headline_histories
 from eval_dagster.report.page import render
 from eval_dagster.report.plots import history_png
 from eval_dagster.report.wording import tone, verdict_line
+from eval_dagster.whole_files import replaced
 
 LATEST = "latest.html"
 """The newest page of a suite."""
@@ -54,27 +53,17 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
 
 
 def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Path:
-    """Write the page of a result to `<home>/reports/<suite>/<time of the judgement>.html`, and a copy to `latest.html` beside it.
+    """Write the page to `<home>/reports/<suite>/<time of the judgement>.html`, and a copy to `latest.html` beside it.
 
-    Args:
-        project: The project. Its lake is read.
-        result: The judgement of the suite.
-        run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
-
-    Returns:
-        The page, `page_path`. An existing page is replaced.
+    The arguments are those of `report`. An existing page is replaced. Returns the path of the page.
     """
     page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
-    path = page_path(project, result)
+    path = project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     for each in (path, path.with_name(LATEST)):
-        _write(each, page)
+        with replaced(each) as temporary:
+            temporary.write_bytes(page)
     return path
-
-
-def page_path(project: Project, result: GateResult) -> Path:
-    """The path of the page of a result."""
-    return project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
 
 
 def track_report(project: Project, result: GateResult, page: Path) -> str:
@@ -98,16 +87,3 @@ def track_report(project: Project, result: GateResult, page: Path) -> str:
                 picture.write_bytes(history_png(history.points, title=history.title, metric=history.metric))
                 project.tracker.log_file(history.mlflow_run, picture)
     return project.tracker.run_link(run_id)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write under another name, then rename, so that the page is always complete."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ that they refer to. So a process that is killed leaves a complete lake, which is
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,12 +82,7 @@ class _Remaining(Lake):
 
 
 def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Determine which files can be deleted. Nothing is changed.
-
-    Args:
-        project: The project.
-        policy: What is kept.
-        now: The time that ages refer to.
+    """Determine which files can be deleted. Ages refer to `now`. Nothing is changed.
 
     Raises:
         LakeError: A kept catalog cannot be read, so the files that it needs are unknown.
@@ -118,7 +114,8 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
     lake = project.lake
     # Listed first, so that files that are written meanwhile are not among them.
-    listed = [each for table in _ORDER for each in _table(lake, table)]
+    paths = [(table, path) for table in _ORDER for partition in lake.partitions(table) for path in partition]
+    listed = [each for table, path in paths for each in _prunable(table, path, time_of(path))]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
     named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
     retained = Retained(project, policy.keep, removed=policy.removed, now=now)
@@ -151,12 +148,6 @@ def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
     for name in names:
         table, _, rest = name.partition("/")
         yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
-
-
-def _table(lake: Lake, table: str) -> Iterator[Prunable]:
-    for partition in lake.partitions(table):
-        for path in partition:
-            yield from _prunable(table, path, time_of(path))
 
 
 def _prunable(what: str, path: Path, time: datetime) -> Iterator[Prunable]:
@@ -255,12 +246,10 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
 
 
 def _delete(lake: Lake, each: Prunable) -> None:
+    # A run that merges answers under this lock must not miss any file.
+    merging = lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}") if each.what == CACHE else nullcontext()
     try:
-        if each.what == CACHE:
-            # A run that merges files under this lock must not miss any.
-            with lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}"):
-                each.path.unlink(missing_ok=True)
-        else:
+        with merging:
             each.path.unlink(missing_ok=True)
     except OSError as error:
         raise LakeError(f"{each.path} cannot be deleted ({error.strerror}); what comes after it is still there, run gc again") from error

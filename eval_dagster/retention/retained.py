@@ -51,12 +51,7 @@ class Keep:
 
     @classmethod
     def parse(cls, text: str, *, what: str, least: int = 1) -> "Keep":
-        """Read `90d` or `10`.
-
-        Args:
-            text: The user's text.
-            what: The option, for the message.
-            least: The smallest allowed number.
+        """Read `90d` or `10`, a number of at least `least`. `what` names the option in the message.
 
         Raises:
             UsageError: The text has another form, or the number is smaller.
@@ -69,12 +64,7 @@ class Keep:
         return cls(age=timedelta(days=number)) if found[2] else cls(count=number)
 
     def newest(self, times: Sequence[datetime], now: datetime) -> int:
-        """Number of the newest states that are kept. Each state is current until the next one.
-
-        Args:
-            times: Start of each state, the oldest first.
-            now: The time that an age refers to.
-        """
+        """Number of the newest states that are kept. `times` are the starts of the states, the oldest first."""
         return max(_current_since(times, now, GRACE), self.asked(times, now))
 
     def asked(self, times: Sequence[datetime], now: datetime) -> int:
@@ -92,14 +82,7 @@ class Retained:
     """The files of a project's lake that stay."""
 
     def __init__(self, project: Project, keep: Keep, *, removed: bool, now: datetime) -> None:
-        """Determine the files that stay.
-
-        Args:
-            project: The project.
-            keep: How much is kept.
-            removed: Whether all files of evals, models and suites that evals.yaml does not have are deleted.
-            now: The time that ages refer to.
-        """
+        """Determine the files that stay. With `removed`, no file of an eval, model or suite stays that evals.yaml does not have."""
         self._project, self._keep, self._removed, self._now = project, keep, removed, now
         self._lake = project.lake
         self._infos: dict[Path, FileInfo | None] = {}

@@ -40,7 +40,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 }
 """The operations on an object of the other side, which is the first argument."""
 
-
 Permits = Callable[[str, Any, list[Any]], bool]
 """Takes an operation, an object and operands."""
 
@@ -73,11 +72,8 @@ class Peer:
     def ask(self, operation: str, number: int, *operands: Any) -> Any:
         """Let the other side apply an operation to one of its objects.
 
-        Lists, sets and dictionaries among the operands get their new contents.
-
-        Raises:
-            PeerEnded: It has ended.
-            Exception: Its exception, as the closest built-in class.
+        Lists, sets and dictionaries among the operands get their new contents. Raises `PeerEnded` if the other side has ended, and its
+        exception as the closest built-in class.
         """
         writer = Writer(self._number)
         with self._lock:

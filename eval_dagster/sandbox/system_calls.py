@@ -53,11 +53,7 @@ RESTRICTED = "clone 56 220, socket 41 198, socketpair 53 199, setsockopt 54 208,
 
 
 def install_filter() -> None:
-    """Filter all later calls of this process and its children.
-
-    Raises:
-        OSError: The kernel refuses, or the calls of this machine are not known.
-    """
+    """Filter all later calls of this process and its children. Raises `OSError` if the kernel refuses or the calls are unknown."""
     steps = filter_steps(os.uname().machine)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -66,11 +62,7 @@ def install_filter() -> None:
 
 
 def filter_steps(machine: str) -> list[Step]:
-    """The filter as instructions of the classic BPF machine.
-
-    Raises:
-        OSError: The numbers of the machine's calls are not known.
-    """
+    """The filter as instructions of the classic BPF machine. Raises `OSError` if the numbers of the machine's calls are unknown."""
     if machine not in ARCHITECTURES:
         raise OSError(errno.ENOSYS, f"no filter of system calls for {machine} machines, only for {' and '.join(ARCHITECTURES)}")
     calls = _numbers(RESTRICTED, machine)

@@ -45,16 +45,10 @@ def main() -> NoReturn:
 
 
 def run_tests(peer: Peer, *, tests: str, given: str, entry: str | None) -> None:
-    """Execute tests of the program that a peer runs.
+    """Execute tests of the program that a peer runs; its object 0 is the dictionary of its names. Raises if the tests do not pass.
 
-    Args:
-        peer: The program; its object 0 is the dictionary of its names.
-        tests: Python source.
-        given: The beginning of the program. Its last definition, which the model finished, is taken from the program.
-        entry: A name that is taken from the program even if it is a built-in name.
-
-    Raises:
-        BaseException: The tests did not pass.
+    The last definition of `given`, the beginning of the program, is taken from the program, because the model finished it. So is the name
+    `entry`, even if it is a built-in name.
     """
     module = ModuleType(_MODULE)
     sys.modules[_MODULE] = module

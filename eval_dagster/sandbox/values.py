@@ -107,11 +107,7 @@ class Reader:
         self.containers = list(containers)
 
     def value(self, tree: Tree) -> Any:
-        """The value of a tree.
-
-        Raises:
-            ValueError: It is not the tree of a value.
-        """
+        """The value of a tree. Raises `ValueError` if it is not the tree of a value."""
         if not isinstance(tree, list):
             return tree
         tag, *parts = tree

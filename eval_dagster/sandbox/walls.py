@@ -47,11 +47,7 @@ def package_folders() -> list[str]:
 
 
 def bubblewrap(disk_bytes: int) -> list[str]:
-    """The command that runs what follows it behind bubblewrap's walls.
-
-    Raises:
-        MachineError: bubblewrap is not installed.
-    """
+    """The command that runs what follows it behind bubblewrap's walls. Raises `MachineError` if bubblewrap is not installed."""
     program = shutil.which("bwrap")
     if program is None:
         raise MachineError("the program bwrap is not installed")

@@ -9,7 +9,7 @@ import numpy as np
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
-from eval_dagster.metrics.items import Item, ItemMetric, thawed
+from eval_dagster.metrics.items import Item, ItemMetric, item_of
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 from eval_dagster.statistics.items import estimate_items
@@ -103,16 +103,11 @@ def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:
                 subject=first["subject"],
                 cluster=first["cluster"],
                 values={row["metric"]: row["value"] for row in rows},
-                items={row["metric"]: item for row in rows if (item := _item(row)) is not None},
-                failed=len(rows) == 1 and first["metric"] == metric and _item(first) is None,
+                items={row["metric"]: item for row in rows if (item := item_of(row)) is not None},
+                failed=len(rows) == 1 and first["metric"] == metric and item_of(first) is None,
             )
         )
     return scored
-
-
-def _item(row: Mapping[str, Any]) -> Item:
-    """What a metric of all samples is computed from; null for an error."""
-    return row["value"] if row.get("item") is None else thawed(row["item"])
 
 
 def _aggregates(metric: type[BaseMetric], scored: Sequence[_Scored], subjects: Sequence[str]) -> Iterator[_Aggregate]:

@@ -1,7 +1,6 @@
 """Checks that code execution is permitted before inference starts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.project import Project
@@ -9,11 +8,7 @@ from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sand
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Check that the metrics of an eval may and can run code.
-
-    Raises:
-        RequirementError: The project does not allow it, or the machine cannot isolate it.
-    """
+    """Raise `RequirementError` if an eval has metrics that run code, and the project does not allow it or the machine cannot isolate it."""
     names = [metric.NAME for metric in project.task(eval_name).METRICS if metric.EXECUTES_CODE]
     if not names:
         return
@@ -28,8 +23,6 @@ def require_execution(project: Project, eval_name: str) -> None:
         raise RequirementError(f"eval {eval_name}: {problem}") from problem
 
 
-@contextmanager
-def allowed_execution(project: Project) -> Iterator[None]:
+def allowed_execution(project: Project) -> AbstractContextManager[None]:
     """Permit code in the sandbox within the block, if the project allows it."""
-    with sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution)):
-        yield
+    return sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution))

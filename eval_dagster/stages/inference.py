@@ -60,11 +60,7 @@ class AskedModel:
 def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
     """Load a model and send it requests. Final answers are flushed to the cache, also where the call is interrupted.
 
-    Args:
-        model: The model.
-        requests: The requests to send.
-        evals: The eval of each request, by the request's id; for the progress.
-        reporter: Follows loading and answers.
+    `evals` gives the eval of each request by its id, for the progress of loading and answers that `reporter` follows.
     """
     run = ModelRun()
     if not requests:

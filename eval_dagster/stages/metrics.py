@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.scores import metric_versions
-from eval_dagster.tracking.tracker import TrackedResult
+from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.versions import code_version, stable_hash
 
 if TYPE_CHECKING:
@@ -88,10 +89,8 @@ def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> boo
 def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:
     links = {}
     if run := current.info.inputs.get("mlflow_run"):
-        try:
+        with suppress(TrackingError):
             links["mlflow_run"] = partition.project.tracker.run_link(run)
-        except TrackingError:
-            links = {}
     preview = read_head(current.path, 20, _PREVIEW)
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
@@ -146,15 +145,8 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
             return None, None
         of_last = lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
         now, before = (
-            Inputs(
-                lake=lake,
-                eval_name=partition.eval_name,
-                model=partition.model,
-                dataset_version=inputs["dataset_snapshot"],
-                prompt_version=inputs["rendered_prompts"],
-                scores=path,
-            )
-            for inputs, path in ((scores.info.inputs, scores.path), (last.info.inputs, of_last))
+            Inputs(lake=lake, eval_name=partition.eval_name, model=partition.model, versions=file.info.inputs, scores=path)
+            for file, path in ((scores, scores.path), (last, of_last))
         )
         return datetime.fromisoformat(last.info.materialized_at), list(changed_inputs(now, before))
     except (LakeError, KeyError):

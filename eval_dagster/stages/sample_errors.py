@@ -15,11 +15,6 @@ def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
 
     Errors of one class are counted together, and the first one is shown with its cure. A sample with errors of several classes counts once
     in the total.
-
-    Args:
-        eval_name: The eval.
-        model: The model.
-        scores: The file of `sample_scores`.
     """
     failed = int(scores.info.counts["errors"])
     if not failed:

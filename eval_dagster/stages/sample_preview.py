@@ -11,11 +11,9 @@ _MOST_METRICS = 20
 
 
 def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
-    """The answer of a model: its first text, or the choice of the highest log-probability; None where there is neither.
+    """The answer of a model: its first text, or the choice of the highest log-probability; None if there is neither.
 
-    Args:
-        response: A row with the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`.
-        choices: The choices of the prompt.
+    `response` has the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`; `choices` are those of the prompt.
     """
     if response["text"]:
         return str((response["text_post_processed"] or response["text"])[0])
@@ -24,14 +22,7 @@ def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str |
 
 
 def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, headline: str) -> list[dict[str, Any]]:
-    """The first samples under the headline metric, the short columns first.
-
-    Args:
-        prompts: The prompts of the eval and the model.
-        outputs: The responses to the prompts.
-        scores: The scores of the responses.
-        headline: Name of the metric. The first value is shown where it has several a sample.
-    """
+    """The first samples under the metric `headline`, the short columns first. Of several values of a sample the first is shown."""
     asked = {row["sample_id"]: row for row in read_head(prompts.path, _SAMPLES, ["sample_id", "subject", "prompt", "choices", "gold"])}
     columns = ["sample_id", "text", "text_post_processed", "choice_logprobs"]
     answered = {row["sample_id"]: row for row in read_head(outputs.path, _SAMPLES, columns)}

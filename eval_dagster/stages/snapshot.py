@@ -29,12 +29,9 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         names = [subject_name(subject) for subject in subjects]
         fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader)])
         current = sound_current(project.lake, "samples", eval_name)
-        if current is None or current.info.fingerprint != fingerprint:
-            samples = _read(project, eval_name)
-            current = _write(project, eval_name, samples, fingerprint, run_id)
-            cached = False
-        else:
-            cached = True
+        cached = current is not None and current.info.fingerprint == fingerprint
+        if current is None or not cached:
+            current = _write(project, eval_name, _read(project, eval_name), fingerprint, run_id)
     preview = read_head(current.path, 5, _PREVIEW)
     return StageResult(stage="dataset_snapshot", eval_name=eval_name, model=None, file=current, cached=cached, preview=preview)
 

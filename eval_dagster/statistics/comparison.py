@@ -1,7 +1,7 @@
-"""What changed between two results on the samples that both have.
+"""Comparisons of two results on the samples that both have.
 
-A comparison of the same samples leaves out what makes some of them harder than others, so it sees smaller changes than one of two scores
-with their error bars does. `tests/eval_dagster/test_paired_detection.py` measures how much smaller.
+Some samples are harder than others. A comparison of the same samples leaves this variance out, so it detects smaller changes than a
+comparison of two scores with their error bars. `tests/eval_dagster/statistics/test_paired_detection.py` measures how much smaller.
 """
 
 from collections.abc import Hashable, Sequence
@@ -19,12 +19,12 @@ ALPHA = 0.05
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired bootstrap"]
-"""What a p-value is of: see `compare_means` and `compare_corpora`."""
+"""The test of a p-value: see `compare_means` and `compare_corpora`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Result a less result b on the samples that both have a value for. Null where there is no data, never 0."""
+    """Result a minus result b on the samples that both have a value for. Null if there is no data, never 0."""
 
     value_a: float | None = None
     """The metric of a on the common samples."""
@@ -33,27 +33,27 @@ class Comparison:
     difference: float | None = None
     """`value_a` - `value_b`, whichever direction is the better one."""
     stderr: float | None = None
-    """Standard error of the difference; null where fewer than two clusters, or nothing that varies, tell it."""
+    """Standard error of the difference; null if there are fewer than two clusters, or if nothing varies."""
     ci_low: float | None = None
     """Lower end of the 95 % confidence interval of the difference."""
     ci_high: float | None = None
     """Upper end of the 95 % confidence interval of the difference."""
     p_value: float | None = None
-    """Two-sided: how likely so large a difference is where nothing has changed. Null where fewer than two clusters are common."""
+    """Two-sided: the probability of a difference at least this large if nothing has changed. Null for fewer than two common clusters."""
     test: Test | None = None
-    """What the p-value is of."""
+    """The test of the p-value."""
     min_detectable: float | None = None
-    """The smallest difference that this comparison would have found with the probability 0.8; null where none, or where nothing tells."""
+    """The smallest difference that this comparison would have detected with the probability 0.8; null if there is none or it is unknown."""
     n_common: int
-    """Samples with a value in both: those that entered."""
+    """Samples with a value in both. Only these are compared."""
     n_only_a: int
-    """Samples with a value in a alone: in b they are errors, or not there. Left out."""
+    """Samples with a value in a only: in b they are errors or missing."""
     n_only_b: int
-    """Samples with a value in b alone. Left out."""
+    """Samples with a value in b only."""
     n_neither: int
-    """Samples with a value in neither. Left out."""
+    """Samples with a value in neither."""
     n_clusters: int
-    """Independent groups that the common samples fall into; `n_common` where every sample stands alone."""
+    """Independent groups of the common samples; `n_common` if every sample is a group of its own."""
     n_higher: int | None = None
     """Common samples whose value is higher in a; null for a corpus metric, whose samples have no value."""
     n_lower: int | None = None
@@ -74,21 +74,21 @@ class CommonSamples:
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters the common samples fall into."""
+        """Number of clusters of the common samples."""
         return int(self.cluster.max(initial=-1)) + 1
 
     @property
     def labels(self) -> list[int] | None:
-        """What `eval_dagster.statistics.estimates` takes for clusters."""
+        """The clusters as `eval_dagster.statistics.estimates` takes them; None if every sample is a cluster of its own."""
         return self.cluster.tolist() if self.n_clusters < len(self.cluster) else None
 
     @property
     def degrees_of_freedom(self) -> float:
-        """Satterthwaite's, of a mean over the clusters, as `estimate_mean` has them."""
+        """Satterthwaite's degrees of freedom of a mean over the clusters, as in `estimate_mean`."""
         return degrees_of_freedom(np.bincount(self.cluster))
 
     def comparison(self) -> Comparison:
-        """A comparison that says how many the samples are, and nothing of their values."""
+        """A comparison with the numbers of samples, and without values."""
         return Comparison(
             n_common=int(self.mask.sum()),
             n_only_a=self.n_only_a,
@@ -99,11 +99,7 @@ class CommonSamples:
 
 
 def common_samples(has_a: NDArray[np.bool_], has_b: NDArray[np.bool_], clusters: Sequence[Hashable] | None) -> CommonSamples:
-    """Find the samples that both results have a value for.
-
-    Raises:
-        ValueError: The results, or they and the clusters, are not of one length.
-    """
+    """Find the samples that both results have a value for. Raises `ValueError` if results and clusters have different lengths."""
     if len(has_a) != len(has_b):
         raise ValueError(f"results of {len(has_a)} and {len(has_b)} samples; align them, with None where a sample is not there")
     mask = has_a & has_b

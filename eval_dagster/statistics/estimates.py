@@ -1,6 +1,6 @@
-"""Scores with their uncertainty: means, proportions, means of groups, and metrics of a corpus; clusters of samples count as one.
+"""Scores with their uncertainty: means, proportions, means of groups, and metrics of a corpus. A cluster of samples counts as one.
 
-Every interval is made for 95 % coverage; `tests/eval_dagster/test_statistics_coverage.py` measures it on simulated truths.
+The nominal coverage of every interval is 95 %; `tests/eval_dagster/statistics/test_statistics_coverage.py` measures it by simulation.
 """
 
 import math
@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import scipy  # whose parts load when first used: a cached run uses none
+import scipy  # its parts are loaded on first use; a cached run uses none
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
@@ -18,50 +18,51 @@ DRAWS = 1000
 """Resamples of a bootstrap."""
 
 Floats: TypeAlias = NDArray[np.float64]
+
 _UPPER = (1 + CONFIDENCE) / 2
 _MOST_COUNTS = 2**21
-"""Numbers of a bootstrap that are in memory at once."""
+"""Most numbers of a bootstrap that are in memory at once."""
 _MOST_UNDEFINED = 0.05
-"""Share of the draws that may have no value without costing the error bar."""
+"""Largest share of draws without a value. If the share is larger, there is no error bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A score and how sure it is. Null where there is no data, never 0."""
+    """A score with its uncertainty. Null if there is no data, never 0."""
 
     value: float | None
     stderr: float | None
-    """Standard error of the value; null where fewer than two clusters, or nothing that varies, tell it."""
+    """Standard error of the value; null if there are fewer than two clusters, or if nothing varies."""
     ci_low: float | None
     """Lower end of the 95 % confidence interval."""
     ci_high: float | None
     """Upper end of the 95 % confidence interval."""
     n: int
-    """Values that entered."""
+    """Number of values."""
     n_errors: int
-    """Samples without a value, left out."""
+    """Samples without a value. They are left out."""
     n_clusters: int
-    """Independent groups that the values fall into; `n` where every sample stands alone."""
+    """Independent groups of the values; `n` if every sample is a group of its own."""
 
 
 def estimate_mean(values: Sequence[float | None], *, proportion: bool, clusters: Sequence[Hashable] | None = None) -> Estimate:
     """Estimate a mean.
 
     The standard error is cluster-robust, sqrt(C / (C - 1) * sum over C clusters of (sum of residuals)^2) / n: Miller 2024, "Adding Error
-    Bars to Evals", arXiv:2411.00640, section 2.2, with the usual correction for few clusters. Where every sample is a cluster of its own
-    that is s / sqrt(n), with n - 1 in the denominator of s^2 (section 2.1).
+    Bars to Evals", arXiv:2411.00640, section 2.2, with the usual correction for few clusters. If every sample is a cluster of its own,
+    this is s / sqrt(n), with n - 1 in the denominator of s^2 (section 2.1).
 
     The interval of a proportion is Wilson's score interval, which stays within 0 and 1 and has a width when all answers are right
-    (Wilson 1927, JASA 22). In clusters it is taken at the effective sample size p (1 - p) / stderr^2, at most n, or the number of
-    clusters where all answers are equal, with Student's quantile (Korn & Graubard 1998, Survey Methodology 24; Franco et al. 2019,
-    Journal of Survey Statistics and Methodology 7). Of anything else it is Student's t interval. The degrees of freedom are
-    Satterthwaite's for clusters whose samples all say the same, (sum m^2)^2 / sum m^4 - 1 with cluster sizes m: C - 1 where all are of
-    one size, fewer where a few clusters dominate (the idea of Imbens & Kolesár 2016, Review of Economics and Statistics 98).
+    (Wilson 1927, JASA 22). For clusters it uses Student's quantile and the effective sample size p (1 - p) / stderr^2, at most n; if all
+    answers are equal, the size is the number of clusters (Korn & Graubard 1998, Survey Methodology 24; Franco et al. 2019, Journal of
+    Survey Statistics and Methodology 7). The interval of other means is Student's t interval. The degrees of freedom are
+    Satterthwaite's for clusters of equal samples, (sum m^2)^2 / sum m^4 - 1 with cluster sizes m: C - 1 if all clusters have one
+    size, fewer if a few clusters dominate (the idea of Imbens & Kolesár 2016, Review of Economics and Statistics 98).
 
     Args:
-        values: One a sample; None, NaN or an infinity where a sample has no value.
+        values: One value per sample; None, NaN or an infinity if the sample has no value.
         proportion: Whether every value is 0 or 1.
-        clusters: What each sample belongs to; samples of one cluster are not independent. None: all are.
+        clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
 
     Raises:
         ValueError: A proportion has a value that is neither 0 nor 1.
@@ -92,23 +93,23 @@ def estimate_corpus(
     groups: Sequence[Hashable] | None = None,
     seed: int = 0,
 ) -> Estimate:
-    """Estimate a metric of all samples together that is no mean of theirs, or the mean of its values for groups that count alike.
+    """Estimate a metric of all samples together that is not their mean, or the mean of its values for groups of equal weight.
 
-    Clusters (or samples, where each stands alone) are drawn with replacement 1,000 times: from all, the same for all groups, where groups
-    share clusters, else from each group. The standard error is the standard deviation of the drawn values: it does not shrink with the
-    number of draws. The interval is the bias-corrected one (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 14.3,
-    without acceleration) between quantiles that are moved outwards by sqrt(C / (C - 1)) and Student's quantile, since an empirical
+    Clusters (or samples without clusters) are drawn with replacement 1,000 times. If groups share clusters, all groups use the same draws;
+    otherwise each group has draws of its own. The standard error is the standard deviation of the drawn values: it does not shrink with
+    the number of draws. The interval is the bias-corrected one (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 14.3,
+    without acceleration). Its quantiles are moved outwards by sqrt(C / (C - 1)) and Student's quantile, because an empirical
     distribution is too narrow (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", The American Statistician 69). There is
-    no error bar where a group has one cluster, where more than 5 % of the draws have no value, or where all draws have the same: a
-    bootstrap of equal samples cannot know what others would have been. No interval mends a metric that is itself too high or too low for
-    few samples, as a calibration error is.
+    no error bar if a group has one cluster, if more than 5 % of the draws have no value, or if all draws have the same value: equal
+    samples contain no information about the variance. The interval does not correct a metric that is biased for few samples, such as a
+    calibration error.
 
     Args:
         statistics: Of shape (samples, k); a row with NaN or an infinity is a sample without a value.
-        aggregate: From sums of shape (m, k) to m values, NaN where there is none.
-        clusters: What each sample belongs to. None: every sample stands alone.
-        groups: What each sample belongs to; a group without a value is left out. None: all are one.
-        seed: Of the draws; the same for the same number of clusters.
+        aggregate: From sums of shape (m, k) to m values, NaN if there is none.
+        clusters: The cluster of each sample. None: every sample is a cluster of its own.
+        groups: The group of each sample; a group without a value is left out. None: there is one group.
+        seed: Seed of the draws, which are the same for the same number of clusters.
     """
     present = np.isfinite(statistics.sum(axis=1))
     codes, data = numbered(clusters, present), statistics[present]
@@ -134,18 +135,18 @@ def estimate_corpus(
 
 
 def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: float = 0.0, n_clusters: int | None = None) -> Estimate:
-    """Estimate the mean of groups' means, in which every group counts alike.
+    """Estimate the mean of groups' means, with equal weights.
 
     The standard error of a mean of G independent means is sqrt(sum of stderr^2) / G; not the square root of their mean, which is larger
     by sqrt(G). The degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2), (sum v)^2 / sum(v^2 / (clusters - 1)) with
-    v = stderr^2. The interval of a proportion is Wilson's at the effective sample size p (1 - p) / stderr^2, or where no group varies
-    G^2 / sum(1 / clusters), at most the clusters of all groups together; of anything else Student's.
+    v = stderr^2. The interval of a proportion is Wilson's at the effective sample size p (1 - p) / stderr^2. If no group varies, the size
+    is G^2 / sum(1 / clusters), at most the clusters of all groups together. The interval of other means is Student's.
 
     Args:
         groups: From `estimate_mean`; those without a value are left out, their errors counted.
         proportion: Whether every value of every group is 0 or 1.
-        covariance: What `covariance_of_groups` says, where clusters reach across groups.
-        n_clusters: Of all groups together, where clusters reach across groups. None: none does.
+        covariance: The value of `covariance_of_groups`, if groups share clusters.
+        n_clusters: Number of clusters of all groups together, if groups share clusters. None: they do not.
     """
     known = [group for group in groups if group.value is not None]
     counts = {name: sum(getattr(group, name) for group in groups) for name in ("n", "n_errors", "n_clusters")}
@@ -159,7 +160,7 @@ def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: 
     variances, free = np.square(errors), np.array([group.n_clusters - 1 for group in known])
     stderr = math.sqrt(variances.sum() + max(covariance, 0.0)) / len(known)
     if stderr > 0:
-        # Groups that share clusters share what is known of their variance, too: no more than one of them knows.
+        # Groups that share clusters share the information about their variance: all together have no more of it than one group.
         quantile = student(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
         size = value * (1 - value) / stderr**2
     else:
@@ -171,7 +172,7 @@ def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: 
 
 
 def covariance_of_groups(values: Sequence[float | None], groups: Sequence[Hashable], clusters: Sequence[Hashable]) -> float:
-    """The covariances between the means of groups, summed over all pairs (g, h) with g other than h; 0 where they share no cluster.
+    """The covariances between the means of groups, summed over all pairs (g, h) with g other than h; 0 if they share no cluster.
 
     With u the sum of a cluster's residuals in a group, over the group's size: C / (C - 1) * sum over C clusters of ((sum over groups of
     u)^2 - sum over groups of u^2), the part of the cluster-robust variance of `estimate_mean` that crosses groups.
@@ -227,7 +228,7 @@ def _require_proportion(data: Floats) -> None:
 
 
 def _effective_size(mean: float, stderr: float | None, sizes: NDArray[np.intp]) -> tuple[float, float]:
-    """How many independent answers a proportion is worth, and the quantile to go with it."""
+    """The effective sample size of a proportion, and the quantile for it."""
     n = int(sizes.sum())
     if len(sizes) == n or stderr is None:
         return float(len(sizes)), student(math.inf)
@@ -247,7 +248,7 @@ def _symmetric(value: float, stderr: float | None, quantile: float) -> tuple[flo
 
 
 def _by_cluster(data: Floats, codes: NDArray[np.intp], clusters: int | None) -> Floats:
-    """Sums of shape (k, clusters): of so many, or of those that occur."""
+    """Sums of shape (k, clusters), where `clusters` is the given number or the number of those that occur."""
     codes = np.unique(codes, return_inverse=True)[1] if clusters is None else codes
     return np.stack([np.bincount(codes, column, clusters or 0).astype(float) for column in data.T])
 
@@ -264,7 +265,7 @@ def _drawn(sums: Floats, aggregate: Callable[[Floats], Floats], seed: int) -> Fl
     """The metric of each draw from sums of shape (k, clusters), block by block so that memory stays bounded."""
     size = sums.shape[1]
     block = max(1, min(DRAWS, _MOST_COUNTS // size))
-    # Not a product of BLAS, whose last digits depend on how many threads it has.
+    # Not a product of BLAS: its last digits depend on the number of threads.
     blocks = [np.einsum("dc,kc->dk", _counts(size, min(block, DRAWS - start), seed, start), sums) for start in range(0, DRAWS, block)]
     return _aggregated(aggregate, np.concatenate(blocks))
 
@@ -284,7 +285,7 @@ def says_something(draws: Floats, value: float) -> bool:
 
 
 def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]]) -> float:
-    """By how many standard deviations the sum of independent draws is moved outwards: as one mean of groups, see `estimate_macro`."""
+    """By how many standard deviations the quantiles are moved outwards. The draws are combined as in `estimate_macro`."""
     variances = np.array([each[np.isfinite(each)].var() for each in draws])
     count, free = np.array([len(each) for each in sizes]), np.array([degrees_of_freedom(each) for each in sizes])
     inflation = (variances * count / (count - 1)).sum() / variances.sum()

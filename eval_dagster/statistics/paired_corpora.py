@@ -1,4 +1,4 @@
-"""Comparing two values of a metric of all samples together."""
+"""Compares two values of a metric of all samples together."""
 
 import math
 from collections.abc import Callable, Hashable, Sequence
@@ -20,23 +20,23 @@ def compare_corpora(
     alpha: float = ALPHA,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two values of a metric of all samples together that is no mean of theirs.
+    """Compare two values of a metric of all samples together that is not their mean.
 
-    Standard error and interval are those that `estimate_corpus` gives the difference when the same clusters are drawn for both. The
-    p-value is Student's of the difference over that standard error: it can be as small as Holm's correction needs, which a share of a
-    thousand draws can't. Where no more than 16 clusters and no more than half of them differ, it is that of the test that swaps a and b
-    cluster by cluster, exactly.
+    Standard error and interval of the difference are from `estimate_corpus`, which draws the same clusters for both. The p-value is
+    Student's of the difference divided by that standard error: it can be as small as Holm's correction needs, whereas a share of a
+    thousand draws cannot. If at most 16 clusters and at most half of them differ, the p-value is exact: of the test that swaps a and b
+    cluster by cluster.
 
     Args:
         a: Statistics of shape (samples, k); a row with NaN or an infinity is a sample without a value.
-        b: Those of the same samples in the same order.
-        aggregate: From sums of shape (m, k) to m values, NaN where there is none.
-        clusters: What each sample belongs to. None: every sample stands alone.
-        alpha: Two-sided level of significance that `min_detectable` is for.
-        seed: Of the draws; the same for the same clusters in the same order.
+        b: Statistics of the same samples in the same order.
+        aggregate: From sums of shape (m, k) to m values, NaN if there is none.
+        clusters: The cluster of each sample. None: every sample is a cluster of its own.
+        alpha: Two-sided level of significance of `min_detectable`.
+        seed: Seed of the draws, which are the same for the same clusters in the same order.
 
     Raises:
-        ValueError: The statistics are not of one shape.
+        ValueError: The statistics have different shapes.
     """
     if a.shape != b.shape:
         raise ValueError(f"statistics of the shapes {a.shape} and {b.shape}; align the samples of two results of the same metric")

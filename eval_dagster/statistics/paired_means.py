@@ -1,4 +1,4 @@
-"""Comparing two means of the same samples."""
+"""Compares two means of the same samples."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -26,7 +26,7 @@ Column: TypeAlias = Sequence[float | None] | Floats
 
 _UPPER = (1 + CONFIDENCE) / 2
 _NEGLIGIBLE = 1e-12
-"""A standard error of so small a part of the largest difference is rounding."""
+"""A standard error that is smaller than this share of the largest difference is a rounding error."""
 
 
 def compare_means(
@@ -39,25 +39,25 @@ def compare_means(
 ) -> Comparison:
     """Compare two means of the same samples.
 
-    Standard error and interval are those of the differences as `estimate_mean` and `estimate_macro` make them; where every value is 0 or
-    1, the interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), which has a width when all answers
-    agree, in clusters at the effective sample size. The p-value is
+    Standard error and interval of the differences are those of `estimate_mean` and `estimate_macro`. If every value is 0 or 1, the
+    interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), for clusters at the effective sample size;
+    it has a width even if all answers agree. The p-value is of one of these tests:
 
-    - of the exact McNemar's test where every value is 0 or 1 and the mean is that of the samples;
-    - of the test that swaps a and b cluster by cluster, exactly, where such samples fall into clusters. McNemar's test takes samples for
-      independent; this one holds however samples of a cluster depend on each other, and is McNemar's where clusters are of one sample;
-    - of the paired t test, robust to clusters, otherwise; and of the test that swaps where a t test would cry wolf, since no more than 16
-      clusters and no more than half of them differ, or differences do not vary at all.
+    - the exact McNemar's test, if every value is 0 or 1 and the mean is that of the samples;
+    - the exact test that swaps a and b cluster by cluster, if such samples belong to clusters. McNemar's test assumes independent samples.
+      This test is valid for any dependence within clusters, and equals McNemar's for clusters of one sample;
+    - the paired t test, robust to clusters, otherwise. If at most 16 clusters and at most half of them differ, or if the differences do not
+      vary, its type I error is inflated, and the test that swaps takes its place.
 
     Args:
-        a: One value a sample; None, NaN or an infinity where a sample has none, because of an error or because it is not there.
+        a: One value per sample; None, NaN or an infinity if a sample has none, because of an error or because it is missing.
         b: The values of the same samples in the same order.
-        clusters: What each sample belongs to; samples of one cluster are not independent. None: all are.
-        subjects: Where given, the mean of the subjects' means is compared, in which every subject that has common samples counts alike.
-        alpha: Two-sided level of significance that `min_detectable` is for.
+        clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
+        subjects: If given, the mean of the subjects' means is compared, with equal weights of all subjects that have common samples.
+        alpha: Two-sided level of significance of `min_detectable`.
 
     Raises:
-        ValueError: The columns are not of one length.
+        ValueError: The columns have different lengths.
     """
     of_a, of_b = np.array(a, dtype=float), np.array(b, dtype=float)
     common = common_samples(np.isfinite(of_a), np.isfinite(of_b), clusters)
@@ -89,7 +89,7 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
     known = _tested_shares(known, differences, common)
     up, down = int((differences > 0).sum()), int((differences < 0).sum())
-    # What a difference that is there costs is no noise of the next one.
+    # The samples that a difference costs are not noise of the next comparison.
     is_found = known.p_value is not None and known.p_value <= alpha
     least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
     size, quantile = float(n), float(scipy.special.ndtri(_UPPER))
@@ -111,7 +111,7 @@ def _tested_shares(known: Comparison, differences: Floats, common: CommonSamples
 
 
 def _effective_size(differences: Floats, stderr: float | None, clusters: int) -> float:
-    """How many independent samples the differences are worth: at most as many as there are, or as clusters where they all agree."""
+    """The effective sample size of the differences: at most their number, or the number of clusters if all differences are equal."""
     variance, n = float(differences.var()), len(differences)
     if variance == 0 or stderr is None:
         return clusters
@@ -119,7 +119,7 @@ def _effective_size(differences: Floats, stderr: float | None, clusters: int) ->
 
 
 def _detectable_in_clusters(known: Comparison, independent: float | None, free: float, alpha: float) -> float | None:
-    """As much as in independent samples at least, and nothing where the clusters are too few for any test."""
+    """At least the difference that independent samples detect; None if the clusters are too few for any test."""
     of_clusters = detectable_share(known.n_clusters, 0, alpha)
     if independent is None or of_clusters is None:
         return None

@@ -1,4 +1,4 @@
-"""How likely a difference is where nothing has changed, and how large one must be to be seen."""
+"""P-values of differences, and the smallest differences that the tests detect."""
 
 import math
 from collections.abc import Callable
@@ -10,21 +10,21 @@ import scipy
 from numpy.typing import NDArray
 
 POWER = 0.8
-"""How often the smallest detectable difference is detected."""
+"""The probability of detecting the smallest detectable difference."""
 MOST_ENUMERATED = 16
-"""Clusters whose swaps are all gone through: 2^16 of them."""
+"""Most clusters of which all swaps are enumerated: 2^16 swaps."""
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 
 _WINDOW = 8
-"""Standard deviations of a count beyond which nothing is expected."""
+"""Counts that are more standard deviations away from their mean are neglected."""
 
 
 def are_few(changed: int, clusters: int) -> bool:
     """Whether so few clusters differ that a t test has an inflated type I error, and all their swaps can be enumerated instead.
 
-    Of 300 differences of which four are alike and the others 0, t has p < 0.05 where all four have one sign: in 1 of 8 cases.
+    If four of 300 differences are equal in size and the others are 0, t has p < 0.05 if all four have one sign: in 1 of 8 cases.
     """
     return changed <= MOST_ENUMERATED and 2 * changed <= clusters
 
@@ -45,15 +45,15 @@ def exact_mcnemar(only_a: Integers | np.int64, only_b: Integers | np.int64) -> F
 def flips_of_counts(advantages: Integers) -> float:
     """The two-sided exact p-value of the test that swaps a and b cluster by cluster, for differences that are whole numbers.
 
-    Where a and b are interchangeable, the difference of each cluster has either sign with the probability 1/2, all samples of a cluster
-    together, however much they depend on each other (Fisher 1935, "The Design of Experiments", section 21). The distribution of the sum
-    is a convolution of scaled binomial ones, so nothing is drawn at random. With clusters of one sample it is McNemar's test.
+    If a and b are interchangeable, the difference of each cluster has either sign with the probability 1/2, for any dependence of samples
+    within a cluster (Fisher 1935, "The Design of Experiments", section 21). The distribution of the sum is a convolution of scaled binomial
+    distributions, so nothing is drawn at random. For clusters of one sample it is McNemar's test.
 
     Args:
-        advantages: One a cluster: samples that a alone has right less those that b alone has right.
+        advantages: Of each cluster the number of samples that only a has right minus the number that only b has right.
     """
     sizes, counts = np.unique(np.abs(advantages[advantages != 0]), return_counts=True)
-    # The sum is all sizes together less twice those that count for b: as extreme are all with no more for b than the fewer of the two.
+    # The sum is the total of all sizes minus twice the sizes for b. As extreme are all sums in which b has at most the smaller part.
     fewer = int((sizes * counts).sum() - abs(int(advantages.sum()))) // 2
     lower = np.ones(1)
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
@@ -67,11 +67,11 @@ def flips_of_counts(advantages: Integers) -> float:
 def flips_of_sums(of_a: Floats, of_b: Floats, aggregate: Callable[[Floats], Floats]) -> float:
     """The two-sided exact p-value of the test that swaps a and b cluster by cluster, for any metric of sums.
 
-    All 2^k swaps of the k clusters that differ are gone through: for k up to `MOST_ENUMERATED`.
+    All 2^k swaps of the k clusters that differ are enumerated, for k up to `MOST_ENUMERATED`.
 
     Args:
         of_a: Sums of a's statistics by cluster, of shape (clusters, statistics).
-        of_b: Those of b.
+        of_b: Sums of b's statistics.
         aggregate: From sums of shape (m, statistics) to m values. A swap whose value is NaN counts as extreme.
     """
     width = of_a.shape[1]
@@ -89,8 +89,7 @@ def flips_of_sums(of_a: Floats, of_b: Floats, aggregate: Callable[[Floats], Floa
 def flips_of_many(contributions: Floats) -> float:
     """The two-sided p-value of the test that swaps a and b cluster by cluster, by the normal distribution.
 
-    Args:
-        contributions: One a cluster; their sum is the difference.
+    Each cluster has one contribution; their sum is the difference.
     """
     total = math.sqrt(float((contributions**2).sum()))
     return float(2 * scipy.special.ndtr(-abs(float(contributions.sum())) / total)) if total > 0 else 1.0
@@ -107,10 +106,10 @@ def detectable(stderr: float, degrees_of_freedom: float, alpha: float, *, spread
     d = q sqrt(stderr^2 + spread d (1 - d)) with q = t(1 - alpha / 2) + t(power): without a spread q stderr (Miller 2024, section 5).
 
     Args:
-        stderr: Of the difference as it was found.
-        degrees_of_freedom: Of the standard error.
+        stderr: Standard error of the difference that was found.
+        degrees_of_freedom: Degrees of freedom of the standard error.
         alpha: Two-sided level of significance.
-        spread: Sum of the squared weights of the samples where each is right or wrong: those that a drop costs are few and vary, too.
+        spread: Sum of the squared weights of the samples, if each is right or wrong. Then the number of samples that a drop costs varies.
     """
     square = float(scipy.special.stdtrit(degrees_of_freedom, [1 - alpha / 2, POWER]).sum()) ** 2
     part = square * spread
@@ -121,18 +120,12 @@ def detectable(stderr: float, degrees_of_freedom: float, alpha: float, *, spread
 def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
     """The smallest difference between two shares that the exact McNemar's test detects with `POWER`.
 
-    The samples that a drop costs come on top of those that differ anyway. The power is exact: the mean over the binomial number of
-    discordant samples of the probability that their split is significant (Duffy 1984, Biometrics 40).
+    Of `n` samples, `discordant` samples are right in one result only; those that a drop costs are added to them. The power is exact: the
+    mean over the binomial number of discordant samples of the probability that their split is significant (Duffy 1984, Biometrics 40).
 
-    Args:
-        n: Samples.
-        discordant: Those of them that one alone has right.
-        alpha: Two-sided level of significance.
-
-    Returns:
-        None where not even samples that all flip are enough.
+    Returns None if the samples are too few even if all of them flip.
     """
-    # It takes a third of a second to import, which runs that compare nothing need not wait for.
+    # Imported lazily: it takes a third of a second, and only comparisons need it.
     from scipy import optimize
 
     def missing(difference: float) -> float:
@@ -142,14 +135,14 @@ def detectable_share(n: int, discordant: int, alpha: float) -> float | None:
 
 
 def _power_of_mcnemar(n: int, discordance: float, difference: float, alpha: float) -> float:
-    # Half a second to import, which runs that compare nothing need not wait for.
+    # Imported lazily: it takes half a second, and only comparisons need it.
     from scipy import stats
 
     if discordance == 0:
         return 0.0
     centre, reach = n * discordance, _WINDOW * math.sqrt(n * discordance * (1 - discordance)) + _WINDOW
     counts = np.arange(max(0, math.floor(centre - reach)), min(n, math.ceil(centre + reach)) + 1)
-    # The most samples on the rarer side with which a split is significant; -1 where none is.
+    # The most samples on the rarer side for which a split is significant; -1 if no split is.
     most = stats.binom.ppf(alpha / 2, counts, 0.5)
     most -= scipy.special.bdtr(most, counts, 0.5) > alpha / 2
     for_a = (1 + difference / discordance) / 2

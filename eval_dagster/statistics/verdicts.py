@@ -13,14 +13,14 @@ from eval_dagster.statistics.estimates import CONFIDENCE, numbered
 
 
 class Verdict(StrEnum):
-    """What became of a result."""
+    """The verdict about a result."""
 
     REGRESSED = "regressed"
     ERRORS = "errors"
-    """More of the samples than the suite allows are errors, so that the others say little."""
+    """More samples are errors than the suite allows, so the scores of the other samples mean little."""
     IMPROVED = "improved"
     NO_CHANGE_SEEN = "no change seen"
-    """Not that there is none: `Comparison.min_detectable` is the smallest difference that would have been found."""
+    """There can be a smaller change: `Comparison.min_detectable` is the smallest difference that would have been detected."""
     NOT_COMPARABLE = "not comparable"
     """Fewer than two independent common samples, or no value of the metric."""
 
@@ -33,48 +33,44 @@ class Case:
     """The result in question as a, its baseline as b."""
     higher_is_better: bool
     smallest_difference: float = 0.0
-    """The smallest difference that matters, in the metric's unit: a smaller one is no change, however sure it is."""
+    """The smallest difference that matters, in the metric's unit. A smaller one is no change, even if it is significant."""
     noise_floor: float = 0.0
-    """What two runs of the same model differ by, in the metric's unit: `NoiseFloor.difference`. A smaller difference is no change."""
+    """The difference between two runs of the same model, in the metric's unit: `NoiseFloor.difference`. A smaller one is no change."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What became of one result of a suite."""
+    """The verdict about one result of a suite, with its p-value."""
 
     p_adjusted: float | None
-    """The p-value by Holm's correction for the other comparisons of the suite; null where there is none."""
+    """The p-value after Holm's correction for the other comparisons of the suite; null if there is none."""
     verdict: Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseFloor:
-    """How much two runs of the same model on the same samples differ where answers are drawn at random."""
+    """The difference between two runs of the same model on the same samples, if answers are sampled."""
 
     stderr: float
     """Standard deviation of the difference between two runs."""
     difference: float
-    """95 of 100 pairs of runs differ by no more."""
+    """95 of 100 pairs of runs differ by at most this much."""
     n: int
-    """Samples that were answered at least twice: those that tell it."""
+    """Samples that were answered at least twice."""
 
 
 def judge_suite(cases: Sequence[Case], *, alpha: float = ALPHA) -> list[Judgement]:
-    """Judge the comparisons of a suite together.
+    """Judge the comparisons of a suite together, at a two-sided level of significance. More comparisons lower the power of each.
 
-    Where nothing has changed, at most `alpha` of all suites have a result that regressed or improved.
-
-    Args:
-        cases: All comparisons that are made, those of the headline metrics for instance. More comparisons lower the power of each.
-        alpha: Two-sided level of significance of the suite.
+    If nothing has changed, at most `alpha` of all suites have a result that regressed or improved.
     """
     adjusted = holm([case.comparison.p_value for case in cases])
     return [Judgement(p_adjusted=p_value, verdict=_verdict(case, p_value, alpha)) for case, p_value in zip(cases, adjusted, strict=True)]
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Adjust p-values by Holm's correction (1979, Scandinavian Journal of Statistics 6); one that is null is no comparison."""
-    # It brings pandas with it, half a second that runs without a comparison need not wait for.
+    """Adjust p-values by Holm's correction (1979, Scandinavian Journal of Statistics 6). Null p-values do not count."""
+    # Imported lazily: it imports pandas, which takes half a second, and only comparisons need it.
     from statsmodels.stats.multitest import multipletests
 
     known = [p_value for p_value in p_values if p_value is not None]
@@ -94,18 +90,17 @@ def _verdict(case: Case, p_adjusted: float | None, alpha: float) -> Verdict:
 def noise_floor(repeats: Floats, *, texts: int = 1, subjects: Sequence[Hashable] | None = None) -> NoiseFloor | None:
     """Measure how much two runs of the same model differ, from repeated answers to the same samples.
 
-    A sample's variance s^2 over its repeats is that of the draw alone, so two runs on n samples differ by a standard deviation of
-    sqrt(2 / texts * sum of s^2) / n, with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2), where sigma^4 / f of
-    a sample is estimated without bias by s^4 / (f + 2): most samples never vary, and one that does shall not stand for all. Repeats of
-    a sample are independent, and so are the draws of different samples, also in one cluster.
+    A sample's variance s^2 over its repeats is caused by the draw alone. So the difference of two runs on n samples has the standard
+    deviation sqrt(2 / texts * sum of s^2) / n, with the degrees of freedom of Satterthwaite (1946, Biometrics Bulletin 2). There,
+    s^4 / (f + 2) is the unbiased estimate of sigma^4 / f of a sample: most samples never vary, and the few that vary must not dominate.
+    Repeats of a sample are independent, and so are the draws of different samples, also in one cluster.
 
     Args:
-        repeats: Values of shape (samples, repeats); NaN where there is none.
-        texts: How many texts a run draws for each sample, of which it takes the mean; `repeats` has the value of one text each.
-        subjects: Where given, runs are compared by the mean of their subjects' means.
+        repeats: Values of shape (samples, repeats); NaN if there is none. Each is the value of one text.
+        texts: Number of texts that a run draws for each sample. The run's value is their mean.
+        subjects: If given, runs are compared by the mean of their subjects' means.
 
-    Returns:
-        None where no sample was answered twice.
+    Returns None if no sample was answered twice.
     """
     counts = np.isfinite(repeats).sum(axis=1)
     told = counts > 1

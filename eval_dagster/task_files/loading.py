@@ -16,6 +16,8 @@ from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.definition import check_task
+from eval_dagster.task_files.registries import registered
+from eval_dagster.tasks.adapter_task import adapter_task
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.doc_task import DocTask
 
@@ -35,7 +37,15 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
         TaskDefinitionError: There is no such task, or it is incomplete.
     """
     path, is_file, name = spec.partition(".py:")
-    task = _in_file(folder / f"{path}.py", name, folder) if is_file else _registered(spec, registry)
+    source, is_foreign, foreign_name = spec.partition(":")
+    if is_file:
+        task = _in_file(folder / f"{path}.py", name, folder)
+    elif is_foreign or spec.endswith((".yaml", ".yml")):
+        task = adapter_task(
+            registered(source).benchmark(foreign_name, folder) if is_foreign else registered("lm_eval").benchmark(spec, folder)
+        )
+    else:
+        task = _registered(spec, registry)
     check_task(task)
     return task
 

@@ -153,3 +153,11 @@ class Registry(Protocol):
             TaskDefinitionError: There is none, or it cannot be evaluated here. The message gives the reason.
         """
         ...
+
+    def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        """The evals of a group whose benchmarks have no value in common: their settings, as in evals.yaml, by name.
+
+        Raises:
+            TaskDefinitionError: There is no such group.
+        """
+        ...

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from eval_dagster.tracking.tracked_result import TrackedResult, dataset_input, metric_entities, param_entities, tag_entities
 
@@ -21,14 +21,6 @@ _MOST_METRICS = 1000
 _MOST_PARAMS = 100
 
 log = logging.getLogger(__name__)
-
-
-class _Named(Protocol):
-    @property
-    def key(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
 
 
 def complete_run(client: "MlflowClient", run: "Run", result: TrackedResult) -> None:
@@ -64,7 +56,7 @@ def table_file(name: str) -> str:
     return f"{name}.json"
 
 
-def _write(what: str, entries: Sequence[N], most: int, write: Callable[[Sequence[N]], object]) -> list[str]:
+def _write(what: str, entries: Sequence[Any], most: int, write: Callable[[Sequence[Any]], object]) -> list[str]:
     """Write entries in batches; if a batch is refused, one by one. Returns the refused entries with reasons."""
     refused: list[str] = []
     for start in range(0, len(entries), most):

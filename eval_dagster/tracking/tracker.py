@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-__all__ = ["TrackedResult", "Tracker"]
-
 RESULT_KEY_TAG = "eval_dagster.result_key"
 """The tag that identifies a result's run."""
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
@@ -38,17 +35,11 @@ _DEFAULT_UI = "http://127.0.0.1:5000"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RunFacts:
-    """Facts about an existing run."""
-
-    experiment_id: str
-    lifecycle_stage: str
-    """`active` or `deleted`."""
-
-
 class Tracker:
-    """Writes results to one MLflow experiment."""
+    """Writes results to one MLflow experiment.
+
+    Each method raises `TrackingError` if MLflow cannot be reached or refuses something, or if there is no such run.
+    """
 
     def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str) -> None:
         """Set the store, which is opened when it is needed.
@@ -68,19 +59,12 @@ class Tracker:
 
         A finished run with the same key stays as it is; an unfinished one, which a killed process left, is completed. Processes of the
         same home take turns, so that a key has one run.
-
-        Raises:
-            TrackingError: MLflow cannot be reached or refuses something.
         """
         with self._failures(f"log {result.run_name!r}"):
             return self._healing(lambda: self._log(result))
 
     def log_file(self, run_id: str, path: Path) -> None:
-        """Add a file to a run, or replace the one of the same name.
-
-        Raises:
-            TrackingError: There is no such run, or MLflow cannot be reached.
-        """
+        """Add a file to a run, or replace the one of the same name."""
         with self._failures(f"add {path.name} to run {run_id}"):
             self._client.log_artifact(run_id, str(path))
 
@@ -92,19 +76,12 @@ class Tracker:
             key: Identifies the page and its run. Contains no quotes.
             run_name: Name of the run in the MLflow UI.
             tags: Tags of the run.
-
-        Raises:
-            TrackingError: MLflow cannot be reached or refuses something.
         """
         with self._failures(f"log {run_name!r}"):
             return self._healing(lambda: self._log_page(path, key, run_name, tags))
 
     def prepare(self) -> str:
-        """Create the store if needed, and return its address.
-
-        Raises:
-            TrackingError: MLflow cannot be reached.
-        """
+        """Create the store if needed, and return its address."""
         with self._failures("open its store"):
             client = self._client
             with self._lock():
@@ -112,27 +89,19 @@ class Tracker:
             return str(client.tracking_uri)
 
     def exists(self, run_id: str) -> bool:
-        """Whether a run exists and is not deleted.
-
-        Raises:
-            TrackingError: MLflow cannot be reached.
-        """
+        """Whether a run exists and is not deleted."""
         with self._failures(f"look for run {run_id}"):
-            run = self._run_facts(run_id)
-            return run is not None and run.lifecycle_stage == "active"
+            found = self._run_facts(run_id)
+            return found is not None and found[1] == "active"
 
     def run_link(self, run_id: str) -> str:
-        """The address of a run in the MLflow UI, whose own address `EVAL_DAGSTER_MLFLOW_UI` can set.
-
-        Raises:
-            TrackingError: There is no such run, or MLflow cannot be reached.
-        """
+        """The address of a run in the MLflow UI, whose own address `EVAL_DAGSTER_MLFLOW_UI` can set."""
         with self._failures(f"link to run {run_id}"):
-            run = self._run_facts(run_id)
-            if run is None:
+            found = self._run_facts(run_id)
+            if found is None:
                 raise TrackingError(f"MLflow at {self.shown_uri} has no run {run_id}")
             base = os.environ.get(UI_VARIABLE) or (re.sub("//[^/@]*@", "//", self._uri) if self.is_server else _DEFAULT_UI)
-            return f"{base.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run_id}"
+            return f"{base.rstrip('/')}/#/experiments/{found[0]}/runs/{run_id}"
 
     @property
     def is_server(self) -> bool:
@@ -229,8 +198,8 @@ class Tracker:
         name = tracked_text(name)[:MOST_CHARACTERS]
         return self._client.create_run(experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=name)
 
-    def _run_facts(self, run_id: str) -> _RunFacts | None:
-        """Facts about a run; None if there is no such run."""
+    def _run_facts(self, run_id: str) -> tuple[str, str] | None:
+        """The experiment of a run, and `active` or `deleted`; None if there is no such run."""
         try:
             return self._read_run(run_id)
         except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow
@@ -240,15 +209,14 @@ class Tracker:
         client = self._client
         try:
             info = client.get_run(run_id).info
+            return str(info.experiment_id), str(info.lifecycle_stage)
         except MlflowException as error:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
-        return _RunFacts(experiment_id=str(info.experiment_id), lifecycle_stage=str(info.lifecycle_stage))
 
-    def _read_run(self, run_id: str) -> _RunFacts | None:
-        """Facts about a run from the home's own database. It does not import MLflow, which would take a third of the time of a run without
-        new results.
+    def _read_run(self, run_id: str) -> tuple[str, str] | None:
+        """`_run_facts` from the home's own database, without MLflow, whose import takes a third of the time of a run without new results.
 
         Raises:
             FileNotFoundError: Runs are not in this database, or it does not exist.
@@ -259,7 +227,7 @@ class Tracker:
             raise FileNotFoundError(file)
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
             row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
-        return None if row is None else _RunFacts(experiment_id=str(row[0]), lifecycle_stage=str(row[1]))
+        return None if row is None else (str(row[0]), str(row[1]))
 
 
 def _require_reachable(uri: str) -> None:

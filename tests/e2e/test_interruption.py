@@ -51,7 +51,7 @@ def test_an_interrupted_run_keeps_every_answer_and_the_next_asks_for_the_rest(tm
     asked, kept = set(workplace.asked()), workplace.flushed()
     assert len(asked) < 200, "there is something left to do"
     assert len(asked - kept) <= 1, "only the request in hand may be lost"
-    assert "the next run goes on from there" in workplace.output()
+    assert "the next run continues from there" in workplace.output()
 
     assert workplace.start().wait(timeout=60) == 0, workplace.output()
     assert not kept & set(workplace.asked()), "nothing that was kept is asked again"

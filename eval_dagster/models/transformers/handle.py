@@ -44,8 +44,6 @@ class TransformersHandle:
         self._name = name
         self._config = config
         self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
-        self._tokenizer: Any = None
-        self._processor: Any = None
 
     @classmethod
     def open(cls, name: str, config: TransformersModel, *, folder: Path, home: Path) -> "TransformersHandle":
@@ -70,8 +68,7 @@ class TransformersHandle:
     def version(self) -> str:
         """Hash of everything that can change an output, except the batch size and the generation settings, which each request has.
 
-        Raises:
-            ModelNotFoundError: The weights are not there, or the device is not.
+        Raises `ModelNotFoundError` if the weights or the device are not there.
         """
         return stable_hash(
             {
@@ -91,7 +88,7 @@ class TransformersHandle:
         fingerprint = self._checkpoint.fingerprint()
         if isinstance(self._config.source, HubSource | FolderSource):
             return stable_hash(fingerprint)
-        return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, before the versions of what dequantises it
+        return stable_hash(fingerprint["gguf"].partition("-")[0])  # the hash of the file, without the versions of its conversion
 
     def template_version(self) -> str:
         """Hash of tokenizer and chat template, and of what renders it."""
@@ -107,16 +104,15 @@ class TransformersHandle:
         """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
         from eval_dagster.models.transformers.encoding.vision import image_mark
 
-        return image_mark(self._load_processor())
+        return image_mark(self._processor)
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Render messages by the model's own template; a last assistant message is left open, to be continued.
 
-        Raises:
-            ModelError: The model has no chat template, its template refuses these messages, or the model takes no images.
+        Raises `ModelError` if the model has no chat template, its template refuses these messages, or the model takes no images.
         """
         in_parts = images > 0 or self._takes_images
-        owner = self._load_processor() if in_parts else self._load_tokenizer()
+        owner = self._processor if in_parts else self._tokenizer
         if not owner.chat_template:
             raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
         try:
@@ -133,7 +129,7 @@ class TransformersHandle:
             advance()
         # Networks of some architectures refer to themselves, so that without this the weights of the last model would stay in memory.
         gc.collect()
-        return load_model(self._name, self._config, self._checkpoint.folder(), self._load_tokenizer(), self._load_processor)
+        return load_model(self._name, self._config, self._checkpoint.folder(), self._tokenizer, lambda: self._processor)
 
     def _device(self) -> str:
         device = device_of(self._config.device)
@@ -142,20 +138,19 @@ class TransformersHandle:
             raise ModelNotFoundError(f"Model {self._name!r}: {problem}. Set `device: auto` or one that this machine has.")
         return device
 
-    def _load_tokenizer(self) -> Any:
-        if self._tokenizer is None:
-            from eval_dagster.models.transformers.weights.loading import load_tokenizer
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from eval_dagster.models.transformers.weights.loading import load_tokenizer
 
-            self._check_length()
-            folder = self._checkpoint.tokenizer_folder()
-            try:
-                self._tokenizer = load_tokenizer(folder)
-            except Exception as error:
-                raise ModelError(
-                    f"Model {self._name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
-                    "Check that its files are complete and need no remote code."
-                ) from error
-        return self._tokenizer
+        self._check_length()
+        folder = self._checkpoint.tokenizer_folder()
+        try:
+            return load_tokenizer(folder)
+        except Exception as error:
+            raise ModelError(
+                f"Model {self._name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
+                "Check that its files are complete and need no remote code."
+            ) from error
 
     @cached_property
     def _takes_images(self) -> bool:
@@ -164,19 +159,18 @@ class TransformersHandle:
         self._check_length()
         return takes_images(self._checkpoint.tokenizer_folder())
 
-    def _load_processor(self) -> Any:
-        if self._processor is None:
-            from eval_dagster.models.transformers.weights.loading import load_processor
+    @cached_property
+    def _processor(self) -> Any:
+        from eval_dagster.models.transformers.weights.loading import load_processor
 
-            folder = self._checkpoint.tokenizer_folder()
-            if not self._takes_images:
-                raise ModelError(f"Model {self._name!r} takes no images: it is a model of text alone, or its processor is not there.")
-            try:
-                self._processor = load_processor(folder)
-            except Exception as error:
-                raise ModelError(
-                    f"Model {self._name!r}: the processor in {folder} cannot be loaded ({type(error).__name__}: {error}). "
-                    "Check that its files are complete and need no remote code. A processor of videos also "
-                    "needs the torchvision that belongs to this torch."
-                ) from error
-        return self._processor
+        folder = self._checkpoint.tokenizer_folder()
+        if not self._takes_images:
+            raise ModelError(f"Model {self._name!r} takes no images: it is a model of text alone, or its processor is not there.")
+        try:
+            return load_processor(folder)
+        except Exception as error:
+            raise ModelError(
+                f"Model {self._name!r}: the processor in {folder} cannot be loaded ({type(error).__name__}: {error}). "
+                "Check that its files are complete and need no remote code. A processor of videos also "
+                "needs the torchvision that belongs to this torch."
+            ) from error

@@ -15,11 +15,10 @@ from eval_dagster.models.transformers.network.cpu_threads import set_threads
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.network.packed_linear import pack_linears
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
-from eval_dagster.models.transformers.scoring.loglikelihood import choices_job
-from eval_dagster.models.transformers.scoring.perplexity import perplexity_job
+from eval_dagster.models.transformers.scoring.jobs import choices_job, perplexity_job
 from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
-from eval_dagster.models.usage import GenerationUsage, ScoringUsage, Usage
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -37,7 +36,7 @@ class LoadedModel:
     """A causal language model in memory."""
 
     def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int, layers: str):
-        """`layers` says how the network's linear layers are computed."""
+        """`layers` describes how the network's linear layers are computed."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         # Padding is masked and may be any token of the network. Some tokenizers pad with a token that the network lacks.
@@ -65,34 +64,19 @@ class LoadedModel:
         yield from self._scorer.respond(scored, self._scoring_job)
         yield from self._generator.respond([request for request in requests if not _is_scored(request)])
 
-    def usage(self) -> Sequence[Usage]:
-        """The work of scoring and generation so far."""
-        return self.scoring_usage(), self.generation_usage()
-
-    def scoring_usage(self) -> ScoringUsage:
-        """The work of scoring so far, and the way of computing."""
-        return replace(self._scorer.usage)
-
-    def generation_usage(self) -> GenerationUsage:
-        """The work of generation so far, and the way of computing."""
-        return replace(self._generator.usage)
+    def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
+        """The work of scoring and of generation so far, and the way of computing."""
+        return replace(self._scorer.usage), replace(self._generator.usage)
 
     def _scoring_job(self, request: Request) -> ScoringJob:
         return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
 
 
 def load_model(name: str, config: TransformersModel, folder: Path, tokenizer: Any, load_processor: Callable[[], Any]) -> LoadedModel:
-    """Load the weights of a folder.
+    """Load a model from its folder with safetensors weights. `name` is for messages.
 
-    Args:
-        name: The model's name in evals.yaml, for messages.
-        config: Its section.
-        folder: Configuration and weights, in safetensors.
-        tokenizer: The model's, loaded.
-        load_processor: Loads what prepares its images; called at the first request with images.
-
-    Raises:
-        ModelError: The weights cannot be loaded, or `max_length` is more than the model's context.
+    `load_processor` loads the processor of its images at the first request with images. Raises `ModelError` if the weights cannot be
+    loaded, or `max_length` is more than the model's context.
     """
     device = device_of(config.device)
     if device == "cpu":

@@ -29,7 +29,7 @@ def shell(folder: Path, command: str, **more: str) -> "subprocess.CompletedProce
     ("command", "status", "output", "said"),
     [
         ("ed sql 'from range(100000)' --format csv | head -1", 141, "range\n", ""),
-        ("ed sql 'select 1 as x' --format csv > /dev/full", 1, "", "what is printed cannot be written: No space left on device"),
+        ("ed sql 'select 1 as x' --format csv > /dev/full", 1, "", "the output cannot be written: No space left on device"),
         pytest.param("ed sql 'select 1 as x' >&-", 0, "", "", marks=pytest.mark.long),
         pytest.param("ed leaderboard >&- 2>&- <&-", 0, "", "", marks=pytest.mark.long),
         pytest.param("ed nothing 2>&-", 2, "", "", marks=pytest.mark.long),

@@ -20,7 +20,8 @@ from mlflow import MlflowClient
 
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.errors import StoreError, TrackingError
-from eval_dagster.tracking.tracker import TrackedResult, Tracker
+from eval_dagster.tracking.tracked_result import TrackedResult
+from eval_dagster.tracking.tracker import Tracker
 
 CONFIG = """
     models:

@@ -54,7 +54,7 @@ def cli(folder: Path, hook: Hook) -> Run:
 def test_a_summary_of_no_suite_is_wrong_usage(cli: Run, folder: Path, option: str) -> None:
     alone = cli("run", option, str(folder / "summary"))
     assert alone.returncode == 2
-    assert f"{option} tells what the gate of a suite found; name the suite: --suite NAME" in alone.stderr
+    assert f"{option} writes the result of a suite's gate; name the suite: --suite NAME" in alone.stderr
 
 
 def test_a_summary_that_cannot_be_written_is_said_before_anything_runs(cli: Run, folder: Path) -> None:

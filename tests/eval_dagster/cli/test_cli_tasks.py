@@ -177,9 +177,9 @@ def test_an_eval_is_shown_with_its_settings(shown: Callable[..., str]) -> None:
 
 
 def test_the_page_states_how_long_a_text_may_be(shown: Callable[..., str]) -> None:
-    assert "texts at most 16 tokens, fewer where the model's generation.max_tokens is lower dataset" in shown("sums")
+    assert "texts at most 16 tokens, fewer if generation.max_tokens of the model is lower dataset" in shown("sums")
     page = shown("quizzes/mine.py:Open")
-    assert "texts no maximum of the task's: the model's generation.max_tokens, else what its context holds after the prompt" in page
+    assert "texts the task sets no maximum: generation.max_tokens of the model applies, else the rest of its context" in page
     assert "generated one text, as many tokens as the context holds, until" in page
     assert "texts" not in shown("capitals")
 
@@ -239,7 +239,7 @@ def test_a_problem_is_told_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
         ("quizzes/mine.py:Sum", TaskDefinitionError, "'Sum'; did you mean 'Sums'"),
         ("quizzes/yours.py:Sums", TaskDefinitionError, "yours.py"),
         ("gsm8k", DatasetNotFoundError, "openai/gsm8k at commit .* is not in the cache, and HF_HUB_OFFLINE forbids the Hub"),
-        ("quizzes/mine.py:Silent", DataError, "asks nothing about any of its 48 rows"),
+        ("quizzes/mine.py:Silent", DataError, "makes no prompt of any of its 48 rows"),
         ("quizzes/mine.py:Fieldless", DataError, "row 0 .* lacks the field 'lost'"),
     ],
 )

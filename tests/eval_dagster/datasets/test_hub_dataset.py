@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from eval_dagster.datasets.reader import DatasetReader
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = [{"question": "q0", "answer": 1, "choices": ["a", "b"]}, {"question": "q1", "answer": 0, "choices": []}]
 CARD = b"""---
@@ -62,7 +64,8 @@ class Hub(BaseHTTPRequestHandler):
             parts = [name.removeprefix(f"{folder}/") for name in FILES if not folder or name.startswith(f"{folder}/")]
             here = dict.fromkeys(f"{folder}/{part}".strip("/") for part in (part.split("/")[0] for part in parts))
             return self.answer(200, json.dumps([entry(name) for name in here]).encode())
-        return self.answer(200, json.dumps({"id": "org/quiz", "_id": "1", "sha": COMMIT, "siblings": []}).encode())
+        siblings = [{"rfilename": name, "size": len(content)} for name, content in FILES.items()]
+        return self.answer(200, json.dumps({"id": "org/quiz", "_id": "1", "sha": COMMIT, "siblings": siblings}).encode())
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
@@ -132,3 +135,70 @@ def test_rows_come_from_the_hub_once_and_from_the_cache_afterwards(endpoint: str
     assert ask(tmp_path, COMMIT, ("biology", ["test"]), HF_HUB_OFFLINE="1") == [{"test": ROWS}]
     (other,) = ask(tmp_path, "f" * 40, ("biology", ["test"]), HF_HUB_OFFLINE="1")
     assert f"org/quiz at commit {'f' * 40} is not in the cache" in other
+
+
+EVALS = """
+models: {}
+evals:
+  quiz: {task: "quiz.py:Quiz", subjects: [biology], num_fewshot: 1}
+  physics: {task: "quiz.py:Quiz", subjects: [physics], num_fewshot: 0}
+  sums: {task: arithmetic}
+"""
+QUIZ = f"""
+from eval_dagster import BaseTask
+from eval_dagster.task_defs.capitals import CapitalsChoice
+
+class Quiz(CapitalsChoice):
+    NAME = "Quiz"
+    DATASET_PATH = "org/quiz"
+    DATASET_REVISION = "{COMMIT}"
+    SAMPLE_SPLIT = "test"
+    FEWSHOT_SPLIT = "dev"
+    SUBJECTS = ["biology", "physics"]
+    _load_dataset = BaseTask._load_dataset
+"""
+
+
+def mirror(folder: Path, endpoint: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "evals.yaml").write_text(EVALS)
+    (folder / "quiz.py").write_text(QUIZ)
+    env = os.environ | {"HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_XET": "1", "COLUMNS": "150", "HF_ENDPOINT": endpoint}
+    command = [sys.executable, "-m", "eval_dagster.cli.main", "mirror", "copy"]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_mirror_of_what_the_evals_read_is_fetched_once_and_serves_without_the_hub(endpoint: str, tmp_path: Path) -> None:
+    done = mirror(tmp_path, endpoint)
+    assert done.returncode == 0, done.stdout + done.stderr
+    size = len(parquet())
+    assert f"to fetch: {3 * size / 1024:.1f} KiB" in done.stdout
+    assert "sums: its rows are in a folder or come with the task; nothing to fetch" in done.stdout
+    files = sorted(str(file.relative_to(tmp_path / "copy")) for file in (tmp_path / "copy").rglob("*") if file.is_file())
+    assert files == [f"org/quiz/{split}-00000-of-00001.parquet" for split in ("biology/dev", "biology/test", "physics/test")]
+    assert DatasetReader(tmp_path / "copy").read(quiz()(), "biology", fewshot=True) == {"test": ROWS, "dev": ROWS}
+
+    (tmp_path / "copy/org/quiz/physics/test-00000-of-00001.parquet").unlink()  # as after an interruption
+    again = mirror(tmp_path, "http://127.0.0.1:9")  # what was fetched once is in the cache of the Hub
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("is there") == 1
+    assert (tmp_path / "copy/org/quiz/physics/test-00000-of-00001.parquet").is_file()
+
+
+def quiz() -> type[Any]:
+    found: dict[str, Any] = {"__name__": "quiz"}
+    exec(QUIZ, found)
+    task: type[Any] = found["Quiz"]
+    return task
+
+
+def test_a_dataset_that_cannot_be_fetched_is_an_error_beside_the_others(endpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    missing = EVALS.replace("num_fewshot: 0", "num_fewshot: 1")  # physics has no split `dev`
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "EVALS", missing)
+        done = mirror(tmp_path, endpoint)
+    assert done.returncode == 1
+    assert "org/quiz, physics: dataset org/quiz" in done.stderr
+    assert "lacks the split 'dev'" in done.stderr
+    assert "1 of 2 configurations could not be fetched" in done.stderr
+    assert (tmp_path / "copy/org/quiz/biology/dev-00000-of-00001.parquet").is_file()

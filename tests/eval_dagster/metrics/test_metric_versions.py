@@ -3,13 +3,15 @@
 import ast
 import importlib.metadata
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eval_dagster import versions
-from eval_dagster.code_versions.closure import included_modules
+from eval_dagster.code_versions.closure import CodeClosure
+from eval_dagster.code_versions.definitions import Module
 from eval_dagster.code_versions.references import References
 from eval_dagster.metrics.base import BaseMetric, declared
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
@@ -40,9 +42,15 @@ def version(metric: type[BaseMetric]) -> str:
     return metric_versions(Measured)[metric.NAME]
 
 
+def included_modules(objects: Sequence[Any]) -> set[str]:
+    """The names of the modules with the code of some objects and its dependencies."""
+    numbers = CodeClosure(References(), objects).numbers
+    return {target.name if isinstance(target, Module) else target.module.name for target in numbers}
+
+
 def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
     """The modules that a metric's version covers by themselves, and the scripts that it declares."""
-    for name in included_modules(References(), [metric, *declared(metric, "COMPANIONS")]):
+    for name in included_modules([metric, *declared(metric, "COMPANIONS")]):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -75,7 +83,7 @@ def test_a_metric_declares_the_packages_that_its_modules_ask_for(metric: type[Ba
 
 def test_what_is_declared_is_there() -> None:
     for metric in METRICS:
-        assert included_modules(References(), declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
+        assert included_modules(declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
         assert None not in versions.package_versions(declared(metric, "PACKAGES")).values()
 
 

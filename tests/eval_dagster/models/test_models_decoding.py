@@ -11,11 +11,11 @@ import torch
 from conftest import tiny_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from eval_dagster.models.transformers.encoding.prefixes import by_prefix
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.generation import row_network
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
-from eval_dagster.models.transformers.generation.prompt_order import by_prefix
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.records import GenerationSettings, ModelResponse, Request

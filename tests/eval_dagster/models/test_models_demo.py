@@ -46,7 +46,7 @@ def test_the_chat_template_of_the_gguf_file(demo_handle: TransformersHandle) -> 
 
 @pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this PyTorch has no oneDNN")
 def test_its_linear_layers_are_packed(demo_model: LoadedModel) -> None:
-    assert demo_model.scoring_usage().layers.startswith("211 packed by oneDNN")
+    assert demo_model.usage()[0].layers.startswith("211 packed by oneDNN")
 
 
 def test_a_committed_sample_of_log_probabilities(demo_model: LoadedModel) -> None:
@@ -70,7 +70,7 @@ def test_no_score_depends_on_its_company_by_more_than_the_bound(demo_model: Load
     requests = [
         Request(request_id=str(index), prompt=item["context"], choices=tuple(item["continuations"])) for index, item in enumerate(sample)
     ]
-    assert demo_model.scoring_usage().path == "tree"
+    assert demo_model.usage()[0].path == "tree"
     together = {request.request_id: response for request, response in demo_model.respond(requests)}
     for request in requests:
         ((_, alone),) = demo_model.respond([request])
@@ -155,9 +155,9 @@ def test_texts_that_share_their_examples_equal_those_of_padded_batches(demo_mode
         Request(request_id=str(index), prompt=f"{SHOTS}Question: {question}\nAnswer:", generation=settings)
         for index, question in enumerate(QUESTIONS)
     ]
-    before = demo_model.generation_usage()
+    before = demo_model.usage()[1]
     answers = {request.request_id: response for request, response in demo_model.respond(requests)}
-    after = demo_model.generation_usage()
+    after = demo_model.usage()[1]
     assert after.path == "rows", after.reason
     asked = after.prompt_tokens_asked - before.prompt_tokens_asked
     assert after.prompt_tokens_computed - before.prompt_tokens_computed < 0.4 * asked

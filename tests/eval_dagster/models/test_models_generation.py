@@ -217,7 +217,7 @@ def test_more_tokens_than_the_context_leaves_are_an_upper_bound(
         fitting = replace(request, generation=replace(request.generation, max_tokens=room))
         assert respond(model, [fitting])[request.request_id].output_tokens == response.output_tokens, "the bound is the room"
     assert any("length" in response.finish_reason for response in responses.values())
-    assert model.generation_usage().path == way
+    assert model.usage()[1].path == way
     assert "3 of 3 requests may have fewer than their max_tokens=32768: the context of 64 tokens" in caplog.text
 
 
@@ -243,7 +243,7 @@ def test_a_text_without_a_maximum_ends_by_itself_or_where_the_context_ends(
                 assert (reason == "length") == (len(tokens) == room and tokens[-1] != 1)
                 reasons.add(reason)
     assert reasons == {"stop", "length"}
-    assert model.generation_usage().path == way
+    assert model.usage()[1].path == way
     assert "may have fewer than their max_tokens" not in caplog.text
 
 

@@ -202,8 +202,8 @@ def test_a_loaded_model_is_packed_and_answers_as_it_did(kind: str, open_tiny: Op
     plain = open_tiny(kind).load()
     assert kinds(packed._scorer._plain._network) == {PackedLinear}
     assert kinds(plain._scorer._plain._network) == {nn.Linear}
-    assert is_packed(packed.scoring_usage().layers)
-    assert is_packed(packed.generation_usage().layers)
+    assert is_packed(packed.usage()[0].layers)
+    assert is_packed(packed.usage()[1].layers)
     answers = [{request.request_id: response for request, response in model.respond(requests)} for model in (packed, plain)]
     assert answers[0]["text"].text == answers[1]["text"].text
     for name in ("choices", "perplexity"):

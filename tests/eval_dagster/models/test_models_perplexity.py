@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.models.transformers.scoring.perplexity import rolling_windows
-from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.jobs import rolling_windows
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.records import ModelResponse, Request
 
 OpenTiny = Callable[..., TransformersHandle]
@@ -139,7 +139,7 @@ def test_no_text_waits_for_many_others(open_tiny: OpenTiny, monkeypatch: pytest.
     computed, names = [], []
     for request, response in model.respond([text_request(text, name) for name, text in texts.items()]):
         assert response.error is None
-        computed.append(model.scoring_usage().tokens_computed)
+        computed.append(model.usage()[0].tokens_computed)
         names.append(request.request_id)
     assert sorted(names) == sorted(texts)
     for part in range(4, 25, 4):
@@ -156,7 +156,7 @@ def test_windows_longer_than_a_piece_are_scored_in_parts(limits: PieceLimits, op
     for name, response in parts.items():
         assert response.logprobs == pytest.approx(whole[name].logprobs, abs=1e-5)
         assert response.argmax_logits_eq_gold == whole[name].argmax_logits_eq_gold
-    usage = model.scoring_usage()
+    usage = model.usage()[0]
     assert usage.path == "tree"
     assert usage.passes >= usage.tokens_computed / limits.tokens
     # The two long texts begin alike, and nothing is computed twice.

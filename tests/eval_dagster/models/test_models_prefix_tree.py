@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree, common_prefix
+from eval_dagster.models.transformers.encoding.prefixes import common_prefix
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 
 Tokens = tuple[int, ...]
 
@@ -20,7 +21,7 @@ def pieces(
     first = base = 0
     ones = [1] * len(tree.sequences)
     while first < len(tree.sequences):
-        piece = tree.piece(first, base, tokens=tokens, chain=chain or tokens, scored=scored, scored_of=scored_of or ones)
+        piece = tree.piece(first, base, PieceLimits(tokens=tokens, chain=chain or tokens, scored=scored), scored_of or ones)
         assert piece.base == base
         yield piece
         first, base = piece.last, piece.keep
@@ -49,7 +50,8 @@ def test_each_token_sees_its_own_path_and_each_sequence_is_laid_out(drawn: list[
                 seen = [other for other in range(index + 1) if index < piece.ends[other]]
                 assert tuple(cached + [piece.tokens[other] for other in seen]) == sequences[block.sequence][: depth + 1]
                 assert [piece.positions[other] for other in seen] == list(range(piece.base, depth + 1))
-        assert piece.is_chain() == (all(end == len(piece.tokens) for end in piece.ends))
+        is_chain = all(end == len(piece.tokens) for end in piece.ends)
+        assert piece.is_plain() == (is_chain and piece.base == 0)
         assert piece.last in (ended, *(block.sequence + 1 for block in piece.blocks))
         ended = piece.last
         cached = [*cached, *piece.tokens][: piece.keep]

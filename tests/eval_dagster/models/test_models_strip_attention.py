@@ -17,7 +17,7 @@ from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import strip_attention
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine
-from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.self_check import check_tree
 from eval_dagster.models.transformers.scoring.strip_attention import StripPlan, cut_strips
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
@@ -25,7 +25,7 @@ from eval_dagster.models.transformers.scoring.tree_attention import TreeAttentio
 
 def piece_of(sequences: set[tuple[int, ...]], base: int = 0) -> Piece:
     ordered = sorted(sequences)
-    return PrefixTree(ordered).piece(0, base, tokens=10_000, chain=10_000, scored=10_000, scored_of=[1] * len(ordered))
+    return PrefixTree(ordered).piece(0, base, PieceLimits(tokens=10_000, chain=10_000, scored=10_000), [1] * len(ordered))
 
 
 def questions(count: int, *, stem: int, question: int, choices: int) -> set[tuple[int, ...]]:

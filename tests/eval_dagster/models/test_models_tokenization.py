@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.models.stop_texts import cut_at_stop
-from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.encoding.tokenization import Codec, Span
 from eval_dagster.records import Request
 
 VOCABULARY = {"a": 0, "b": 1, "c": 2, " ": 3, "\n": 4, "<s>": 5, "</s>": 6, "bc": 7, " c": 8, "ab": 9, "abc": 10}
@@ -29,21 +29,22 @@ def request(prompt: str, *choices: str, **fields: Any) -> Request:
 
 def test_trailing_white_space_moves_to_the_choice() -> None:
     moved = codec().encode_choices(request("a ", "c"))
-    assert moved.prompt.tokens == (0,)
-    assert moved.continuations == ((8,),)
+    prompt, (span,) = moved
+    assert prompt.tokens == (0,)
+    assert span.tokens == (8,)
     assert moved == codec().encode_choices(request("a ", "c", has_special_tokens=True))
-    assert moved.continuations == codec().encode_choices(request("a", " c")).continuations
+    assert span == codec().encode_choices(request("a", " c"))[1][0]
 
 
 def test_a_newline_moves_as_well() -> None:
-    assert codec().encode_choices(request("a\n", "b")).continuations == ((4, 1),)
+    _, (span,) = codec().encode_choices(request("a\n", "b"))
+    assert span.tokens == (4, 1)
 
 
 def test_tokens_that_merge_at_the_border_are_not_taken_from_the_prompt() -> None:
     # `cb` + `ca` is encoded c, bc, a: the prompt's two tokens (c, b) leave only `a`, although the choice alone has two.
-    encoded = codec().encode_choices(request("cb", "ca"))
-    assert encoded.continuations == ((0,),)
-    assert encoded.inputs == ((2, 7),)
+    _, (span,) = codec().encode_choices(request("cb", "ca"))
+    assert span == Span(input=(2, 7), tokens=(0,))
 
 
 def test_a_choice_that_merges_into_the_prompt_entirely_is_an_error() -> None:
@@ -54,19 +55,19 @@ def test_a_choice_that_merges_into_the_prompt_entirely_is_an_error() -> None:
 @pytest.mark.parametrize(("bos", "prefix"), [("<s>", 5), (None, 6)])
 @pytest.mark.parametrize("prompt", ["", "  "])
 def test_an_empty_prompt_is_the_prefix_token(bos: str | None, prefix: int, prompt: str) -> None:
-    encoded = codec(bos).encode_choices(request(prompt, "ba"))
-    assert encoded.prompt.tokens == (prefix,)
-    assert encoded.inputs[0][0] == prefix
-    assert encoded.continuations[0][-2:] == (1, 0)
+    encoded, (span,) = codec(bos).encode_choices(request(prompt, "ba"))
+    assert encoded.tokens == (prefix,)
+    assert span.input[0] == prefix
+    assert span.tokens[-2:] == (1, 0)
 
 
 def test_a_prefix_token_in_the_choice_is_not_doubled() -> None:
-    encoded = codec().encode_choices(request("", "<s>a"))
-    assert (encoded.inputs, encoded.continuations) == (((5,),), ((0,),))
+    _, (span,) = codec().encode_choices(request("", "<s>a"))
+    assert span == Span(input=(5,), tokens=(0,))
 
 
 def test_duplicate_choices_stay() -> None:
-    assert len(codec().encode_choices(request("a", " c", " c")).inputs) == 2
+    assert len(codec().encode_choices(request("a", " c", " c"))[1]) == 2
 
 
 @pytest.mark.parametrize(("asked", "given"), [(3, 3), (4, 4), (5, 4), (32_768, 4)])
@@ -123,5 +124,5 @@ def test_a_prompt_of_which_the_tokenizer_leaves_nothing_is_an_empty_one() -> Non
     dropping.tokenizer.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
     for choice in ("b", "ba", "\u200bba"):
         found, empty = (dropping.encode_choices(request(prompt, choice)) for prompt in ("\u200b", ""))
-        assert (found.inputs, found.continuations) == (empty.inputs, empty.continuations)
-        assert found.prompt.tokens == (5,)
+        assert found[1] == empty[1]
+        assert found[0].tokens == (5,)

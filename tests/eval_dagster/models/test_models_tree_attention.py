@@ -8,10 +8,11 @@ import torch
 from transformers import AutoConfig
 
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
-from eval_dagster.models.transformers.scoring.prefix_tree import PrefixTree
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+LIMITS = PieceLimits(tokens=100, chain=100, scored=100)
 
 
 def visible(arguments: dict[str, Any], kind: str | None = None) -> list[list[int]]:
@@ -23,7 +24,7 @@ def visible(arguments: dict[str, Any], kind: str | None = None) -> list[list[int
 
 def test_branches_see_the_cached_path_their_stem_and_themselves() -> None:
     tree = PrefixTree([(1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 7)])
-    piece = tree.piece(0, 2, tokens=100, chain=100, scored=100, scored_of=[1, 1, 1])
+    piece = tree.piece(0, 2, LIMITS, [1, 1, 1])
     assert piece.tokens == [3, 4, 5, 6, 7]
     arguments = TreeAttention({FULL: None}, dtype=torch.float32, device="cpu").arguments(piece)
     assert arguments["position_ids"].tolist() == [[2, 3, 3, 4, 2]]
@@ -32,14 +33,14 @@ def test_branches_see_the_cached_path_their_stem_and_themselves() -> None:
 
 def test_a_window_counts_positions_and_not_places() -> None:
     tree = PrefixTree([(1, 2, 3, 4), (1, 2, 3, 5, 6), (1, 2, 7)])
-    piece = tree.piece(0, 2, tokens=100, chain=100, scored=100, scored_of=[1, 1, 1])
+    piece = tree.piece(0, 2, LIMITS, [1, 1, 1])
     arguments = TreeAttention({FULL: None, SLIDING: 2}, dtype=torch.float32, device="cpu").arguments(piece)
     assert visible(arguments, FULL)[3] == [0, 1, 2, 4, 5]
     assert visible(arguments, SLIDING) == [[1, 2], [2, 3], [2, 4], [4, 5], [1, 6]]
 
 
 def test_a_chain_from_the_start_needs_no_mask() -> None:
-    piece = PrefixTree([(1,), (1, 2, 3)]).piece(0, 0, tokens=100, chain=100, scored=100, scored_of=[1, 1])
+    piece = PrefixTree([(1,), (1, 2, 3)]).piece(0, 0, LIMITS, [1, 1])
     arguments = TreeAttention({FULL: None}, dtype=torch.float32, device="cpu").arguments(piece)
     assert arguments["attention_mask"] is None
     assert arguments["position_ids"].tolist() == [[0, 1, 2]]

@@ -11,13 +11,14 @@ import tiny_architectures
 import torch
 from tiny_architectures import CONTEXT, VOCABULARY
 
+from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import engine as scoring
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.self_check import check_tree
-from eval_dagster.models.transformers.scoring.spans import Span, SpanScore
-from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.spans import SpanScore
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.records import ModelResponse, Request
 

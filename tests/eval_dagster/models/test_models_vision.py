@@ -137,11 +137,11 @@ def test_what_has_a_value_a_token_is_as_long_as_the_input(vision_folders: dict[s
     with quiet():
         processor = AutoProcessor.from_pretrained(vision_folders["gemma3"], backend="pil")
     codec = ProcessorCodec(processor, max_length=64, dtype=torch.bfloat16)
-    encoded = codec.encode_choices(image_request("gemma3", png("red"), choices=CHOICES))
-    for tokens, tensors in zip(encoded.inputs, encoded.tensors, strict=True):
-        assert set(tensors) >= {"pixel_values", "token_type_ids"}
-        assert tensors["token_type_ids"].shape == (1, len(tokens))
-        assert (tensors["pixel_values"].shape, tensors["pixel_values"].dtype) == ((1, 3, 16, 16), torch.bfloat16)
+    _, spans = codec.encode_choices(image_request("gemma3", png("red"), choices=CHOICES))
+    for span in spans:
+        assert set(span.tensors) >= {"pixel_values", "token_type_ids"}
+        assert span.tensors["token_type_ids"].shape == (1, len(span.input))
+        assert (span.tensors["pixel_values"].shape, span.tensors["pixel_values"].dtype) == ((1, 3, 16, 16), torch.bfloat16)
 
 
 @kinds

@@ -120,7 +120,7 @@ def test_a_server_that_fails_twice_is_asked_again(tmp_path: Path, receiver: Rece
     opened = project(tmp_path)
     outcome = tell(opened)
     assert outcome.is_sent
-    assert outcome.words() == "sent to EVALS_HOOK at the attempt 3"
+    assert outcome.words() == "sent to EVALS_HOOK at attempt 3"
     assert len(receiver.received) == 3
     assert recorded(opened)[0]["attempts"] == 3
 
@@ -197,14 +197,14 @@ def test_a_malformed_address_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("EVALS_HOOK", address)
     opened = project(tmp_path)
     outcome = tell(opened)
-    assert outcome.deliveries[0].error == "address 1: this is no address that apprise can send to"
+    assert outcome.deliveries[0].error == "address 1: apprise cannot send to this address"
     assert SECRET not in str(recorded(opened))
 
 
 def test_words_before_an_address_count_as_one(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALS_HOOK", f"slack//{SECRET} {receiver.address()}")
     outcome = tell(project(tmp_path))
-    assert outcome.deliveries[0].error == "1 of 2 addresses reached; address 1: this is no address that apprise can send to"
+    assert outcome.deliveries[0].error == "1 of 2 addresses reached; address 1: apprise cannot send to this address"
 
 
 @pytest.mark.parametrize("statuses", [[200], [500, 200], [404]])
@@ -279,7 +279,7 @@ def test_the_command_says_what_failed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("EVALS_HOOK", f"slack://{SECRET}")
     done = command(project(tmp_path), "nightly")
     assert done.returncode == 1
-    assert done.stderr == "not sent: failed (EVALS_HOOK): address 1: this is no address that apprise can send to\n"
+    assert done.stderr == "not sent: failed (EVALS_HOOK): address 1: apprise cannot send to this address\n"
     assert command(project(tmp_path), "nihgtly").returncode == 2
 
 

@@ -60,7 +60,7 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         "differs from mine@2026-11-20T02:00:11: model\n"
         "- arithmetic · mine · accuracy: 0.806 → 0.720 (-0.086)\n"
         "  95 % interval -0.120 to -0.050, p 0.0012 after Holm's correction, 400 common samples; "
-        "differs from mine@2026-11-20T02:00:11: nothing that is known\n"
+        "differs from mine@2026-11-20T02:00:11: no known cause\n"
         "Not comparable: planets|mine (the model could not be loaded)\n"
         "Report: reports/nightly.html\n"
         "Next: eval-dagster compare mine mine@2026-11-20T02:00:11 --eval capitals\n"
@@ -82,7 +82,7 @@ def test_failures_are_told_one_a_line() -> None:
     first, second, following = body.splitlines()
     assert first == "- model_outputs of capitals|mine: no such file"
     assert len(second) < 310
-    assert following == "Next: eval-dagster run --suite nightly (what is done is not computed again)"
+    assert following == "Next: eval-dagster run --suite nightly (finished work is not computed again)"
     assert failure_notice("nightly", ["one"], None)[0] == "nightly: 1 failure"
 
 

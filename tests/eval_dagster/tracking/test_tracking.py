@@ -23,9 +23,9 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from eval_dagster.errors import TrackingError
 from eval_dagster.tracking.names import tracked_name
-from eval_dagster.tracking.tracked_result import LONG_NAMES_TAG
+from eval_dagster.tracking.tracked_result import LONG_NAMES_TAG, TrackedResult
 from eval_dagster.tracking.tracked_run import LEFT_OUT_TAG, table_file
-from eval_dagster.tracking.tracker import RESULT_KEY_TAG, TrackedResult, Tracker
+from eval_dagster.tracking.tracker import RESULT_KEY_TAG, Tracker
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
 METRICS = pd.DataFrame({"metric": ["accuracy", "accuracy"], "subject": [None, "anatomy"], "value": [0.25, 0.5]})
@@ -231,7 +231,7 @@ def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:
     shutil.copy(home / "mlflow.db", odd / "mlflow.db")
     found = tracker(odd)._read_run(run_id)
     assert found is not None
-    assert (found.lifecycle_stage, tracker(odd)._read_run("f" * 32)) == ("active", None)
+    assert (found[1], tracker(odd)._read_run("f" * 32)) == ("active", None)
 
 
 @pytest.mark.parametrize("name", ["a?b", "a%41b"])

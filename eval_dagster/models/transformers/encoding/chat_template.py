@@ -8,16 +8,10 @@ from eval_dagster.records import Message, Role
 
 
 def render(owner: Any, messages: Sequence[Message], *, in_parts: bool, images: int = 0) -> str:
-    """Render messages; a last assistant message is left open, to be continued.
+    """Render messages by the template of a tokenizer or a processor. A last assistant message is left open, to be continued.
 
-    Args:
-        owner: Tokenizer or processor that has the template.
-        messages: The conversation.
-        in_parts: Whether the template expects each content as a list of images and texts, as those of vision-language models do.
-        images: Images that stand before the text of the last user turn.
-
-    Raises:
-        ModelError: There is no user turn for the images, or the template refuses these messages.
+    With `in_parts` each content is a list of images and texts, as templates of vision-language models expect. The images stand before the
+    text of the last user turn. Raises `ModelError` if there is no user turn for them, or the template refuses these messages.
     """
     is_open = bool(messages) and messages[-1].role is Role.ASSISTANT
     conversation = [{"role": message.role.value, "content": _content(message, in_parts)} for message in messages]

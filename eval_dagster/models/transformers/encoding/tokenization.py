@@ -27,16 +27,19 @@ class EncodedPrompt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodedChoices:
-    """A prompt with its choices."""
+class Span:
+    """Tokens to score, and the input that predicts them."""
 
-    prompt: EncodedPrompt
-    inputs: tuple[tuple[int, ...], ...]
-    """One a choice: context and continuation without its last token, which is predicted only."""
-    continuations: tuple[tuple[int, ...], ...]
-    """One a choice: the tokens to score. The last of them is predicted at the last position of the input."""
-    tensors: tuple[Mapping[str, Any], ...] = ()
-    """One a choice: inputs beside the tokens; empty where the prompt has no images."""
+    input: tuple[int, ...]
+    """Context and tokens without the last one, which is predicted only."""
+    tokens: tuple[int, ...]
+    """The tokens to score. The last of them is predicted at the last position of the input."""
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    """Inputs beside the tokens: the values of its images."""
+
+
+EncodedChoices = tuple[EncodedPrompt, tuple[Span, ...]]
+"""A prompt, and one span a choice."""
 
 
 class ImageCodec(Protocol):
@@ -47,7 +50,7 @@ class ImageCodec(Protocol):
         ...
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt with images that up to `max_tokens` tokens shall follow, by the rule of `Codec.encode_prompt`."""
+        """Encode a prompt with images, with room for up to `max_tokens` tokens after it, by the rule of `Codec.encode_prompt`."""
         ...
 
 
@@ -69,34 +72,29 @@ class Codec:
     def encode_choices(self, request: Request) -> EncodedChoices:
         """Encode a prompt and its choices by the rule of lm-evaluation-harness.
 
-        White space at the end of the prompt moves to the front of each choice; prompt and choice are encoded together; the choice's
+        White space at the end of the prompt moves to the front of each choice. Prompt and choice are encoded together; the choice's
         tokens are those after the first `len(encode(prompt))`. A prompt without a token is the model's prefix token.
 
-        Raises:
-            PromptTooLongError: A choice does not fit the context, and truncation is off or would leave no prompt.
-            ModelError: There is no choice, or one has no token of its own.
+        Raises `PromptTooLongError` if a choice does not fit the context, and truncation is off or would leave no prompt; `ModelError` if
+        there is no choice, or one has no token of its own.
         """
         context, choices = split_choices(request)
         if request.images:
             return self._images().encode_choices(request)
         prompt, pairs = self._pairs(context, choices, add_special_tokens=not request.has_special_tokens)
         check_continuations(request, [continuation for _, continuation in pairs])
-        excess = max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length
-        cut = self._cut(excess, keep_one_of=min(len(head) for head, _ in pairs), what="prompt and choice", needed=excess)
-        return EncodedChoices(
-            prompt=self._prompt(request, prompt, cut),
-            inputs=tuple((*head[cut:], *tail[:-1]) for head, tail in pairs),
-            continuations=tuple(tail for _, tail in pairs),
-        )
+        cut = max(0, max(len(head) + len(tail) - 1 for head, tail in pairs) - self.max_length)
+        if cut and not (self._truncate and cut < min(len(head) for head, _ in pairs)):
+            raise self._too_long("prompt and choice", cut)
+        return self._prompt(request, prompt, cut), tuple(Span(input=(*head[cut:], *tail[:-1]), tokens=tail) for head, tail in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt that up to `max_tokens` tokens shall follow; without a maximum, as many as the context holds.
+        """Encode a prompt with room for up to `max_tokens` tokens after it; without a maximum, for as many as the context holds.
 
         With truncation, the prompt is cut so that `max_tokens` fit (256 without a maximum), if that leaves any of the prompt. Otherwise
         `max_tokens` is an upper bound: a text ends where the context ends, which has room for at least one token.
 
-        Raises:
-            PromptTooLongError: The prompt leaves no room in the context, and truncation is off or would leave no prompt.
+        Raises `PromptTooLongError` if the prompt leaves no room in the context, and truncation is off or would leave no prompt.
         """
         if request.images:
             return self._images().encode_prompt(request, max_tokens)
@@ -109,17 +107,14 @@ class Codec:
         if self._truncate and excess < len(tokens):
             return replace(self._prompt(request, tokens, excess), max_tokens=min(most, room + excess))
         if room < 1:
-            what, remedies = "prompt and one token after it", ["lower `generation.max_tokens` of this model"] if self._truncate else []
-            self._cut(1 - room, keep_one_of=0, what=what, needed=1 - room, remedies=remedies)
+            remedies = ("lower `generation.max_tokens` of this model",) if self._truncate else ()
+            raise self._too_long("prompt and one token after it", 1 - room, *remedies)
         return replace(self._prompt(request, tokens, 0), max_tokens=min(most, room))
 
     def encode_text(self, text: str) -> tuple[int, tuple[int, ...]]:
         """Encode a text to be scored as a whole: the token to start it with, and its own tokens.
 
-        A text that begins with the starting token itself does not get it twice.
-
-        Raises:
-            ModelError: The tokenizer has no token to start with.
+        A text that already begins with the starting token does not get it twice. Raises `ModelError` if the tokenizer has no such token.
         """
         prefix = self._prefix_token()
         (tokens,) = self._encode([text], add_special_tokens=False)
@@ -135,7 +130,7 @@ class Codec:
         prompt, *wholes = self._encode([context, *(context + choice for choice in choices)], add_special_tokens=add_special_tokens)
         if context and prompt:
             return prompt, [(whole[: len(prompt)], whole[len(prompt) :]) for whole in wholes]
-        # An empty text, or one that has no token.
+        # The prompt is empty or has no token.
         prefix = self._prefix_token()
         wholes = self._encode(choices, add_special_tokens=False)
         return (prefix,), [((prefix,), whole[1:] if whole[:1] == (prefix,) else whole) for whole in wholes]
@@ -151,20 +146,12 @@ class Codec:
                 return int(token)
         raise ModelError("Nothing stands before the first token, and the tokenizer has neither a bos nor an eos token to start with.")
 
-    def _cut(self, excess: int, *, keep_one_of: int, what: str, needed: int, remedies: Sequence[str] = ()) -> int:
-        if excess <= 0:
-            return 0
-        if self._truncate and excess < keep_one_of:
-            return excess
+    def _too_long(self, what: str, excess: int, *remedies: str) -> PromptTooLongError:
         even = ", even without any prompt" if self._truncate else ""
-        remedies = [
-            *remedies,
-            "shorten the prompt (`num_fewshot` of the eval)",
-            *([] if self._truncate else ["set `truncate: true` for this model"]),
-        ]
-        raise PromptTooLongError(
-            f"{what} need {self.max_length + needed} tokens, the model's context holds {self.max_length}: {needed} too many{even}; "
-            f"{', or '.join(remedies)}."
+        last = "" if self._truncate else ", or set `truncate: true` for this model"
+        return PromptTooLongError(
+            f"{what} need {self.max_length + excess} tokens, the model's context holds {self.max_length}: {excess} too many{even}; "
+            f"{', or '.join((*remedies, 'shorten the prompt (`num_fewshot` of the eval)'))}{last}."
         )
 
     def _prompt(self, request: Request, tokens: tuple[int, ...], cut: int) -> EncodedPrompt:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from eval_dagster.errors import ModelError, PromptTooLongError
-from eval_dagster.models.transformers.encoding.tokenization import EncodedChoices, EncodedPrompt, check_continuations, split_choices
+from eval_dagster.models.transformers.encoding.tokenization import EncodedChoices, EncodedPrompt, Span, check_continuations, split_choices
 from eval_dagster.models.transformers.weights.loading import quiet
 from eval_dagster.records import Request
 
@@ -28,9 +28,8 @@ class ProcessorCodec:
     def encode_choices(self, request: Request) -> EncodedChoices:
         """Encode a prompt with images and its choices by the rule of `Codec.encode_choices`.
 
-        Raises:
-            PromptTooLongError: A choice does not fit the context.
-            ModelError: There is no choice, one has no token of its own, an image cannot be read, or marks and images differ in number.
+        Raises `PromptTooLongError` if a choice does not fit the context; `ModelError` if there is no choice, one has no token of its own,
+        an image cannot be read, or marks and images differ in number.
         """
         context, choices = split_choices(request)
         images = self._images(request)
@@ -39,19 +38,14 @@ class ProcessorCodec:
         continuations = tuple(whole.tokens[len(prompt.tokens) :] for whole in wholes)
         check_continuations(request, continuations)
         self._check_length(max(len(whole.tokens) for whole in wholes) - 1, "prompt, images and choice")
-        return EncodedChoices(
-            prompt=prompt,
-            inputs=tuple(whole.tokens[:-1] for whole in wholes),
-            continuations=continuations,
-            tensors=tuple(_without_last(whole) for whole in wholes),
-        )
+        pairs = zip(wholes, continuations, strict=True)
+        return prompt, tuple(Span(input=whole.tokens[:-1], tokens=tokens, tensors=_without_last(whole)) for whole, tokens in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt with images that up to `max_tokens` tokens shall follow: fewer where the context leaves no more.
+        """Encode a prompt with images, with room for up to `max_tokens` tokens after it, or for fewer where the context ends.
 
-        Raises:
-            PromptTooLongError: The prompt leaves no room in the context.
-            ModelError: An image cannot be read, or marks and images differ in number.
+        Raises `PromptTooLongError` if the prompt leaves no room in the context; `ModelError` if an image cannot be read, or marks and
+        images differ in number.
         """
         prompt = self._encode(request.prompt, self._images(request), request)
         self._check_length(len(prompt.tokens) + 1, "prompt, images and one token after them")

@@ -8,14 +8,14 @@ from time import perf_counter
 
 import torch
 
+from eval_dagster.models.transformers.encoding.prefixes import by_prefix
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.grammar import GrammarRows
 from eval_dagster.models.transformers.generation.jobs import NOT_FINITE, RESERVE, Sample, Text, TextPlan, foreseen
 from eval_dagster.models.transformers.generation.logits_processors import GumbelNoise, warpers
-from eval_dagster.models.transformers.generation.prompt_order import by_prefix
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.generation.stopping import StopText
-from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, is_out_of_memory
+from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, is_out_of_memory, release_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,14 +35,7 @@ class Decoder:
     """Generates texts with one network, in rows that come and go."""
 
     def __init__(self, network: RowNetwork, codec: Codec, *, rows: int, alone: Callable[[Sequence[Sample], TextPlan], Iterable[Outcomes]]):
-        """Make a decoder.
-
-        Args:
-            network: The network.
-            codec: Decodes tokens.
-            rows: Most rows of a batch; halved after running out of memory.
-            alone: Generates texts one by one. After a failure it finds the text that caused it.
-        """
+        """`rows` are the most of a batch, halved after running out of memory. `alone` generates texts one by one after a failure."""
         self.network = network
         self.codec = codec
         self.rows = rows
@@ -143,7 +136,7 @@ class _Batch:
                 self._network.leave(place)
                 staying[place] = staying[-1]
                 staying.pop()
-        # Not before: should any of this fail, no row may be lost.
+        # Only now, so that no row is lost if a line above fails.
         self._rows = staying
         return done
 
@@ -206,5 +199,4 @@ class _Batch:
     def _start_again(self) -> None:
         ahead = min(self._plan.settings.max_tokens or RESERVE, RESERVE)
         self._network.clear(rows=max(min(self._decoder.rows, len(self._waiting)), 1), longest=self._longest, ahead=ahead)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        release_memory()

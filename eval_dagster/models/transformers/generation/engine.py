@@ -82,8 +82,7 @@ class GenerationEngine:
         samples = [Sample(owner=owner, index=index) for owner in pending for index in range(settings.num_samples)]
         with_images = any(request.images for request in requests)
         alone = [sample for sample in samples if with_images or self._may_change(sample)]
-        chosen = set(map(id, alone))
-        together = [sample for sample in samples if id(sample) not in chosen]
+        together = [] if with_images else [sample for sample in samples if not self._may_change(sample)]
         engine = self._decoder if together and self._can_decode() else self._padded
         self.usage.elsewhere += len(alone) if self.usage.path == "rows" else 0
         if alone and not with_images:
@@ -105,7 +104,9 @@ class GenerationEngine:
             raise ModelError(
                 f"num_samples is {settings.num_samples} at temperature 0, where every text would be the same; set a temperature above 0."
             )
-        ends = self._ends(settings.stop_sequences)
+        # A stop sequence that is a special token never appears in decoded text.
+        special = self._codec.tokenizer.get_added_vocab()
+        ends = tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in settings.stop_sequences if stop in special)]))
         matcher = None if settings.grammar is None else self._grammars.compile(settings.grammar, ends)
         return TextPlan(settings=settings, ends=ends, matcher=matcher)
 
@@ -131,8 +132,3 @@ class GenerationEngine:
                     reason,
                 )
         return self.usage.path == "rows"
-
-    def _ends(self, stop_sequences: Sequence[str]) -> tuple[int, ...]:
-        # A stop sequence that is a special token never shows in decoded text.
-        special = self._codec.tokenizer.get_added_vocab()
-        return tuple(dict.fromkeys([*self._end_tokens, *(special[stop] for stop in stop_sequences if stop in special)]))

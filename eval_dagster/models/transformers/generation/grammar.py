@@ -21,14 +21,10 @@ class Grammars:
         self._compiled: dict[tuple[Grammar, tuple[int, ...]], Any] = {}
 
     def compile(self, grammar: Grammar, ends: tuple[int, ...]) -> Any:
-        """The matcher of a grammar, at its start; to be copied, not advanced.
+        """The matcher of a grammar, at its start. Copy it; do not advance it.
 
-        Args:
-            grammar: What the text must match.
-            ends: Tokens that end a text, allowed where the grammar is complete.
-
-        Raises:
-            ModelError: The package is not installed, or the grammar is not valid.
+        `ends` are the tokens that end a text. They are allowed where the grammar is complete. Raises `ModelError` if the package is not
+        installed or the grammar is not valid.
         """
         key = (grammar, ends)
         if key not in self._compiled:
@@ -60,7 +56,7 @@ class Grammars:
 
 
 class GrammarRows:
-    """Logits processor that leaves each row the tokens that its grammar allows next."""
+    """Logits processor that allows each row only the next tokens of its grammar."""
 
     def __init__(self, matcher: Any, rows: int):
         self._matchers = [matcher.deep_copy() for _ in range(rows)]
@@ -72,8 +68,10 @@ class GrammarRows:
             if matcher.is_stopped():
                 # The row is finished; its next token is ignored.
                 allowed[row] = True
-            else:
-                self._allow(matcher, allowed[row])
+                continue
+            bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
+            tokens = ((bits[:, None] >> torch.arange(8)) & 1).flatten()[: scores.shape[-1]]
+            allowed[row, : len(tokens)] = tokens.bool()
         return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
 
     def take(self, row: int, token: int) -> bool:
@@ -83,18 +81,13 @@ class GrammarRows:
         return bool(matcher.is_stopped())
 
     def failure(self, row: int) -> Failure | None:
-        """Why a row's grammar failed; nothing if it did not."""
+        """Why a row's grammar failed; None if it did not."""
         matcher = self._matchers[row]
         if not matcher.is_error():
             return None
         return Failure(
             error=f"ModelError: The grammar failed while a text was generated: {_one_line(matcher.get_error())}.", retryable=False
         )
-
-    def _allow(self, matcher: Any, allowed: torch.Tensor) -> None:
-        bits = torch.frombuffer(bytearray(matcher.compute_bitmask()), dtype=torch.uint8)
-        tokens = ((bits[:, None] >> torch.arange(8)) & 1).flatten()[: len(allowed)]
-        allowed[: len(tokens)] = tokens.bool()
 
 
 def _invalid(grammar: Grammar, seen: str) -> ModelError:

@@ -4,7 +4,7 @@ The rows are aligned as `generate` pads them: the last tokens of all rows in one
 positions are those of a padded batch in transformers, for every architecture.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,18 +15,18 @@ _AHEAD = 128
 """Tokens for which room is made at a time."""
 
 
+@dataclass
 class _Frame:
-    """Where in the buffers of all layers the tokens are."""
+    """The place of the tokens in the buffers of all layers."""
 
-    def __init__(self, rows: int):
-        self.rows = rows
-        """Rows that the buffers hold."""
-        self.columns = 0
-        """Columns that the buffers hold."""
-        self.start = 0
-        """Column of the first token of the longest row."""
-        self.end = 0
-        """Column after the last token of each row."""
+    rows: int
+    """Rows that the buffers hold."""
+    columns: int = 0
+    """Columns that the buffers hold."""
+    start: int = 0
+    """Column of the first token of the longest row."""
+    end: int = 0
+    """Column after the last token of each row."""
 
 
 class _Layer(DynamicLayer):  # type: ignore[misc]
@@ -63,15 +63,15 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         self.keys, self.values = keys, values
 
     def _buffer(self, like: torch.Tensor) -> torch.Tensor:
-        # Not empty: what is masked must still be a number.
+        # Zeros, because masked values must be numbers, too.
         return like.new_zeros((self._frame.rows, like.shape[1], self._frame.columns, like.shape[3]))
 
 
 class RowCache(Cache):  # type: ignore[misc]
-    """Cache of up to `rows` rows."""
+    """Cache of up to `rows` rows, which has room for `columns` tokens until `reserve` makes more."""
 
-    def __init__(self, rows: int):
-        self._frame = _Frame(rows)
+    def __init__(self, rows: int, columns: int = 0):
+        self._frame = _Frame(rows, columns)
         super().__init__(layer_class_to_replicate=partial(_Layer, self._frame))
         self.lengths: list[int] = []
         """Tokens of each row."""
@@ -111,11 +111,6 @@ class RowCache(Cache):  # type: ignore[misc]
     def _columns_for(self, longest: int) -> int:
         return max(self._frame.columns, max(longest, self.width) + _AHEAD)
 
-    def begin(self, columns: int) -> None:
-        """Start an empty row at the first column, with room for `columns` tokens."""
-        self._frame.columns = columns
-        self.lengths = [0]
-
     def advance(self, count: int) -> None:
         """Count the tokens that a forward pass wrote behind each row."""
         self._frame.end += count
@@ -152,7 +147,3 @@ class RowCache(Cache):  # type: ignore[misc]
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         self._frame.start = self._frame.end - max(self.lengths, default=0)
-
-    def mask(self, lengths: Sequence[int], width: int) -> torch.Tensor:
-        """Which columns of the last `width` each row's tokens are in: rows by columns, 1 or 0."""
-        return (torch.arange(width)[None, :] >= width - torch.tensor(lengths)[:, None]).long()

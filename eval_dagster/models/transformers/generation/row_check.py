@@ -33,13 +33,9 @@ _LAYERS = ("full_attention", "sliding_attention")
 
 
 def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: str) -> str | None:
-    """Why a network's rows cannot join and leave a batch; empty if they can.
+    """Why a network's rows cannot join and leave a batch; None if they can.
 
-    Args:
-        network: The network with the row cache, which is cleared.
-        plain: The network itself.
-        tokens: Tokens of ordinary text, for the texts of the check.
-        device: Where the network is.
+    `network` has the row cache, which is cleared. `plain` is the network itself. `tokens` are of ordinary text, for the texts of the check.
     """
     config = plain.config.get_text_config(decoder=True)
     others = sorted(set(getattr(config, "layer_types", None) or ()) - set(_LAYERS))
@@ -53,12 +49,12 @@ def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: s
         network.clear()
     explained = max(_TOLERANCE, _EPSILONS * torch.finfo(plain.dtype).eps, _ROUNDINGS * rounding)
     most = min(explained, contrast / _CONTRAST)
-    # What is not a number is not below it either.
+    # A difference that is not a number is not below it either.
     return None if off <= most else f"its logits are then off by {off:.2g} standard deviations, where {most:.2g} would be rounding"
 
 
 def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device: str) -> tuple[float, float, float]:
-    """Three differences: of rows that join late and leave early; of the tokens of a text one by one; of a text without its beginning."""
+    """Differences of rows that join late and leave early, of the tokens of a text one by one, and of a text without its beginning."""
     draw = torch.Generator().manual_seed(0)
     drawn = [[tokens[place] for place in torch.randint(len(tokens), (length,), generator=draw).tolist()] for length in _LENGTHS]
     one, two, three = ([*drawn[0][:_SHARED], *text[_SHARED:]] for text in drawn)

@@ -1,12 +1,13 @@
 """A network that computes the part of a prompt that differs from the last prompt, and the next token of each row of a batch."""
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from eval_dagster.models.transformers.encoding.prefixes import common_prefix
 from eval_dagster.models.transformers.generation.row_cache import RowCache
+from eval_dagster.models.transformers.network.architecture import takes
 from eval_dagster.models.transformers.network.free_memory import free_memory
 from eval_dagster.models.usage import GenerationUsage
 
@@ -21,11 +22,10 @@ class RowNetwork:
     """
 
     def __init__(self, network: Any, usage: GenerationUsage, *, device: str):
-        parameters = inspect.signature(network.forward).parameters
         self._network = network
         self._device = device
-        self._takes_positions = "position_ids" in parameters
-        self._head_takes_positions = "logits_to_keep" in parameters
+        self._takes_positions = takes(network, "position_ids")
+        self._head_takes_positions = takes(network, "logits_to_keep")
         self._usage = usage
         self._token_bytes = 0
         self.clear()
@@ -33,45 +33,35 @@ class RowNetwork:
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
         """Clear everything and prepare `rows` rows with prompts of at most `longest` tokens and texts of about `ahead` tokens."""
         # The old memory must be freed first.
-        self._prompt, self._batch = RowCache(1), RowCache(rows)
+        self._prompt, self._batch = RowCache(1, longest), RowCache(rows)
         self._longest, self._ahead = longest, ahead
         self.rows = rows
         """Most rows of the batch: once the first is there, no more than memory can hold."""
         self._tokens: tuple[int, ...] = ()
         self._logits: torch.Tensor | None = None
 
-    def shared(self, tokens: Sequence[int]) -> int:
-        """Tokens at the start of a prompt that are in the cache."""
-        if self._logits is not None and tuple(tokens) == self._tokens:
-            return len(self._tokens)
-        return min(shared_length(self._tokens, tokens), len(tokens) - 1)
-
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], chunk: int) -> torch.Tensor:
         """Compute the part of a prompt that differs from the last one, at most `chunk` tokens at a time.
 
-        Returns:
-            The float32 logits of the token after it: one row by vocabulary.
+        Returns the float32 logits of the token after it: one row by vocabulary.
         """
-        start, logits = self.shared(tokens), self._logits
-        if logits is not None and start == len(tokens):
-            return logits
+        prompt = tuple(tokens)
+        if self._logits is not None and prompt == self._tokens:
+            return self._logits
+        start = min(common_prefix(self._tokens, prompt), len(prompt) - 1)
         cache = self._prompt
-        if not cache.lengths:
-            cache.begin(self._longest)
         cache.cut(start)
-        # Should the pass fail, what is left of the prompt has no logits.
-        self._tokens, self._logits = tuple(tokens[:start]), None
-        while start < len(tokens):
-            part = torch.tensor([tokens[start : start + chunk]])
-            end = start + part.shape[1]
-            logits = self._forward(cache, part, torch.arange(start, end)[None, :], torch.ones((1, end), dtype=torch.long))
-            cache.advance(end - start)
-            self._tokens = tuple(tokens[:end])
-            self._usage.prompt_tokens_computed += end - start
-            start = end
+        # If a pass fails, the cached part of the prompt has no logits.
+        self._tokens, self._logits = prompt[:start], None
+        for begin in range(start, len(prompt), chunk):
+            part = prompt[begin : begin + chunk]
+            end = begin + len(part)
+            logits = self._forward(cache, torch.tensor([part]), torch.arange(begin, end)[None, :], torch.ones((1, end), dtype=torch.long))
+            cache.advance(len(part))
+            self._tokens = prompt[:end]
+            self._usage.prompt_tokens_computed += len(part)
         self._token_bytes = cache.bytes_per_token()
-        assert logits is not None, "a prompt has a token at least"
         self._logits = logits
         return logits
 
@@ -93,8 +83,10 @@ class RowNetwork:
         if growth and growth > free_memory(self._device):
             raise MemoryError(f"{len(tokens)} rows of up to {cache.width} tokens need {growth} more bytes than there are")
         cache.reserve(self._longest)
-        lengths, width = [length + 1 for length in cache.lengths], cache.width + 1
-        logits = self._forward(cache, torch.tensor(tokens)[:, None], torch.tensor(cache.lengths)[:, None], cache.mask(lengths, width))
+        lengths, width = torch.tensor(cache.lengths)[:, None], cache.width + 1
+        # Which of the last columns hold tokens of each row, the new one included.
+        mask = (torch.arange(width)[None, :] >= width - 1 - lengths).long()
+        logits = self._forward(cache, torch.tensor(tokens)[:, None], lengths, mask)
         cache.advance(1)
         self._usage.tokens_decoded += len(tokens)
         return logits
@@ -118,9 +110,3 @@ class RowNetwork:
         self._usage.passes += 1
         logits: torch.Tensor = output.logits[:, -1]
         return logits.float()
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two sequences have in common at their start."""
-    pairs = zip(one, other, strict=False)
-    return next((index for index, (mine, theirs) in enumerate(pairs) if mine != theirs), min(len(one), len(other)))

@@ -27,7 +27,7 @@ class StopText:
         return bool(self._stops)
 
     def is_in(self, tokens: Sequence[int]) -> bool:
-        """Whether a stop sequence is there, in tokens that held none before the last of them."""
+        """Whether the tokens hold a stop sequence. Without the last token they hold none."""
         # The last tokens alone first: decoding the whole text after every token takes quadratic time.
         return bool(self) and all(cut_at_stop(self._codec.decode(part), self._stops)[1] for part in (tokens[-self._window :], tokens))
 

@@ -1,20 +1,22 @@
-"""Properties of a network: the windows of its layers, its longest constant length, its arguments."""
+"""Properties of a network: the windows of its layers, its longest constant length, its arguments, its logits at some positions."""
 
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"
 
 _LONG_ROPE = ("dynamic", "longrope")
-"""Rotations that depend on the length of the whole sequence, once that exceeds the one that the model was first trained with."""
+"""Rotary embeddings that depend on the length of the whole sequence when it exceeds the length of the first training."""
 
 
 def layer_windows(config: Any) -> dict[str, int | None] | None:
-    """For each type of layer, how many tokens a token sees, itself included; null where it sees all before it.
+    """For each type of layer, the number of tokens that a token sees, itself included; None if it sees all before it.
 
-    None where a layer has an unknown mask.
+    Returns None if a layer has an unknown mask.
     """
     window = getattr(config, "sliding_window", None)
     if hasattr(config, "attention_types") or getattr(config, "attention_chunk_size", None):
@@ -38,6 +40,15 @@ def constant_length(config: Any) -> int | None:
     return int(min(stated)) if stated else int(config.max_position_embeddings)
 
 
-def takes_positions(network: Any) -> bool:
-    """Whether a network can apply its output head to selected positions."""
-    return "logits_to_keep" in inspect.signature(network.forward).parameters
+def takes(network: Any, argument: str) -> bool:
+    """Whether a network's forward pass has an argument of this name."""
+    return argument in inspect.signature(network.forward).parameters
+
+
+def logits_at(network: Any, positions: torch.Tensor, **arguments: Any) -> torch.Tensor:
+    """Rows by positions by vocabulary: the logits of a forward pass. The head is applied to these positions alone, if the network can."""
+    if takes(network, "logits_to_keep"):
+        kept: torch.Tensor = network(**arguments, logits_to_keep=positions).logits
+        return kept
+    logits: torch.Tensor = network(**arguments).logits
+    return logits[:, positions]

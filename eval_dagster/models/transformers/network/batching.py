@@ -54,10 +54,8 @@ class BatchRunner:
     ) -> Iterator[list[Outcome[Item, Result]]]:
         """Yield the outcomes batch by batch, in the order of the items.
 
-        Args:
-            items: Sorted by length, so that a batch holds little padding.
-            length: Tokens of an item.
-            forward: Returns one result an item.
+        The items are sorted by length, so that a batch holds little padding. `length` counts the tokens of an item. `forward` returns one
+        result an item.
         """
         start = 0
         while start < len(items):
@@ -105,7 +103,7 @@ def _attempt(
     try:
         results = forward(batch)
     except Exception as error:
-        # Its frames hold the tensors of the batch: they must go before the next attempt.
+        # The frames of the error hold the tensors of the batch, which must be freed before the next attempt.
         return error.with_traceback(None)
     seconds = (time.perf_counter() - started) / len(batch)
     return [Outcome(item=item, result=result, seconds=seconds) for item, result in zip(batch, results, strict=True)]
@@ -114,16 +112,11 @@ def _attempt(
 def _one_by_one(
     batch: Sequence[Item], forward: Callable[[Sequence[Item]], Sequence[Result | Failure]], error: Exception
 ) -> list[Outcome[Item, Result]]:
-    if len(batch) == 1:
-        return [Outcome(item=batch[0], result=failure_of(error, retryable=True), seconds=0.0)]
-    outcomes: list[Outcome[Item, Result]] = []
-    for item in batch:
-        attempt = _attempt([item], forward)
-        if isinstance(attempt, Exception):
-            outcomes.append(Outcome(item=item, result=failure_of(attempt, retryable=True), seconds=0.0))
-        else:
-            outcomes += attempt
-    return outcomes
+    attempts = [error] if len(batch) == 1 else (_attempt([item], forward) for item in batch)
+    return [
+        Outcome(item=item, result=failure_of(attempt, retryable=True), seconds=0.0) if isinstance(attempt, Exception) else attempt[0]
+        for item, attempt in zip(batch, attempts, strict=True)
+    ]
 
 
 def release_memory() -> None:

@@ -8,13 +8,9 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def own_groups(controller: str) -> list[tuple[int, Path]]:
-    """The groups that this process belongs to under a controller, the innermost first; the limits of all of them apply.
+    """The groups of this process under a controller such as `memory`, the innermost first. The limits of all of them apply.
 
-    Args:
-        controller: Name of the controller, e.g. `memory`.
-
-    Returns:
-        For each group the version of its control groups (1 or 2) and its folder. A container may not see all of the folders.
+    Each is a version of control groups (1 or 2) and a folder. A container may not see all of the folders.
     """
     found: list[tuple[int, Path]] = []
     with suppress(OSError):  # no Linux

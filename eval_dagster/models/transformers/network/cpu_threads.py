@@ -20,7 +20,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 _LOOKS = 7
 _PAUSE_S = 0.01
-"""The machine's running threads are counted several times, and the median counts: a short burst of work is none."""
+"""The machine's running threads are counted several times. The median counts, so that a short burst of work does not."""
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -51,13 +51,8 @@ def set_threads() -> None:
 def best_count(cores: int, most: int, neighbours: int) -> int:
     """The number of threads that are fastest together; of equally fast numbers the greatest.
 
-    All threads wait for the slowest at every step, and the slowest has a core that it shares: with `n` threads beside `neighbours` others
-    it has the part `1 / ceil((n + neighbours) / cores)` of it.
-
-    Args:
-        cores: Cores that the threads can run on.
-        most: Most threads.
-        neighbours: Threads of other processes that are always busy.
+    All threads wait for the slowest one at every step, which shares its core. With `n` threads beside `neighbours` busy threads of other
+    processes, it has the part `1 / ceil((n + neighbours) / cores)` of a core. `most` is the greatest number allowed.
     """
     return max(range(1, max(1, most) + 1), key=lambda count: (count / ceil((count + neighbours) / cores), count))
 

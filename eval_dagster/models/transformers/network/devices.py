@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
-"""Of cards, of Tegra boards, and of Windows' Linux."""
+"""Devices of cards, of Tegra boards, and of the Windows Subsystem for Linux."""
 
 
 def device_of(setting: str) -> str:
@@ -57,7 +57,7 @@ def device_kind(device: str) -> tuple[str, ...]:
 
 @cache
 def _may_have_accelerator() -> bool:
-    """Whether torch has to be asked: not where it was built without one, or for CUDA and there is neither device nor driver."""
+    """False if torch was built without an accelerator, or for CUDA and the machine has neither its device nor its driver."""
     spec = importlib.util.find_spec("torch")
     if sys.platform != "linux" or spec is None or spec.origin is None:
         return True

@@ -11,20 +11,17 @@ _GROUP_FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("memory.max", "memory.current", "inactive_file"),
 }
-"""By version of control groups: the files that state what a group may have and what it has, and the name in `memory.stat` of the bytes of
-files that were read, which count and are given back first."""
+"""By version of control groups: the files with the limit and the use of a group, and the name in `memory.stat` of the cached bytes of
+files, which count as used although the kernel frees them first."""
 
 
 def free_memory(device: str) -> int:
     """Free bytes of a device."""
     if device.startswith("cuda"):
         return int(torch.cuda.mem_get_info(device)[0])
-    return min([int(psutil.virtual_memory().available), *_left_in_groups()])
-
-
-def _left_in_groups() -> list[int]:
-    """Free bytes under each memory limit of this process, such as that of its container. Beyond a limit the kernel kills the process."""
-    return [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+    # Beyond the memory limit of a control group, such as that of its container, the kernel kills the process.
+    left = [room for version, group in own_groups("memory") for room in _left_in(group, *_GROUP_FILES[version])]
+    return min([int(psutil.virtual_memory().available), *left])
 
 
 def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:

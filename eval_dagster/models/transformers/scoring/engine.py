@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
 from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
 from eval_dagster.models.transformers.scoring.self_check import check_prefix, check_tree
-from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, Span, SpanScore
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore
 from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
@@ -23,17 +24,17 @@ from eval_dagster.records import ModelResponse, Request
 _LOG = logging.getLogger(__name__)
 
 _WINDOW = 1024
-"""Requests that are encoded and sorted together. It bounds the memory for tokens and the time to the first answer."""
+"""Requests that are encoded and sorted together. It bounds the memory for tokens, and the time to the first answer."""
 
 _WINDOW_TEXT = 2**18
-"""Characters of those among them that are scored as a whole, or one such text: all of them are computed before the last is answered."""
+"""Characters of the texts among them that are scored as a whole. All of them are computed before the last is answered."""
 
 _STEM = 24
-"""Tokens that the sequences of the self-check begin with."""
+"""Tokens with which the sequences of the self-check begin."""
 
 _CPU_WINDOW = 1024
 _GPU_WINDOW = 8192
-"""Tokens of a sliding window that the self-check goes beyond; a longer one is taken as the end of what is proved."""
+"""Longest sliding window, in tokens, that the self-check exceeds. With a longer one, only inputs up to its length are proved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +57,6 @@ class _Pending:
         self.scores: dict[int, SpanScore | Failure] = {}
         self.seconds = 0.0
         self.padding = 0
-
-    def is_done(self) -> bool:
-        return len(self.scores) == len(self.job.spans) + len(self.job.shared)
 
     def response(self) -> ModelResponse:
         ordered = [self.scores[index] for index in range(len(self.scores))]
@@ -99,7 +97,7 @@ class _Inputs:
             for number, (owner, index) in enumerate(waiting):
                 owner.scores[index] = result if isinstance(result, Failure) else result.scores[number]
                 owner.seconds += outcome.seconds / len(waiting)
-                if owner.is_done():
+                if len(owner.scores) == len(owner.job.spans) + len(owner.job.shared):
                     yield owner.job.request, owner.response()
 
 
@@ -107,15 +105,10 @@ class ScoringEngine:
     """Scores the tokens that requests ask for, with one network."""
 
     def __init__(self, network: Any, runner: BatchRunner, *, device: str, pad_token: int, tokens: Sequence[int], longest: int):
-        """Check on the network itself which way of scoring is exact.
+        """Check on the network which way of scoring is exact.
 
-        Args:
-            network: A causal language model.
-            runner: Cuts the batches of plain rows.
-            device: Where the network is.
-            pad_token: Fills plain rows up.
-            tokens: Tokens of ordinary text, for the check.
-            longest: Tokens that the model's context holds.
+        `runner` cuts the batches of plain rows, and `pad_token` fills them. `tokens` are tokens of ordinary text, for the check. `longest`
+        is the number of tokens that the model's context holds.
         """
         self._runner = runner
         # Rows with images have different inputs beside their tokens, so each has a batch of its own.
@@ -132,17 +125,15 @@ class ScoringEngine:
         _LOG.info("%s scores by path %r: %s", type(network).__name__, self.usage.path, self.usage.reason)
 
     def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
-        """Answer requests: those that begin alike together where that saves work, else the longest first, so that too little memory shows.
+        """Answer requests: those that begin alike together if that saves work, else the longest first, so that low memory shows early.
 
-        Args:
-            requests: Without images, or with.
-            prepare: Encodes a request; an exception that it raises becomes that request's error.
+        `prepare` encodes a request. An exception that it raises becomes the error of that request.
         """
         plain = [request for request in requests if not request.images]
         if self.usage.path == "plain":
             plain.sort(key=_length, reverse=True)
         else:
-            plain.sort(key=_alphabetical)
+            plain.sort(key=lambda request: (request.prompt, request.choices or ()))
         for window in _windows(plain):
             yield from self._respond_window(window, prepare)
         for request in requests:
@@ -195,7 +186,7 @@ class ScoringEngine:
             yield batch
 
     def _open_tree(self, network: Any, tokens: Sequence[int]) -> TreeScorer | None:
-        """What scores over a tree, if that is exact for the network; notes in any case why or why not."""
+        """The scorer over a tree, if it is exact for the network. The usage gets the reason in both cases."""
         config = network.config.get_text_config(decoder=True)
         windows = layer_windows(config)
         if windows is None:
@@ -243,10 +234,6 @@ def _windows(requests: Sequence[Request]) -> Iterator[list[Request]]:
         text += more
     if window:
         yield window
-
-
-def _alphabetical(request: Request) -> tuple[str, tuple[str, ...]]:
-    return request.prompt, request.choices or ()
 
 
 def _length(request: Request) -> tuple[int, str]:

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval_dagster.models.transformers.network.free_memory import free_memory
-from eval_dagster.models.transformers.scoring.tree import PieceLimits
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 
 _CPU_TOKENS = 512
 """Tokens of a piece on a CPU: more are slower, since what a token must not see is computed, too."""
 
 _CPU_CHAIN = 1024
-"""Tokens of a piece of one sequence alone, of which each sees all before it: fewer pieces go over what is cached less often."""
+"""Tokens of a piece of one sequence alone on a CPU. Each sees all before it, and fewer pieces read the cache less often."""
 
 _GPU_TOKENS = 8192
-"""Tokens of a piece on a GPU, whose passes cost much beside their tokens."""
+"""Tokens of a piece on a GPU, where a pass has a high fixed cost."""
 
 _CPU_LOGITS = 256 * 2**20
 _GPU_LOGITS = 2**30

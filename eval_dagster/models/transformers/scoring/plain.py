@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from eval_dagster.models.transformers.network.architecture import takes_positions
-from eval_dagster.models.transformers.network.batching import BatchRunner, Failure
-from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore, score_tokens, span_score
+from eval_dagster.models.transformers.network.architecture import logits_at
+from eval_dagster.models.transformers.network.batching import BatchRunner
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, score_tokens, span_score
 from eval_dagster.models.usage import ScoringUsage
 
 
@@ -19,7 +19,6 @@ class PlainScorer:
         self._device = device
         self._pad_token = pad_token
         self._usage = usage
-        self._head_takes_positions = takes_positions(network)
 
     def run(self, inputs: Sequence[ScoredInput], runner: BatchRunner) -> Outcomes:
         """Yield the outcomes batch by batch."""
@@ -33,29 +32,25 @@ class PlainScorer:
         longest = max(len(item.tokens) for item in batch)
         return [
             InputScore(
-                scores=[_score_span(row[column[len(item.tokens) - len(span)] :], span) for span in item.spans],
+                scores=[
+                    span_score(score_tokens(row[column[len(item.tokens) - len(span)] :], range(len(span)), span)) for span in item.spans
+                ],
                 padding=longest - len(item.tokens),
             )
             for row, item in zip(logits, batch, strict=True)
         ]
 
-    def _logits(self, batch: Sequence[ScoredInput], positions: list[int]) -> torch.Tensor:
-        longest = max(len(item.tokens) for item in batch)
+    def _logits(self, batch: Sequence[ScoredInput], positions: Sequence[int]) -> torch.Tensor:
+        tensors: dict[str, Any] = {name: tensor.to(self._device) for item in batch for name, tensor in item.tensors.items()}
+        return self._forward(batch, positions, use_cache=False, **tensors)
+
+    def _forward(self, batch: Sequence[ScoredInput], positions: Sequence[int], *, start: int = 0, **arguments: Any) -> torch.Tensor:
+        """Compute the inputs without their first `start` tokens, which are in a cache. Returns the logits at positions of the inputs."""
+        tails = [item.tokens[start:] for item in batch]
+        longest = max(map(len, tails))
         self._usage.count_pass(longest * len(batch))
         # A causal model does not see padding on the right, and positions stay the same.
-        ids = torch.tensor([[*item.tokens, *[self._pad_token] * (longest - len(item.tokens))] for item in batch])
-        mask = torch.tensor([[1] * len(item.tokens) + [0] * (longest - len(item.tokens)) for item in batch])
-        kept = torch.tensor(positions, device=self._device)
-        arguments = {"logits_to_keep": kept} if self._head_takes_positions else {}
-        tensors = {name: tensor.to(self._device) for item in batch for name, tensor in item.tensors.items()}
-        output = self._network(
-            input_ids=ids.to(self._device), attention_mask=mask.to(self._device), use_cache=False, **tensors, **arguments
-        )
-        logits: torch.Tensor = output.logits if self._head_takes_positions else output.logits[:, kept]
-        return logits
-
-
-def _score_span(logits: torch.Tensor, tokens: tuple[int, ...]) -> SpanScore | Failure:
-    """Score one span, whose first token is predicted at the first of the given positions."""
-    scored = score_tokens(logits, range(len(tokens)), tokens)
-    return span_score(scored.logprobs, scored.logits, scored.greedy)
+        ids = torch.tensor([[*tail, *[self._pad_token] * (longest - len(tail))] for tail in tails], device=self._device)
+        mask = torch.tensor([[1] * (start + len(tail)) + [0] * (longest - len(tail)) for tail in tails], device=self._device)
+        kept = torch.tensor(positions, device=self._device) - start
+        return logits_at(self._network, kept, input_ids=ids, attention_mask=mask, **arguments)

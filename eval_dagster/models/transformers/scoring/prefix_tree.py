@@ -1,15 +1,41 @@
-"""The token sequences of many requests as one tree, and its cutting into pieces that a model is given one after another.
+"""The token sequences of many requests as one tree, which is cut into pieces. A model computes one piece after another.
 
-A piece is laid out in the tree's own order: each token comes after all its ancestors, and those that descend from it follow it without a
-gap. What the next piece shares with the first sequence of this one then stands at the front of what the piece added to the cache.
+A piece is laid out in the tree's own order: each token comes after all its ancestors, and its descendants follow it without a gap. So the
+tokens that the next piece shares with the first sequence of this one are the first that this piece adds to the cache.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from eval_dagster.models.transformers.encoding.prefixes import common_prefix
+
 _PASS = 24
-"""Tokens that cost as much as a forward pass costs beside its tokens: what a shorter piece wastes, against what it saves."""
+"""Cost of a forward pass beside its tokens, in tokens. A short piece wastes more of it."""
+
+_LEAST_TOKENS = 32
+"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
+
+
+@dataclass(kw_only=True)
+class PieceLimits:
+    """The most that a piece may have."""
+
+    tokens: int
+    """Tokens of a piece of several sequences. What one of them must not see of another is computed, too."""
+    chain: int
+    """Tokens of a piece of one sequence alone."""
+    scored: int
+    """Tokens whose logits are wanted. Each takes a row as long as the vocabulary."""
+
+    def halve(self) -> bool:
+        """Allow half as much; false where that is too little to be of use."""
+        if self.tokens <= _LEAST_TOKENS:
+            return False
+        self.tokens //= 2
+        self.chain = max(self.tokens, self.chain // 2)
+        self.scored = max(1, self.scored // 2)
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +67,9 @@ class Piece:
     keep: int
     """Tokens of the path to the next piece that are cached after this one."""
 
-    def is_chain(self) -> bool:
-        """Whether each token descends from all before it."""
-        return min(self.ends) == len(self.tokens)
+    def is_plain(self) -> bool:
+        """Whether it is one sequence from its start. Every causal model computes that without a mask, which is fastest."""
+        return self.base == 0 and min(self.ends) == len(self.tokens)
 
 
 class PrefixTree:
@@ -59,28 +85,17 @@ class PrefixTree:
         """Distinct prefixes of all sequences: the fewest tokens that a model must be given."""
         return sum(len(sequence) - shared for sequence, shared in zip(self.sequences, self.shared, strict=False))
 
-    def owners(self, index: int, owner_of: list[int]) -> None:
-        """Note in `owner_of`, by depth, that a sequence is the first to bring what it does not share with the one before it."""
-        shared, length = self.shared[index], len(self.sequences[index])
-        owner_of[shared:] = [index] * (length - shared)
-
-    def piece(self, first: int, base: int, *, tokens: int, chain: int, scored: int, scored_of: Sequence[int]) -> Piece:
+    def piece(self, first: int, base: int, limits: PieceLimits, scored_of: Sequence[int]) -> Piece:
         """Cut the next piece.
 
-        Args:
-            first: The sequence to begin with.
-            base: Tokens of it that are cached.
-            tokens: The most that a piece of several sequences may have.
-            chain: The most that a piece of one sequence alone may have.
-            scored: The most of them whose logits may be wanted.
-            scored_of: For each sequence how many of the tokens that it is the first to bring are scored.
+        It begins with the sequence `first`, of which `base` tokens are cached. `scored_of` has for each sequence how many of its tokens
+        are scored, without those that it shares with the sequence before it.
         """
         missing = len(self.sequences[first]) - base
-        most = min(chain, scored) if scored_of[first] > scored else chain
+        most = min(limits.chain, limits.scored) if scored_of[first] > limits.scored else limits.chain
         if missing > most:
             return self._chunk(first, base, -(-missing // -(-missing // most)))
-        last = self._end(first, base, tokens=tokens, scored=scored, scored_of=scored_of)
-        return self._lay_out(first, base, last)
+        return self._lay_out(first, base, self._end(first, base, limits, scored_of))
 
     def _chunk(self, first: int, base: int, count: int) -> Piece:
         return Piece(
@@ -93,8 +108,8 @@ class PrefixTree:
             keep=base + count,
         )
 
-    def _end(self, first: int, base: int, *, tokens: int, scored: int, scored_of: Sequence[int]) -> int:
-        """Where to end a piece that begins with a sequence: what it wastes for each of its tokens shall be least."""
+    def _end(self, first: int, base: int, limits: PieceLimits, scored_of: Sequence[int]) -> int:
+        """The end of a piece that begins with a sequence: the one with the least waste per token."""
         best, least = first + 1, float("inf")
         size = marks = 0
         common = len(self.sequences[first])
@@ -102,7 +117,7 @@ class PrefixTree:
             start = base if index == first else self.shared[index]
             size += len(self.sequences[index]) - start
             marks += scored_of[index]
-            if index > first and (start < base or size > tokens or marks > scored):
+            if index > first and (start < base or size > limits.tokens or marks > limits.scored):
                 break
             common = min(common, self.shared[index + 1])
             # What the next sequence shares with this one, but not with the first, is not kept and will be computed again.
@@ -131,15 +146,3 @@ class PrefixTree:
             ends[left] = len(tokens)
         keep = min(self.shared[first + 1 : last + 1])
         return Piece(base=base, tokens=tokens, positions=positions, ends=ends, blocks=blocks, last=last, keep=keep)
-
-
-def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Tokens at the front of two sequences that are the same."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

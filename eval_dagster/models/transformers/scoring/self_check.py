@@ -10,8 +10,9 @@ from eval_dagster.models.transformers.network.batching import BatchRunner, Failu
 from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.spans import Outcomes, ScoredInput, SpanScore
-from eval_dagster.models.transformers.scoring.tree import PieceLimits, TreeScorer
+from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
 
@@ -21,14 +22,13 @@ _SCORED = 3
 """Tokens that are scored at the end of each sequence."""
 
 _VARIETY = 8
-"""Different tokens that the sequences are made of, at least: with fewer they could be alike."""
+"""Fewest different tokens for the sequences. With fewer, the sequences could be alike."""
 
 _LIMITS = {"tokens": 160, "chain": 160, "scored": 4096}
-"""Of a piece of the check: it takes several, of which the later ones stand on a cache, and is longer than any of its sequences."""
+"""Limits of a piece of the check. The check takes several pieces, so that later ones use a cache. Each sequence fits one piece."""
 
 _ROWS = 6
-"""Of a batch of the check: some begin with a prefix that others before them had."""
-
+"""Rows of a batch of the check. Some batches begin with a prefix of an earlier batch."""
 
 _CONTRAST = 4
 """A network that sees a neighbouring branch must differ by this multiple, or the check could not detect the fault."""
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def check_tree(network: Any, attention: TreeAttention, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
-    """Compare scores over a tree with plain ones; arguments as in `check`, and what describes pieces to the network."""
+    """Compare scores over a tree with plain ones. The arguments are those of `check`; `attention` describes pieces to the network."""
     tree = TreeScorer(network, attention, limits=PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())
     return check(network, lambda inputs: tree.run(inputs, _refuse), device=device, tokens=tokens, stem=stem, longest=longest)
 
@@ -66,13 +66,8 @@ def check(
 ) -> Verdict:
     """Compare a way of scoring with plain rows.
 
-    Args:
-        network: The network to check.
-        score: The way of scoring that is checked.
-        device: Where the network is.
-        tokens: Tokens of ordinary text, of which sequences are made.
-        stem: Tokens that most sequences shall begin with; fewer where the longest would not hold them.
-        longest: The most tokens that a sequence may have.
+    The sequences consist of `tokens`, which are tokens of ordinary text. Most of them begin with the same `stem` tokens, or with fewer if
+    the sequences would otherwise have more than `longest` tokens.
     """
     fork, leaf = min(8, longest // 4), min(6, longest // 4)
     if leaf <= _SCORED:

@@ -1,4 +1,4 @@
-"""Spans of tokens to score, the distinct inputs that answer them, and the scores that rows of logits give."""
+"""The distinct inputs that answer spans, and the scores that rows of logits give."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,22 +9,10 @@ import torch
 from eval_dagster.models.transformers.network.batching import Failure, Outcome
 
 _ROWS = 64
-"""Rows whose softmax is taken at a time: bounds the float32 copies of long texts' logits."""
+"""Rows whose softmax is computed at a time. It bounds the float32 copies of the logits of long texts."""
 
 NOT_FINITE = Failure(error="ModelError: The model gave a log-probability that is no finite number.", retryable=False)
-"""What becomes of a span that the model gave no number for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Tokens to score, and the input that predicts them."""
-
-    input: tuple[int, ...]
-    """Context and tokens without the last one, which is predicted only."""
-    tokens: tuple[int, ...]
-    """The tokens to score. The last of them is predicted at the last position of the input."""
-    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Inputs beside the tokens: the values of its images."""
+"""The outcome of a span for which the model gave no number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,26 +49,14 @@ class InputScore:
 
 
 Outcomes = Iterator[list[Outcome[ScoredInput, InputScore]]]
-"""What became of inputs, some at a time."""
+"""The outcomes of inputs, some at a time."""
+
+TokenScore = tuple[float, float, bool]
+"""Log-probability and logit of a token, and whether it is the best one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenScores:
-    """One value a scored token."""
-
-    logprobs: list[float]
-    logits: list[float]
-    greedy: list[bool]
-
-
-def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> TokenScores:
-    """Score tokens.
-
-    Args:
-        logits: Positions by vocabulary.
-        rows: The position of each token to score.
-        tokens: The tokens to score.
-    """
+def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int]) -> list[TokenScore]:
+    """Score tokens by logits, which are positions by vocabulary. `rows` has the position of each token."""
     at, gold = torch.tensor(rows, device=logits.device), torch.tensor(tokens, device=logits.device)
     wanted = sorted(set(rows))
     place = torch.searchsorted(torch.tensor(wanted, device=logits.device), at)
@@ -89,20 +65,19 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
     picked = (logits[part] if len(wanted) == len(logits) else logits[wanted[part]] for part in parts)
     greatest, best, normaliser = (torch.cat(columns)[place] for columns in zip(*map(_summarize, picked), strict=True))
     chosen = logits[at, gold].float()
-    # The logarithm of the softmax; not a number anywhere in a row of logits makes the log-probability so.
+    # The logarithm of the softmax. If any logit of a row is not a number, neither is the log-probability.
     logprobs = chosen - greatest - normaliser
-    return TokenScores(logprobs=logprobs.tolist(), logits=chosen.tolist(), greedy=(best == gold).tolist())
+    return list(zip(logprobs.tolist(), chosen.tolist(), (best == gold).tolist(), strict=True))
 
 
-def span_score(logprobs: Sequence[float], logits: Sequence[float], greedy: Sequence[bool]) -> SpanScore | Failure:
-    """The score of a span, or a failure where the model gave no number."""
-    if not all(map(isfinite, logprobs)):
-        return NOT_FINITE
-    return SpanScore(logprobs=tuple(logprobs), logits=tuple(logits), is_greedy=all(greedy))
+def span_score(scores: Sequence[TokenScore]) -> SpanScore | Failure:
+    """The score of a span of one token or more; a failure where the model gave no number."""
+    logprobs, logits, greedy = zip(*scores, strict=True)
+    return SpanScore(logprobs=logprobs, logits=logits, is_greedy=all(greedy)) if all(map(isfinite, logprobs)) else NOT_FINITE
 
 
 def _summarize(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of each row: the greatest logit, where it is, and the logarithm of the sum of the exponentials of all logits less the greatest."""
+    """For each row: the greatest logit, its index, and the logarithm of the sum of exp(logit - greatest logit)."""
     rows = logits.float()
     greatest = rows.max(dim=-1)
     return greatest.values, greatest.indices, (rows - greatest.values[:, None]).exp_().sum(dim=-1).log()

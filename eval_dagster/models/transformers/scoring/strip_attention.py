@@ -18,30 +18,30 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece
 
 _STEP = 16
-"""Tokens among which one border between strips is looked for."""
+"""One border between strips is chosen among this many tokens."""
 
 _ROWS = 16
-"""To pick a key for a strip costs about what this many tokens cost that see it; measured on two cores, as what follows."""
+"""Cost of picking a key for a strip, in tokens that see the key. Measured on two cores, like the next constant."""
 
 _CALL = 1000
-"""One more strip costs about what this many pairs of a token and a key cost."""
+"""Cost of one more strip, in pairs of a token and a key."""
 
 _MASKS = 2
-"""Masks whose parts are kept: a pass has one for layers that see all and one for those with a window."""
+"""Masks whose parts are kept. A pass has one for layers that see all tokens and one for layers with a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strip:
-    """Neighbouring tokens of a piece, with all that one of them sees."""
+    """Neighbouring tokens of a piece, with all tokens that any of them sees."""
 
     start: int
     stop: int
     keys: Sequence[int]
-    """Indices of tokens of the piece; what is cached before it is seen by all."""
+    """Indices of tokens of the piece. All tokens see what is cached before it."""
 
 
 def cut_strips(piece: Piece) -> list[Strip]:
-    """Cut a piece such that least is computed; into one strip where that is so."""
+    """Cut a piece so that the least is computed. That may be a single strip."""
     count = len(piece.tokens)
     going_on = _going_on(piece)
     steps = [range(start, min(start + _STEP, count)) for start in range(_STEP, count, _STEP)]
@@ -65,7 +65,7 @@ def cut_strips(piece: Piece) -> list[Strip]:
 
 
 def _going_on(piece: Piece) -> list[int]:
-    """For each token of a piece, and for its end: how many before it have descendants there or later."""
+    """For each token of a piece, and for its end: the number of earlier tokens that have descendants there or later."""
     changes = [0] * (len(piece.tokens) + 1)
     for index, end in enumerate(piece.ends):
         if index + 1 < end:
@@ -89,17 +89,17 @@ class StripPlan:
         self._masks: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def fits(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> bool:
-        """Whether a layer attends as the plan has it: one sequence to all that is cached, by a mask for all heads."""
+        """Whether the attention of a layer matches the plan: one sequence over all cached tokens, with one mask for all heads."""
         keys = self._base + self._queries
         shapes = query.shape[0] == 1 and query.shape[2] == self._queries and key.shape[2] == keys
         return shapes and mask is not None and mask.shape == (1, 1, self._queries, keys)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """What each token of the piece gathers: 1 by heads by tokens by width."""
+        """The output of the attention for the tokens of the piece: 1 by heads by tokens by width."""
         parts = []
         for strip, keys, part in zip(self._strips, self._keys, self._masks_of(mask), strict=True):
             queries = query[:, :, strip.start : strip.stop]
-            seen, values = _pick(key, keys), _pick(value, keys)
+            seen, values = (each[:, :, keys] if isinstance(keys, slice) else each.index_select(2, keys) for each in (key, value))
             is_grouped = query.shape[1] != key.shape[1]
             parts.append(scaled_dot_product_attention(queries, seen, values, attn_mask=part, scale=scale, enable_gqa=is_grouped))
         return torch.cat(parts, dim=2)
@@ -110,18 +110,14 @@ class StripPlan:
         return torch.tensor([*range(self._base), *(self._base + index for index in strip.keys)])
 
     def _masks_of(self, mask: torch.Tensor) -> list[torch.Tensor]:
-        """The strips' parts of a mask; cut once, since many layers have the same."""
-        # The mask is kept with its parts: while it is there, no other one can have its identity.
+        """The strips' parts of a mask. They are cut once, because many layers have the same mask."""
+        # The mask is kept with its parts. While it exists, no other mask can have its `id`.
         if id(mask) not in self._masks:
             while len(self._masks) >= _MASKS:
                 del self._masks[next(iter(self._masks))]
             pairs = zip(self._strips, self._keys, strict=True)
             self._masks[id(mask)] = mask, [mask[:, :, strip.start : strip.stop][..., keys].contiguous() for strip, keys in pairs]
         return self._masks[id(mask)][1]
-
-
-def _pick(states: torch.Tensor, keys: slice | torch.Tensor) -> torch.Tensor:
-    return states[:, :, keys] if isinstance(keys, slice) else states.index_select(2, keys)
 
 
 _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
@@ -131,7 +127,7 @@ _PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
 def in_strips(piece: Piece) -> Iterator[None]:
     """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`."""
     strips = cut_strips(piece)
-    # Models look their attention up by name. Without a plan, what is put under that name does what was there before it.
+    # Models look up their attention by name. Without a plan, the function that is registered here calls the original one.
     if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:
         ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
     token = _PLAN.set(StripPlan(piece, strips) if len(strips) > 1 else None)

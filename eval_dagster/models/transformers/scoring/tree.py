@@ -3,60 +3,26 @@
 import logging
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
-from eval_dagster.models.transformers.network.architecture import takes_positions
+from eval_dagster.models.transformers.network.architecture import logits_at
 from eval_dagster.models.transformers.network.batching import Failure, Outcome, is_out_of_memory, release_memory
-from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PrefixTree
-from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, score_tokens, span_score
+from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
+from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, TokenScore, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 from eval_dagster.models.usage import ScoringUsage
 
 _LOG = logging.getLogger(__name__)
 
-_LEAST_TOKENS = 32
-"""Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
-
-_Score = tuple[float, float, bool]
-"""Of one token: log-probability, logit, and whether it is the best."""
+_Demand = tuple[int, int, int]
+"""A token to score: the indices of its input, of its span in the input, and of the token in the span."""
 
 Fallback = Callable[[Sequence[ScoredInput], Exception | None], Outcomes]
 """Scores, by another way, inputs of which one raised an exception or was given a value that is no finite number."""
-
-
-@dataclass(kw_only=True)
-class PieceLimits:
-    """The most that a piece may have."""
-
-    tokens: int
-    """Of several sequences: what one of them must not see of another is computed, too."""
-    chain: int
-    """Tokens of a piece of one sequence alone."""
-    scored: int
-    """Tokens whose logits are wanted: each takes a row as long as the vocabulary."""
-
-    def halve(self) -> bool:
-        """Allow half as much; false where that is too little to be of use."""
-        if self.tokens <= _LEAST_TOKENS:
-            return False
-        self.tokens //= 2
-        self.chain = max(self.tokens, self.chain // 2)
-        self.scored = max(1, self.scored // 2)
-        return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Demand:
-    """A token to score."""
-
-    input: int
-    span: int
-    offset: int
-    """Index of the token in its span."""
 
 
 class _Work:
@@ -65,16 +31,17 @@ class _Work:
     def __init__(self, inputs: Sequence[ScoredInput]):
         self.inputs = sorted(inputs, key=lambda item: item.tokens)
         self.tree = PrefixTree([item.tokens for item in self.inputs])
-        self.scores: list[list[dict[int, _Score]]] = [[{} for _ in item.spans] for item in self.inputs]
+        self.scores: list[list[dict[int, TokenScore]]] = [[{} for _ in item.spans] for item in self.inputs]
         self.demands: list[dict[int, list[_Demand]]] = [{} for _ in self.inputs]
+        # For each depth, the first sequence with the same tokens up to there.
         owner_of: list[int] = []
         for index, item in enumerate(self.inputs):
-            self.tree.owners(index, owner_of)
+            shared = self.tree.shared[index]
+            owner_of[shared:] = [index] * (len(item.tokens) - shared)
             for number, span in enumerate(item.spans):
                 start = len(item.tokens) - len(span)
                 for offset in range(len(span)):
-                    demand = _Demand(input=index, span=number, offset=offset)
-                    self.demands[owner_of[start + offset]].setdefault(start + offset, []).append(demand)
+                    self.demands[owner_of[start + offset]].setdefault(start + offset, []).append((index, number, offset))
         self.counts = [len(demands) for demands in self.demands]
 
     def scored(self, piece: Piece) -> list[tuple[int, list[_Demand]]]:
@@ -94,8 +61,7 @@ class _Work:
         for span, scores in zip(self.inputs[index].spans, self.scores[index], strict=True):
             if len(scores) < len(span):
                 return None
-            logprobs, logits, greedy = zip(*(scores[offset] for offset in range(len(span))), strict=True)
-            parts.append(span_score(logprobs, logits, greedy))
+            parts.append(span_score([scores[offset] for offset in range(len(span))]))
         return None if any(isinstance(part, Failure) for part in parts) else InputScore(scores=parts)
 
 
@@ -109,7 +75,6 @@ class TreeScorer:
         self._limits = limits
         self._device = device
         self._usage = usage
-        self._head_takes_positions = takes_positions(network)
 
     def run(self, inputs: Sequence[ScoredInput], fallback: Fallback) -> Outcomes:
         """Yield the outcomes piece by piece, in lexicographic order."""
@@ -119,7 +84,7 @@ class TreeScorer:
         whole, suspects = replace(self._limits), 0
         while first < len(work.inputs):
             started = time.perf_counter()
-            piece = work.tree.piece(first, base, **asdict(self._limits), scored_of=work.counts)
+            piece = work.tree.piece(first, base, self._limits, work.counts)
             error = self._attempt(work, piece, cache)
             if error is not None:
                 cache, base = DynamicCache(), 0
@@ -130,7 +95,7 @@ class TreeScorer:
                     _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
                     continue
                 last = max(piece.last, first + 1)
-                # An input that is too much even for the least piece was what made the first one too much: others keep their limits.
+                # This input is too large even for the smallest piece. Other inputs get back the limits from before it.
                 self._limits, suspects = whole, 0
                 yield from fallback(work.inputs[first:last], error)
                 first = last
@@ -140,7 +105,7 @@ class TreeScorer:
             if piece.last > first:
                 is_sound = yield from _settle(work, range(first, piece.last), owed, fallback)
                 if not is_sound:
-                    # Where masks are added, NaN reaches tokens that do not see it, and so what would be kept.
+                    # Masks are added to attention scores, so NaN reaches tokens that do not see it, and the cache.
                     cache, base = DynamicCache(), 0
                 first, owed = piece.last, 0.0
 
@@ -156,30 +121,28 @@ class TreeScorer:
     def _compute(self, work: _Work, piece: Piece, cache: DynamicCache) -> None:
         wanted = work.scored(piece)
         self._usage.count_pass(len(piece.tokens))
-        # A prefix of which nothing is scored still passes the head once: no row at all is not what it is made for.
+        # A prefix without a scored token passes the head once, because networks expect one position at least.
         kept = torch.tensor([index for index, _ in wanted] or [0], device=self._device)
-        arguments = {"logits_to_keep": kept} if self._head_takes_positions else {}
         with self._attention.computed(piece):
-            output = self._network(
+            (logits,) = logits_at(
+                self._network,
+                kept,
                 input_ids=torch.tensor([piece.tokens], device=self._device),
                 **self._attention.arguments(piece),
                 past_key_values=cache if piece.base or piece.keep else None,
                 use_cache=bool(piece.base or piece.keep),
-                **arguments,
             )
-        logits = output.logits[0] if self._head_takes_positions else output.logits[0, kept]
-        owners = [(row, demand) for row, (_, demands) in enumerate(wanted) for demand in demands]
+        owners = [(row, *demand) for row, (_, demands) in enumerate(wanted) for demand in demands]
         if not owners:
             return
-        golds = [work.inputs[demand.input].spans[demand.span][demand.offset] for _, demand in owners]
-        scored = score_tokens(logits, [row for row, _ in owners], golds)
-        values = zip(scored.logprobs, scored.logits, scored.greedy, strict=True)
-        for (_, demand), value in zip(owners, values, strict=True):
-            work.scores[demand.input][demand.span][demand.offset] = value
+        golds = [work.inputs[index].spans[span][offset] for _, index, span, offset in owners]
+        scores = score_tokens(logits, [row for row, *_ in owners], golds)
+        for (_, index, span, offset), score in zip(owners, scores, strict=True):
+            work.scores[index][span][offset] = score
 
 
 def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Generator[list[Outcome[ScoredInput, InputScore]], None, bool]:
-    """Yield what became of inputs. Returns whether all have their scores."""
+    """Yield the outcomes of inputs. Returns whether all have their scores."""
     results = [(work.inputs[index], work.settle(index)) for index in done]
     share = seconds / len(results)
     good = [Outcome[ScoredInput, InputScore](item=item, result=result, seconds=share) for item, result in results if result is not None]
@@ -187,13 +150,13 @@ def _settle(work: _Work, done: range, seconds: float, fallback: Fallback) -> Gen
         yield good
     bad = [item for item, result in results if result is None]
     if bad:
-        # A value that is no number spreads to all tokens of its piece, masked or not: alone, only the culprit keeps it.
+        # A value that is no number spreads to all tokens of its piece, masked or not. Scored alone, only its own input keeps it.
         yield from fallback(bad, None)
     return not bad
 
 
 def _keep(cache: DynamicCache, piece: Piece) -> DynamicCache:
-    """The cache without what the next piece has no use for."""
+    """The cache without the tokens that the next piece does not use."""
     if not piece.keep:
         return DynamicCache()
     surplus = piece.base + len(piece.tokens) - piece.keep

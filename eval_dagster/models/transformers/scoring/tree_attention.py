@@ -22,12 +22,12 @@ class TreeAttention:
     def arguments(self, piece: Piece) -> dict[str, Any]:
         """The arguments of the forward pass with the positions of a piece's tokens and the mask of what they see."""
         positions = torch.tensor(piece.positions, device=self._device)
-        mask = None if _is_plain(piece) else self._mask(piece, positions)
+        mask = None if piece.is_plain() else self._mask(piece, positions)
         return {"position_ids": positions[None], "attention_mask": mask}
 
     def computed(self, piece: Piece) -> AbstractContextManager[None]:
-        """How the forward pass over a piece attends: on a processor, only to what may be seen."""
-        return in_strips(piece) if self._device == "cpu" and not _is_plain(piece) else nullcontext()
+        """The context of the forward pass over a piece. On a CPU, its attention leaves out keys that no token sees."""
+        return in_strips(piece) if self._device == "cpu" and not piece.is_plain() else nullcontext()
 
     def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         index = torch.arange(len(piece.tokens), device=self._device)
@@ -44,8 +44,3 @@ class TreeAttention:
     def _additive(self, visible: torch.Tensor) -> torch.Tensor:
         mask = torch.zeros(visible.shape, dtype=self._dtype, device=self._device)
         return mask.masked_fill_(~visible, torch.finfo(self._dtype).min)[None, None]
-
-
-def _is_plain(piece: Piece) -> bool:
-    """Whether a piece is a sequence from its start: what every causal model is made for, and without a mask takes the fastest way."""
-    return piece.is_chain() and piece.base == 0

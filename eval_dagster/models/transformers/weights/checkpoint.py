@@ -1,6 +1,7 @@
 """A model's folder in the Hub's layout: its files, their completeness, and the hash of their content."""
 
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ TOKENIZER_FILES = (
 """Patterns of the files that turn text into tokens and messages into text."""
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-"""Names of the files that say how a vision-language model is given images."""
+"""Names of the files that configure how a vision-language model reads images."""
 
-MODEL_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES, "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
-"""Patterns of all files that are downloaded, loaded and hashed; pickled weights and code are not among them."""
+TEMPLATE_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES)
+MODEL_FILES = (*TEMPLATE_FILES, "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
+"""Patterns of all files that are downloaded, loaded and hashed. Pickled weights and code are not among them."""
 
 
 def layout_problem(folder: Path) -> str | None:
@@ -51,7 +53,35 @@ def layout_problem(folder: Path) -> str | None:
     return None
 
 
-class FolderCheckpoint:
+class Checkpoint(ABC):
+    """Weights and tokenizer that can be checked and named without being loaded."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise `ModelNotFoundError` unless the weights are there. Reads no weights."""
+
+    @abstractmethod
+    def fingerprint(self) -> Any:
+        """JSON-like value that differs where weights, configuration, tokenizer or chat template differ. Converts and downloads nothing."""
+
+    def template_fingerprint(self) -> Any:
+        """JSON-like value that differs where tokenizer or chat template differ."""
+        return self.fingerprint()
+
+    @abstractmethod
+    def context_length(self) -> int | None:
+        """Tokens of context that the configuration states; None without a configuration or a length in it. Prepares nothing."""
+
+    @abstractmethod
+    def folder(self) -> Path:
+        """The folder to load from, prepared or downloaded if necessary. Raises `ModelError` if that fails."""
+
+    def tokenizer_folder(self) -> Path:
+        """A folder that holds at least the tokenizer. Raises `ModelError` if it cannot be prepared or downloaded."""
+        return self.folder()
+
+
+class FolderCheckpoint(Checkpoint):
     """Weights in a local folder."""
 
     def __init__(self, name: str, folder: Path, digests: Digests):
@@ -74,7 +104,7 @@ class FolderCheckpoint:
 
     def template_fingerprint(self) -> Any:
         """Hash of each file of the tokenizer and the processor, the chat template included."""
-        return self._hashes((*TOKENIZER_FILES, *PROCESSOR_FILES))
+        return self._hashes(TEMPLATE_FILES)
 
     def context_length(self) -> int | None:
         """Tokens of context that `config.json` states."""
@@ -84,10 +114,6 @@ class FolderCheckpoint:
         """The folder to load from."""
         self.check()
         return self._folder
-
-    def tokenizer_folder(self) -> Path:
-        """The folder to load the tokenizer from."""
-        return self.folder()
 
     def _hashes(self, patterns: tuple[str, ...]) -> dict[str, str]:
         self.check()

@@ -16,7 +16,7 @@ _STRING, _ARRAY = 8, 9
 
 
 def configured_length(folder: Path) -> int | None:
-    """The length that the `config.json` of a folder states; nothing where it states none, as where it is the architecture's default."""
+    """The length in the `config.json` of a folder; None if it has none, for example because it is the architecture's default."""
     config: Mapping[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
     # A vision-language model has a configuration for its text within its own.
     for part in (config.get("text_config") or {}, config):
@@ -27,10 +27,10 @@ def configured_length(folder: Path) -> int | None:
 
 
 def header_length(file: Path) -> int | None:
-    """The length that the header of a GGUF file states; nothing where it states none, or is damaged, which its conversion reports.
+    """The length in the header of a GGUF file; None if it has none or is damaged. The conversion of the file reports damage.
 
-    The package `gguf` reads all of a header, tens of thousands of tokens among it, which takes seconds. What is looked for stands before
-    them. The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+    The package `gguf` takes seconds, because it reads the whole header with its tens of thousands of tokens. The length stands before them.
+    The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
     with file.open("rb") as stream, suppress(struct.error, KeyError, OverflowError, MemoryError):
         _magic, _version, _tensors, count = struct.unpack("<4sIQQ", stream.read(24))

@@ -10,7 +10,7 @@ from typing import Any
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.locks import locked
-from eval_dagster.models.transformers.weights.checkpoint import layout_problem
+from eval_dagster.models.transformers.weights.checkpoint import Checkpoint, layout_problem
 from eval_dagster.models.transformers.weights.context import header_length
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.progress.reporting import current_reporter
@@ -21,7 +21,7 @@ _CONVERSION_VERSION = 1
 """Raise it with every change of `_convert` after which a weight, the configuration or the tokenizer may differ."""
 
 
-class GGUFCheckpoint:
+class GGUFCheckpoint(Checkpoint):
     """A GGUF file and the float32 safetensors folder prepared from it under `<home>/models`."""
 
     def __init__(self, name: str, locate: Callable[[], Path], home: Path, digests: Digests):
@@ -39,10 +39,6 @@ class GGUFCheckpoint:
         """Hash of the file, and the versions of what dequantises it; nothing is converted."""
         return {"gguf": self._key()}
 
-    def template_fingerprint(self) -> Any:
-        """The same as `fingerprint`, because tokenizer and chat template are in the file."""
-        return self.fingerprint()
-
     def context_length(self) -> int | None:
         """Tokens of context that the file's header states."""
         return header_length(self._file())
@@ -56,10 +52,6 @@ class GGUFCheckpoint:
             if layout_problem(folder) is not None:
                 self._prepare(folder)
         return folder
-
-    def tokenizer_folder(self) -> Path:
-        """The prepared folder."""
-        return self.folder()
 
     def _prepare(self, folder: Path) -> None:
         # The lock makes this process the only writer, so whatever lies here was left by one that was killed.
@@ -110,7 +102,7 @@ def _convert(file: Path, folder: Path) -> None:
         )
         if report["missing_keys"]:
             raise ValueError(f"the file lacks the weights {sorted(report['missing_keys'])[:5]}")
-        # A model that remembers its quantisation refuses to be saved.
+        # A model with a configuration of its quantization cannot be saved.
         del source.config.quantization_config
         model = AutoModelForCausalLM.from_config(source.config, dtype=torch.float32)
         model.load_state_dict(source.state_dict())

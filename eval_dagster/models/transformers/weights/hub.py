@@ -7,7 +7,7 @@ from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_fro
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, PROCESSOR_FILES, TOKENIZER_FILES, layout_problem
+from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, Checkpoint, layout_problem
 from eval_dagster.models.transformers.weights.context import configured_length
 
 _TIMEOUT_S = 5.0
@@ -21,7 +21,7 @@ _REFUSALS = (
 """Statuses of the Hub for a commit that is not available, with their meaning and the cure."""
 
 
-class HubCheckpoint:
+class HubCheckpoint(Checkpoint):
     """A repository on the Hub at one commit."""
 
     def __init__(self, name: str, repository: str, commit: str):
@@ -53,10 +53,6 @@ class HubCheckpoint:
         """Repository and commit, which identify the content without a download."""
         return {"hub": self._repository, "commit": self._commit}
 
-    def template_fingerprint(self) -> Any:
-        """Repository and commit."""
-        return self.fingerprint()
-
     def context_length(self) -> int | None:
         """Tokens of context that `config.json` states, where it is in the local cache."""
         folder = self._cached()
@@ -68,7 +64,7 @@ class HubCheckpoint:
 
     def tokenizer_folder(self) -> Path:
         """A folder to load the tokenizer from; downloads no weights. Raises `ModelError` if the download fails."""
-        return self._cached() or self._download((*TOKENIZER_FILES, *PROCESSOR_FILES, "config.json"))
+        return self._cached() or self._download((*TEMPLATE_FILES, "config.json"))
 
     def _cached(self) -> Path | None:
         config = try_to_load_from_cache(self._repository, "config.json", cache_dir=constants.HF_HUB_CACHE, revision=self._commit)

@@ -55,8 +55,7 @@ def load_processor(folder: Path) -> Any:
 def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int, ...]]:
     """Load the weights of a folder, ready for inference, and the ids of the tokens that end a text.
 
-    Raises:
-        ValueError: Weights are missing from the files; transformers would fill them with random numbers.
+    Raises `ValueError` if weights are missing from the files, because transformers would fill them with random numbers.
     """
     architectures = AutoModelForImageTextToText if takes_images(folder) else AutoModelForCausalLM
     with quiet():
@@ -71,6 +70,6 @@ def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int,
     if report["missing_keys"]:
         raise ValueError(f"the files lack the weights {sorted(report['missing_keys'])[:5]}")
     ends = network.generation_config.eos_token_id
-    # The checkpoint's sampling defaults must not fill what a request leaves open.
+    # The checkpoint's sampling defaults must not replace the settings that a request omits.
     network.generation_config = GenerationConfig()
     return network.to(device).eval(), tuple(ends if isinstance(ends, list) else [] if ends is None else [ends])

@@ -2,96 +2,54 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, PackageSource, Source
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.transformers.weights.checkpoint import FolderCheckpoint
+from eval_dagster.models.transformers.weights.checkpoint import Checkpoint, FolderCheckpoint
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
 
 
-class Checkpoint(Protocol):
-    """Weights and tokenizer that can be checked and named without being loaded."""
-
-    def check(self) -> None:
-        """Raise `ModelNotFoundError` unless the weights are there; reads none."""
-        ...
-
-    def fingerprint(self) -> Any:
-        """JSON-like value that differs where weights, configuration, tokenizer or chat template differ."""
-        ...
-
-    def template_fingerprint(self) -> Any:
-        """JSON-like value that differs where tokenizer or chat template differ."""
-        ...
-
-    def context_length(self) -> int | None:
-        """Tokens of context that the configuration states; nothing where it is not there yet, or states none. Prepares nothing."""
-        ...
-
-    def folder(self) -> Path:
-        """The folder to load from, prepared or downloaded if necessary."""
-        ...
-
-    def tokenizer_folder(self) -> Path:
-        """A folder that holds the tokenizer at least."""
-        ...
-
-
 def open_checkpoint(name: str, source: Source, *, folder: Path, home: Path) -> Checkpoint:
-    """Find out how a model's source is read. Touches no file of the source: `check` does.
-
-    Args:
-        name: The model's name, for messages.
-        source: The `source` section of the model.
-        folder: The folder of evals.yaml.
-        home: The folder of all state.
-    """
+    """The checkpoint of a model's source, read from the folder of evals.yaml. No file of the source is touched: `check` does that."""
     digests = Digests(home / "models" / "digests.json")
     match source:
         case HubSource():
-            # Its library takes as long to import as the rest of the models together.
+            # Imported here: its library takes as long to import as the rest of the models together.
             from eval_dagster.models.transformers.weights.hub import HubCheckpoint
 
             return HubCheckpoint(name, source.hub, source.revision)
         case FolderSource():
             return FolderCheckpoint(name, _absolute(folder, source.folder), digests)
         case GGUFSource():
-            return GGUFCheckpoint(name, _local_file(name, _absolute(folder, source.gguf)), home, digests)
+            return GGUFCheckpoint(name, partial(_local_file, name, _absolute(folder, source.gguf)), home, digests)
         case PackageSource():
-            return GGUFCheckpoint(name, _package_file(name, source), home, digests)
+            return GGUFCheckpoint(name, partial(_package_file, name, source), home, digests)
 
 
 def _absolute(folder: Path, path: str) -> Path:
     return (folder / Path(path).expanduser()).absolute()
 
 
-def _local_file(name: str, file: Path) -> Callable[[], Path]:
-    def locate() -> Path:
-        if not file.is_file():
-            raise ModelNotFoundError(
-                f"Model {name!r}: the GGUF file {file} does not exist{_neighbours(file.parent)}. "
-                "Correct `source.gguf` in evals.yaml (relative to that file)."
-            )
-        return file
-
-    return locate
+def _local_file(name: str, file: Path) -> Path:
+    if not file.is_file():
+        raise ModelNotFoundError(
+            f"Model {name!r}: the GGUF file {file} does not exist{_neighbours(file.parent)}. "
+            "Correct `source.gguf` in evals.yaml (relative to that file)."
+        )
+    return file
 
 
-def _package_file(name: str, source: PackageSource) -> Callable[[], Path]:
-    def locate() -> Path:
-        file = _package_folder(name, source.package) / source.file
-        if not file.is_file():
-            raise ModelNotFoundError(
-                f"Model {name!r}: the installed package {source.package!r} holds no file {source.file!r}{_neighbours(file.parent)}. "
-                "Correct `source.file` in evals.yaml, or install the version of the package that ships it."
-            )
-        return file
-
-    return locate
+def _package_file(name: str, source: PackageSource) -> Path:
+    file = _package_folder(name, source.package) / source.file
+    if not file.is_file():
+        raise ModelNotFoundError(
+            f"Model {name!r}: the installed package {source.package!r} holds no file {source.file!r}{_neighbours(file.parent)}. "
+            "Correct `source.file` in evals.yaml, or install the version of the package that ships it."
+        )
+    return file
 
 
 def _package_folder(name: str, package: str) -> Path:

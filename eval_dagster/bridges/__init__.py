@@ -1,0 +1,1 @@
+"""Benchmarks of other packages as tasks: each registry implements the protocol of `eval_dagster.tasks.benchmark`."""

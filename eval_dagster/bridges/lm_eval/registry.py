@@ -1,0 +1,205 @@
+"""The registry `lm_eval`, and its benchmarks."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.bridges.lm_eval import index
+from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, members
+from eval_dagster.bridges.lm_eval.index import Entry
+from eval_dagster.bridges.lm_eval.questions import answered, instances_of, questions_of
+from eval_dagster.bridges.lm_eval.suites import suite_evals
+from eval_dagster.bridges.lm_eval.task_objects import dataset_splits, metric_functions, read_rows, set_examples, task_over
+from eval_dagster.bridges.lm_eval.versions import task_version
+from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.records import ResponseType, Row, TaskSample
+from eval_dagster.suggestions import did_you_mean
+from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, Listed, OpenSplit, RenderSettings
+from eval_dagster.versions import stable_hash
+
+_RESPONSE_TYPES = {
+    "generate_until": ResponseType.COMPLETION,
+    "loglikelihood_rolling": ResponseType.PERPLEXITY,
+}
+_NO_CHAT = ("plain", "identity")
+_NO_FILTER = "none"
+
+
+class LmEvalRegistry:
+    """The names of lm-eval, and YAML files of tasks of one's own: `lm_eval:arc_easy`, `lm_eval:path/to/task.yaml`."""
+
+    def names(self) -> Mapping[str, Listed]:
+        """All names of the installed package."""
+        return {name: Listed(kind=entry.kind) for name, entry in index.package_index().items()}
+
+    def benchmark(self, name: str, folder: Path) -> "LmEvalBenchmark":
+        """The benchmark of a task, a group or a tag.
+
+        Raises:
+            TaskDefinitionError: There is none, it is refused, or its tasks have different metrics.
+        """
+        index.require_lm_eval()
+        if name.endswith((".yaml", ".yml")):
+            return _of_file(folder / name)
+        known = index.package_index()
+        return LmEvalBenchmark(name, members(self._entry(name, known), known, index.package_folder()))
+
+    def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG002 - names of the package alone
+        """The evals of a group, by name.
+
+        Raises:
+            TaskDefinitionError: There is no such group, or it sets what an eval cannot set.
+        """
+        known, files = index.package_index(), index.package_folder()
+        entry = self._entry(name, known)
+
+        def is_one_eval(each: Entry) -> bool:
+            return len({_kind(leaf) for leaf in members(each, known, files).leaves}) == 1
+
+        return suite_evals(entry, known, files, is_one_eval)
+
+    def _entry(self, name: str, known: Mapping[str, Entry]) -> Entry:
+        if name not in known:
+            raise TaskDefinitionError(
+                f"lm-eval has no task, group or tag {name!r}{did_you_mean(name, known)}; `eval-dagster tasks --source lm_eval` lists them"
+            )
+        return known[name]
+
+
+def _of_file(file: Path) -> "LmEvalBenchmark":
+    """The task or group of a YAML file. A group may name tasks of the same folder."""
+    if not file.is_file():
+        raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
+    own = index.scan(file.parent)
+    entry = next((each for each in own.values() if each.file == file.name), None)
+    if entry is None:
+        raise TaskDefinitionError(f"{file} defines no task of lm-eval; expected a YAML file with a key `task` or `group`")
+    known = {**index.package_index(), **own} if entry.kind == "group" else own
+    return LmEvalBenchmark(entry.name, members(entry, known, file.parent))
+
+
+class LmEvalBenchmark:
+    """A task of lm-eval, or a group or tag of tasks with the same metrics: its tasks are the subjects."""
+
+    def __init__(self, name: str, of_name: Members) -> None:
+        if not of_name.leaves:
+            raise TaskDefinitionError(f"lm_eval:{name} has no tasks")
+        self.name = name
+        self.is_macro = of_name.is_macro
+        self._leaves = {leaf.name: leaf for leaf in of_name.leaves}
+        self._over: dict[tuple[str, int], tuple[BenchmarkRows, Any]] = {}
+        self._require_alike()
+
+    @property
+    def subjects(self) -> Sequence[str]:
+        """The names of the tasks."""
+        return list(self._leaves)
+
+    @cached_property
+    def _first(self) -> dict[str, Any]:
+        return next(iter(self._leaves.values())).load()
+
+    @property
+    def description(self) -> str:
+        """What it is in lm-eval."""
+        count = len(self._leaves)
+        return f"lm-eval {index.VERSION}: {f'a group of {count} tasks' if count > 1 else 'a task'}"
+
+    @property
+    def response_type(self) -> ResponseType:
+        """What the first task asks for."""
+        given = self._first.get("output_type") or getattr(self._first.get("class"), "OUTPUT_TYPE", None) or "generate_until"
+        return _RESPONSE_TYPES.get(given, ResponseType.LOGLIKELIHOODS)
+
+    @property
+    def num_fewshot(self) -> int:
+        """The number of examples of the first task."""
+        return int(self._first.get("num_fewshot") or 0)
+
+    @cached_property
+    def metrics(self) -> Sequence[BenchmarkMetric]:
+        """The metrics of the first task: all have the same."""
+        from lm_eval.api.metrics import mean, nanmean
+
+        return [
+            BenchmarkMetric(
+                name=_metric_name(name), higher_is_better=better, aggregate=None if aggregation in (mean, nanmean) else aggregation
+            )
+            for name, (aggregation, better) in metric_functions(self._first).items()
+        ]
+
+    def version(self) -> str:
+        """Hash of the packages, the configurations and the code beside them."""
+        return self._version
+
+    @cached_property
+    def _version(self) -> str:
+        return stable_hash([[name, task_version(leaf.load())] for name, leaf in self._leaves.items()])
+
+    def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
+        """The splits of a task's dataset."""
+        return dataset_splits(self._leaves[subject].load(), fewshot=fewshot)
+
+    def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
+        """The documents that lm-eval makes of the rows."""
+        return read_rows(self._leaves[subject], open_split, fewshot=fewshot)
+
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
+        """The requests of lm-eval for each document.
+
+        One generator draws the examples of all documents in their order, as in lm-eval; or one a document, where the settings say so.
+        """
+        task, has_chat = self._task(subject, rows), settings.formatter.name not in _NO_CHAT
+        set_examples(task, num_fewshot=settings.num_fewshot, seed=settings.seed)
+        for doc in rows.evaluated:
+            if settings.examples_per_sample:
+                task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
+            made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
+            yield questions_of(subject, task, doc, made)
+
+    def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
+        """The values of a document under each filter: `exact_match/strict-match`, and `acc` where there is no filter."""
+        task = self._task(subject, rows)
+        instances = answered(subject, row, answers)
+        values: dict[str, Item] = {}
+        for ensemble in task._filters:
+            ensemble.apply(instances)
+            found = task.process_results(row, [each.filtered_resps[ensemble.name] for each in instances])
+            part = "" if ensemble.name == _NO_FILTER else f"/{ensemble.name}"
+            values |= {f"{_metric_name(name)}{part}": value for name, value in found.items()}
+        return values
+
+    def _task(self, subject: str, rows: BenchmarkRows) -> Any:
+        key = (subject, id(rows))
+        if key not in self._over:
+            self._over = {each: known for each, known in self._over.items() if each[0] != subject}
+            self._over[key] = (rows, task_over(self._leaves[subject], rows))
+        return self._over[key][1]
+
+    def _require_alike(self) -> None:
+        """Raise `TaskDefinitionError` where the tasks differ in what they ask for or how they score."""
+        if len(self._leaves) == 1:
+            return
+        kinds: dict[str, list[str]] = {}
+        for name, leaf in self._leaves.items():
+            kinds.setdefault(_kind(leaf), []).append(name)
+        if len(kinds) > 1:
+            shown = "; ".join(f"{len(names)} ({names[0]}, ...) with {kind}" for kind, names in kinds.items())
+            raise TaskDefinitionError(
+                f"lm_eval:{self.name} holds tasks of different kinds, which have no value in common ({shown}); "
+                f"`eval-dagster import-suite lm_eval:{self.name}` makes a suite of them"
+            )
+
+
+def _kind(leaf: Leaf) -> str:
+    """What a task asks for, its metrics and its number of examples, in words."""
+    config = leaf.unresolved()
+    metrics = sorted(str(each.get("metric")) for each in config.get("metric_list") or () if isinstance(each, Mapping))
+    asked = config.get("output_type", "generate_until")
+    return f"{asked}, {', '.join(metrics) or 'the usual metrics'}, {config.get('num_fewshot') or 0} examples"
+
+
+def _metric_name(name: str) -> str:
+    """A slash in a metric's name would look like the name of a filter."""
+    return name.replace("/", ".")

@@ -1,0 +1,198 @@
+"""lm-eval's task objects over rows that are given to them. Nothing of lm-eval is patched: each is of a subclass of its own class."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, seeded, without_evaluate_load
+from eval_dagster.records import Row
+from eval_dagster.tasks.benchmark import BenchmarkRows, DatasetSplit, OpenSplit
+from eval_dagster.versions import stable_hash
+
+
+class Docs(list[Row]):
+    """Rows with the names of their columns, as lm-eval asks for them."""
+
+    @property
+    def features(self) -> dict[str, None]:
+        """The names of the columns."""
+        return dict.fromkeys(self[0]) if self else {}
+
+
+class _Splits(dict[str, Any]):
+    """Splits by name, each read when it is first asked for."""
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, split: str) -> Any:
+        self[split] = self._read(split)
+        return self[split]
+
+
+def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
+    """The documents that a task makes of the rows of its dataset: those that it evaluates, and those that examples are drawn from."""
+    import datasets
+
+    config = leaf.load()
+    unread = None if fewshot else example_split(config)
+    splits = {split.split: split for split in dataset_splits(config, fewshot=True)}
+
+    def read(name: str) -> Any:
+        if name == unread:
+            return datasets.Dataset.from_list([])
+        known = splits.get(name)
+        return datasets.Dataset.from_list(open_split(known or _split(config, name)))
+
+    def download(task: Any, dataset_kwargs: Any = None, **_: Any) -> None:  # noqa: ARG001 - the signature is lm-eval's
+        if callable(getattr(task.config, "custom_dataset", None)):
+            task.dataset = task.config.custom_dataset(**(task.config.metadata or {}), **(task.config.dataset_kwargs or {}))
+        else:
+            task.dataset = _Splits(read)
+
+    if config.get("process_docs") is not None:
+        config["process_docs"] = _once(config["process_docs"])
+    with seeded(), without_evaluate_load(), _quiet():
+        datasets.disable_progress_bars()
+        task = _built(config, {"download": download})
+        evaluated = [dict(row) for row in task.eval_docs]
+        examples = [dict(row) for row in task.fewshot_docs() or ()] if fewshot else []
+    return BenchmarkRows(evaluated=evaluated, examples=examples)
+
+
+def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
+    """The task over documents that `read_rows` made. It neither reads nor processes them again."""
+    docs, pool = Docs(rows.evaluated), Docs(rows.examples)
+    given: dict[str, Any] = {"download": lambda *_, **__: None, "eval_docs": property(lambda _: docs)}
+    given |= {name: lambda _: pool for name in ("fewshot_docs", "training_docs")}
+    with seeded(), without_evaluate_load(), _quiet():
+        return _built(leaf.load(), given)
+
+
+def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
+    """Set the number of examples and the generator that draws them. An example is never the question itself."""
+    task.set_config("num_fewshot", num_fewshot)
+    task.set_fewshot_seed(SEED + seed)
+    sampler = getattr(task, "sampler", None)
+    if sampler is None or hasattr(sampler, "without_question"):
+        return
+    draw = type(sampler).sample
+
+    def sample(n: int, eval_doc: Row | None = None, **given: Any) -> Sequence[Row]:
+        drawn = list(draw(sampler, n, eval_doc, **given))
+        asked = sampler.asked
+        if asked not in drawn:
+            return drawn
+        # lm-eval shows the question with its answer where a task names no split for examples; here another row takes its place.
+        others = [row for row in sampler.fewshot_docs() if row != asked and row not in drawn]
+        Random(stable_hash([seed, str(asked)])).shuffle(others)  # noqa: S311
+        return [row if row != asked else others.pop() for row in drawn if row != asked or others]
+
+    sampler.sample, sampler.without_question, sampler.asked = sample, True, None
+
+
+def dataset_splits(config: Mapping[str, Any], *, fewshot: bool) -> list[DatasetSplit]:
+    """The splits that a task reads; none where it makes the rows itself."""
+    if callable(config.get("custom_dataset")):
+        return []
+    if "class" in config:
+        names = [split for split in ("test", "validation") if _class_has(config["class"], split)][:1]
+    else:
+        names = [str(config.get("test_split") or config.get("validation_split") or "")]
+    if fewshot:
+        names.append(example_split(config) or "")
+    return [_split(config, name) for name in dict.fromkeys(filter(None, names))]
+
+
+def example_split(config: Mapping[str, Any]) -> str | None:
+    """The split of examples, where it is not the evaluated one."""
+    settings = config.get("fewshot_config") or {}
+    if not isinstance(settings, Mapping):
+        return None
+    named = settings.get("split") or config.get("fewshot_split")
+    if not named and settings.get("samples") is not None:
+        return None
+    named = named or config.get("training_split") or config.get("validation_split")
+    evaluated = config.get("test_split") or config.get("validation_split")
+    return str(named) if named and named != evaluated else None
+
+
+def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
+    """The metrics of a configuration: name -> aggregation and whether higher is better."""
+    from lm_eval.api.metrics import mean
+    from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_aggregation, get_metric_aggregation, is_higher_better
+
+    if "class" in config:
+        # These methods of lm-eval's classes need no rows, and an instance would read them.
+        task = object.__new__(config["class"])
+        directions = task.higher_is_better()
+        return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
+    found: dict[str, tuple[Callable[..., float], bool]] = {}
+    listed = config.get("metric_list") or [
+        {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
+    ]
+    with _quiet():
+        for each in listed:
+            name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
+            given = each.get("aggregation")
+            aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
+            better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
+            found[name] = (aggregation or mean, better is not False)
+    return found
+
+
+def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+    from lm_eval.api.task import ConfigurableTask
+
+    given = config.get("class", ConfigurableTask)
+    made = type(given.__name__, (given,), {"__module__": given.__module__, **attributes})
+    task = made(config=config) if "config" in inspect.signature(made).parameters else made()
+    if getattr(task.config, "task", None) is None and "task" in config:
+        task.config.task = config["task"]
+    return task
+
+
+def _class_has(task_class: Any, split: str) -> bool:
+    try:
+        return bool(getattr(object.__new__(task_class), f"has_{split}_docs")())
+    except Exception:  # an instance that was not built may lack what the method asks
+        return split == "test"
+
+
+def _split(config: Mapping[str, Any], name: str) -> DatasetSplit:
+    task_class = config.get("class")
+    options = config.get("dataset_kwargs") or {}
+    return DatasetSplit(
+        path=str(config.get("dataset_path") or getattr(task_class, "DATASET_PATH", None) or ""),
+        config=config.get("dataset_name") or getattr(task_class, "DATASET_NAME", None),
+        split=name,
+        revision=options.get("revision"),
+    )
+
+
+def _once(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Process each split once. lm-eval does it at each look, so that a task that shuffles would have other rows each time."""
+    known: dict[int, tuple[Any, Any]] = {}
+
+    def once(rows: Any) -> Any:
+        if id(rows) not in known:
+            known[id(rows)] = (rows, process(rows))
+        return known[id(rows)][1]
+
+    return once
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within the block, lm-eval logs errors alone."""
+    log = logging.getLogger("lm_eval")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,71 @@
+"""The command `mirror`: the datasets of the configured evals in a folder."""
+
+from pathlib import Path
+
+from rich.table import Table
+
+from eval_dagster.cli.console import errors, out, print_next, say
+from eval_dagster.datasets.mirroring import MirrorPart, merged, parts_of
+from eval_dagster.errors import DataError, EvalDagsterError
+from eval_dagster.progress.reporting import current_reporter
+from eval_dagster.project import Project
+
+_KIB = 1024
+
+
+def mirror(folder: Path, suite: str | None) -> None:
+    """Print what is fetched and how large it is, then fetch it.
+
+    Raises:
+        UsageError: There is no such suite, or a task or dataset of an eval is not there.
+        DataError: A dataset could not be fetched; all others are.
+    """
+    project = Project.open()
+    evals, _ = project.select(suite=suite)
+    parts: list[MirrorPart] = []
+    for name in evals:
+        task, subjects = project.task(name), project.subjects(name)
+        found = list(parts_of(project.reader, task, subjects, fewshot=project.num_fewshot(name) > 0))
+        if not found:
+            out.print(f"{name}: its rows are in a folder or come with the task; nothing to fetch", highlight=False)
+        parts += found
+    parts = merged(parts)
+    sizes = {(part.path, part.config): part.size(folder) for part in parts}
+    _print(parts, sizes, folder)
+    missing = [part for part in parts if part.missing(folder)]
+    failed: list[str] = []
+    with current_reporter().track("mirror", total=len(missing), unit="configurations") as advance:
+        for part in missing:
+            try:
+                part.write(folder)
+            except EvalDagsterError as error:
+                failed.append(f"{part.path}, {part.config}: {error}")
+            advance()
+    for message in failed:
+        say(errors, "error", message, style="red")
+    if failed:
+        raise DataError(f"{len(failed)} of {len(missing)} configurations could not be fetched; the same command tries them again")
+    out.print(f"The evals read them from there with `datasets: {{mirror: {folder}}}` in evals.yaml, or EVAL_DAGSTER_DATASETS={folder}.")
+    print_next(("run", "evaluates"))
+
+
+def _print(parts: list[MirrorPart], sizes: dict[tuple[str, str], int | None], folder: Path) -> None:
+    table = Table("dataset", "configuration", "splits", "to fetch", title=f"Mirror in {folder}", title_justify="left")
+    for part in parts:
+        size = sizes[part.path, part.config]
+        there = not part.missing(folder)
+        table.add_row(
+            part.path, part.config, ", ".join(part.splits), "is there" if there else "unknown size" if size is None else _shown(size)
+        )
+    out.print(table)
+    known = [size for size in sizes.values() if size is not None]
+    unknown = len(sizes) - len(known)
+    out.print(f"to fetch: {_shown(sum(known))}" + (f", and {unknown} of unknown size" if unknown else ""), highlight=False)
+
+
+def _shown(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < _KIB or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= _KIB
+    return ""
