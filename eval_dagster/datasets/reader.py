@@ -100,7 +100,7 @@ class DatasetReader:
             configs = [_ONE_CONFIG] if task.SUBJECT_FIELD else [subject_name(subject) for subject in subjects]
             place = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
             for config in configs:
-                yield task.DATASET_PATH, config, tuple(_splits(task, fewshot)), place
+                yield task.DATASET_PATH, config, tuple(_parts(_splits(task, fewshot))), place
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
