@@ -4,15 +4,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from eval_dagster.code_versions.source_files import is_user_module, shown_name
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
+from eval_dagster.datasets.ordered_rows import OrderedRows
+from eval_dagster.datasets.origin import Origin
 from eval_dagster.datasets.split_files import SplitFolder
 from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.versions import code_version, file_stamp
 
@@ -23,16 +26,6 @@ _FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals
 _MIRROR_REMEDY = (
     "add it to the mirror, or unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
 )
-
-
-class _Origin(Protocol):
-    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None: ...
-
-    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]: ...
-
-    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]: ...
-
-    def source(self) -> DatasetSource: ...
 
 
 class DatasetReader:
@@ -86,18 +79,20 @@ class DatasetReader:
         """Return the origin of the rows. Rows of a mirror have no commit, since it is unknown."""
         return self._origin(task).source()
 
-    def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> _Origin:
+    def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
+        if issubclass(task, OrderedTask) and task.reads_dataset():
+            return OrderedRows(task, instance, self._files)
         if _brings_rows(task):
             return _OwnRows(task, instance)
-        files = self._files(task, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
+        files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
         return _RowsByField(task, task.SUBJECT_FIELD, files) if task.SUBJECT_FIELD else files
 
-    def _files(self, task: TaskClass, configs: int) -> _Origin:
-        if _is_folder(task.DATASET_PATH):
-            return SplitFolder(task.DATASET_PATH, self._folder / task.DATASET_PATH, configs, _FOLDER_REMEDY)
+    def _files(self, path: str, revision: str | None, configs: int) -> Origin:
+        if _is_folder(path):
+            return SplitFolder(path, self._folder / path, configs, _FOLDER_REMEDY)
         if self._mirror is not None:
-            return SplitFolder(task.DATASET_PATH, self._mirror / task.DATASET_PATH, configs, _MIRROR_REMEDY)
-        return HubRepo(task.DATASET_PATH, task.DATASET_REVISION or self._locked_commit(task.DATASET_PATH), configs)
+            return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY)
+        return HubRepo(path, revision or self._locked_commit(path), configs)
 
     def _locked_commit(self, path: str) -> str:
         return self._lock.get(path) or self._lock.add(path, current_commit(path))
@@ -109,7 +104,7 @@ class _RowsByField:
 
     task: TaskClass
     field: str
-    files: _Origin
+    files: Origin
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - the files are those of all
         self.files.check([_ONE_CONFIG], splits)
@@ -150,7 +145,7 @@ class _OwnRows:
         where = f"{self.source().path}, subject {subject_name(subject)!r}"
         task = self.instance or self.task()
         try:
-            returned = task._load_dataset(subject)
+            returned = task.load_rows(subject) if isinstance(task, OrderedTask) else task._load_dataset(subject)
             rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
             found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
         except Exception as error:
@@ -202,5 +197,5 @@ def _splits(task: TaskClass, fewshot: bool) -> list[str]:
         raise TaskDefinitionError(
             f"task {task.NAME} names no split to draw few-shot examples from; set its FEWSHOT_SPLIT, or num_fewshot to 0 in the eval"
         )
-    wanted = [task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT if fewshot else None]
+    wanted = [task.SAMPLE_SPLIT, *([task.FEWSHOT_SPLIT, getattr(task, "STATE_SPLIT", None)] if fewshot else [])]
     return list(dict.fromkeys(split for split in wanted if split))

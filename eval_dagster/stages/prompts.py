@@ -16,6 +16,7 @@ from eval_dagster.stages.code_execution import require_execution
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.versions import code_version, stable_hash
 
@@ -63,7 +64,9 @@ def render_eval(project: Project, eval_name: str, rendering: Rendering, most: in
     task, limit = rendering.task, project.eval(eval_name).limit
     samples = read_samples(project, eval_name)
     pools: dict[str, list[Sample]] = defaultdict(list)
-    if rendering.num_fewshot:
+    if isinstance(task, OrderedTask):
+        task.prepare(samples)
+    elif rendering.num_fewshot:
         for sample in samples:
             if sample.split == task.FEWSHOT_SPLIT and is_whole(sample.row):
                 pools[sample.subject].append(sample)

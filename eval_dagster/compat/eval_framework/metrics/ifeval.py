@@ -1,0 +1,39 @@
+"""The metric of IFEval: whether a text follows instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911)."""
+
+from typing import Any
+
+from eval_dagster import records
+from eval_dagster.compat.eval_framework.contexts import BaseMetricContext, extract_context_metric
+from eval_dagster.compat.eval_framework.metrics.base import BaseMetric, result
+from eval_dagster.compat.eval_framework.responses import Completion
+from eval_dagster.metrics.base import MetricResult
+from eval_dagster.metrics.ifeval import followed
+
+
+class IFEvalMetricContext(BaseMetricContext):
+    """The instructions of a prompt and their arguments."""
+
+    key: int
+    instruction_id_list: list[str]
+    prompt: str
+    additional_kwargs: list[dict[str, Any]]
+
+
+class IFEvalMetric(BaseMetric[Completion]):
+    """Whether all instructions are followed, and the part of them that is; strictly, and with small changes of the text."""
+
+    NAME = "IFEval"
+    PACKAGES = ("langdetect", "nltk")
+
+    def calculate(self, response: Completion) -> list[MetricResult]:
+        """Return four values."""
+        context = extract_context_metric(response, IFEvalMetricContext)
+        arguments = [{name: value for name, value in each.items() if value} for each in context.additional_kwargs]
+        asked = records.MetricContext(instruction_id_list=context.instruction_id_list, kwargs=arguments)
+        view = records.Completion(completion_text=response.completion, context=asked)
+        found: dict[str, float] = {}
+        for kind in ("strict", "loose"):
+            each = followed(view, loose=kind == "loose")
+            found[f"prompt_level_{kind}_acc"] = float(all(each))
+            found[f"inst_level_{kind}_acc"] = sum(each) / len(each)
+        return [result(self, value, f"{self.NAME}/{key}") for key, value in found.items()]
