@@ -15,7 +15,7 @@ from types import CodeType
 from typing import Any, ClassVar, Self
 
 from eval_dagster.compat.eval_framework.contexts import described
-from eval_dagster.compat.eval_framework.splits import Splits
+from eval_dagster.compat.eval_framework.splits import Rows, Splits
 from eval_dagster.compat.eval_framework.formatters import prompt_text
 from eval_dagster.compat.eval_framework.revisions import HfDatasetRevisions
 from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
@@ -59,6 +59,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         self.hf_revision: str | None = self.DATASET_REVISION
         self.rnd = Random(RANDOM_SEED)  # noqa: S311
         self._samples: dict[str, list[Sample]] = {}
+        self._is_warned = False
         self._known: set[tuple[str, str, int, str]] = set()
         self._asked: tuple[str, Iterator[tuple[int, list[TaskSample]]], int] | None = None
 
@@ -117,8 +118,8 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
             from datasets import load_dataset
 
             whole = load_dataset(path, name, revision=self.hf_revision)
-            return Splits({split: list(whole[split]) for split in splits})
-        return Splits({split: list(rows) for split, rows in self.open_splits(path, name, self.hf_revision, splits).items()})
+            return Splits({split: Rows(whole[split]) for split in splits})
+        return Splits({split: Rows(rows) for split, rows in self.open_splits(path, name, self.hf_revision, splits).items()})
 
     def _shuffle_splits(self, hf_dataset: Mapping[str, Any]) -> dict[str, Any]:
         """The two splits of the task as lists, the evaluated one shuffled."""
@@ -227,9 +228,19 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return replace(
             made,
             prompt=prompt_text(made.messages, self.formatter),
-            gold_indices=_gold_indices(made, self.NAME) if self.get_response_type() is ResponseType.LOGLIKELIHOODS else None,
+            gold_indices=self._gold_indices(made) if self.get_response_type() is ResponseType.LOGLIKELIHOODS else None,
             context=described(made, number),
         )
+
+    def _gold_indices(self, made: TaskSample) -> list[int]:
+        """Positions of the gold answers among the choices; none where no choice is one, so that every answer is wrong."""
+        truths = [made.ground_truth] if isinstance(made.ground_truth, str) else list(made.ground_truth or ())
+        choices = list(made.possible_completions or ())
+        found = [place for place, choice in enumerate(choices) if choice in truths]
+        if not found and not self._is_warned:
+            self._is_warned = True
+            log.warning(f"task {self.NAME}: the gold answer {made.ground_truth!r} is not among the choices {choices}")
+        return found
 
     def iterate_samples(self, num_samples: int | None = None) -> Iterator[TaskSample]:
         """The samples of all subjects, at most so many of each."""
@@ -287,16 +298,6 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         raise TaskDefinitionError(
             "markdown_doc is not available; `eval-dagster tasks path/to/file.py:Class` shows a task and its first prompt"
         )
-
-
-def _gold_indices(made: TaskSample, name: str) -> list[int]:
-    """Positions of the gold answers among the choices; none where no choice is one, which every metric counts as wrong."""
-    truths = [made.ground_truth] if isinstance(made.ground_truth, str) else list(made.ground_truth or ())
-    choices = list(made.possible_completions or ())
-    found = [place for place, choice in enumerate(choices) if choice in truths]
-    if not found:
-        log.warning(f"task {name}: the gold answer {made.ground_truth!r} is not among the choices {choices}")
-    return found
 
 
 def _names_in(code: CodeType) -> set[str]:
