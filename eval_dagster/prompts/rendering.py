@@ -71,10 +71,7 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
     task, number = rendering.task, _prepare(rendering, sample, pool)
     with _row_errors(sample, task.examples_used):
         row = TaskRow(sample)
-        if isinstance(task, OrderedTask):
-            made = task.questions(sample)
-        else:
-            made = task._create_samples(row, sample.row_index, sample.subject)
+        made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     return [asked.rendered(each, index) for index, each in enumerate(made)]
 

@@ -62,7 +62,7 @@ class Question:
     """The contexts as the task gave them."""
 
 
-def described(made: TaskSample, number: int) -> list[Mapping[str, Any]]:
+def described(made: TaskSample, number: int) -> list[MetricContext]:
     """The contexts of a question, and before them what `recreated` needs to make them again.
 
     Args:
@@ -77,7 +77,7 @@ def described(made: TaskSample, number: int) -> list[Mapping[str, Any]]:
         "classes": [type(part).__qualname__ for part in parts],
         "is_list": isinstance(given, list | tuple),
     }
-    return [{_KEY: about}, *(part.model_dump() for part in parts)]
+    return [MetricContext.model_validate({_KEY: about}), *parts]
 
 
 def recreated(contexts: Sequence[MetricContext]) -> Question:
@@ -91,7 +91,10 @@ def recreated(contexts: Sequence[MetricContext]) -> Question:
 
 def _class_of(name: str) -> type[MetricContext]:
     """The class of contexts with a name that was defined last, since a file may have been loaded again."""
-    return [BaseMetricContext, *(each for each in _subclasses(BaseMetricContext) if each.__qualname__ == name)][-1]
+    found: type[MetricContext] = BaseMetricContext
+    for each in _subclasses(BaseMetricContext):
+        found = each if each.__qualname__ == name else found
+    return found
 
 
 def _subclasses(parent: type[MetricContext]) -> Iterator[type[MetricContext]]:

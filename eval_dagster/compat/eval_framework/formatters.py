@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - the formatters of a template need not read everything
 """The formatters of the package `template_formatting`: they join messages without adding white space of their own."""
 
 from collections.abc import Sequence

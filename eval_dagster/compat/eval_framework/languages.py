@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 from eval_dagster.errors import RequirementError
@@ -52,7 +53,7 @@ class Language:
 @cache
 def _detector() -> Any:
     try:
-        import lingua
+        lingua: Any = import_module("lingua")
     except ModuleNotFoundError as problem:
         raise RequirementError(
             "the language of a text is found by the Python package lingua, which cannot be imported "

@@ -19,8 +19,8 @@ def cosine_similarity(embedding_a: Sequence[float], embedding_b: Sequence[float]
 
 def pairwise_cosine_similarity(embeddings_a: Sequence[Sequence[float]], embeddings_b: Sequence[Sequence[float]]) -> list[list[float]]:
     """The cosine of each vector of the first list with each of the second: one list for each vector of the first."""
-    units = []
-    for vectors in (np.array(embeddings_a), np.array(embeddings_b)):
-        units.append(vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + _SMALL))
-    found: list[list[float]] = (units[0] @ units[1].T).tolist()
+    first, second = (
+        vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) + _SMALL) for vectors in (np.array(embeddings_a), np.array(embeddings_b))
+    )
+    found: list[list[float]] = (first @ second.T).tolist()
     return found

@@ -74,6 +74,10 @@ class _Response:
 class Completion(_Response, records.Completion):
     """A generated text with its question and gold answer."""
 
+    id: int
+    subject: str
+    error: Error | None
+
     def __init__(
         self,
         *,
@@ -95,9 +99,8 @@ class Completion(_Response, records.Completion):
         """Take the fields of eval-framework, or those of `eval_dagster.records.Completion`."""
         self.completion = completion_text if completion is _MISSING else completion
         self.raw_completion = others.pop("raw_text", self.completion) if raw_completion is _MISSING else raw_completion
-        self.id, self.subject, self.prompt, self.context, self.error = id, subject, prompt, context, error
+        vars(self).update({"id": id, "subject": subject, "prompt": prompt, "context": context, "error": error, "messages": messages})
         self.ground_truth = ground_truth
-        self.messages = messages
         self.prompt_sequence_positions = prompt_sequence_positions
         self.raw_completion_sequence_positions = raw_completion_sequence_positions
         self.concat_compression = concat_compression
@@ -105,12 +108,12 @@ class Completion(_Response, records.Completion):
         vars(self).update({"ground_truths": truths, "row": {}, **others})
 
     @property
-    def completion_text(self) -> str:  # type: ignore[override]
+    def completion_text(self) -> str:
         """The text without its reasoning, after the task's post-processing."""
         return self.completion
 
     @property
-    def raw_text(self) -> str:  # type: ignore[override]
+    def raw_text(self) -> str:
         """The text as generated."""
         return self.raw_completion
 
@@ -166,6 +169,10 @@ class Completion(_Response, records.Completion):
 class Loglikelihood(_Response, records.Loglikelihood):
     """The log-probabilities of choices by their texts, with the question and the gold answer."""
 
+    id: int
+    subject: str
+    error: Error | None
+
     def __init__(
         self,
         *,
@@ -182,7 +189,7 @@ class Loglikelihood(_Response, records.Loglikelihood):
     ) -> None:
         """Take the fields of eval-framework; further ones are those of `eval_dagster.records.Loglikelihood`."""
         object.__setattr__(self, "loglikelihoods", dict(loglikelihoods))
-        self.id, self.subject, self.prompt, self.error = id, subject, prompt, error
+        vars(self).update({"id": id, "subject": subject, "prompt": prompt, "error": error})
         self.ground_truth = ground_truth
         self.prompt_sequence_positions = prompt_sequence_positions
         self.loglikelihoods_sequence_positions = dict(loglikelihoods_sequence_positions or {})

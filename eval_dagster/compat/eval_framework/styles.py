@@ -51,13 +51,13 @@ class TaskStyler(style.TaskStyler):
 class MCStyle(TaskStyler, style.MCStyle):
     """Multiple choice: the prompt lists the choices, and their labels are scored."""
 
-    metrics = [AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood]
+    metrics = (AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood)  # type: ignore[assignment]
 
 
 class MCCompletionStyle(TaskStyler, style.MCCompletionStyle):
     """Multiple choice with an answer in words: the generated text must be the text of the correct choice."""
 
-    metrics = [AccuracyCompletion]
+    metrics = (AccuracyCompletion,)  # type: ignore[assignment]
 
     def get_fewshot_target_text(self, choices: list[str], correct_index: int) -> str:
         """The answer of an example: the cue, a space and the gold answer."""
@@ -67,13 +67,13 @@ class MCCompletionStyle(TaskStyler, style.MCCompletionStyle):
 class ClozeStyle(TaskStyler, style.ClozeStyle):
     """Cloze: the prompt does not list the choices, and the whole text of each is scored."""
 
-    metrics = [AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood]
+    metrics = (AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood)  # type: ignore[assignment]
 
 
 class BPBStyle(ClozeStyle, style.BPBStyle):
     """Bits per byte: the prompt of a cloze, where only the correct choice is scored."""
 
-    metrics = [BitsPerByteLoglikelihood]
+    metrics = (BitsPerByteLoglikelihood,)  # type: ignore[assignment]
 
 
 def get_n_letters(n: int) -> list[str]:

@@ -15,10 +15,10 @@ from types import CodeType
 from typing import Any, ClassVar, Self
 
 from eval_dagster.compat.eval_framework.contexts import described
-from eval_dagster.compat.eval_framework.splits import Rows, Splits
 from eval_dagster.compat.eval_framework.formatters import prompt_text
 from eval_dagster.compat.eval_framework.revisions import HfDatasetRevisions
 from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
+from eval_dagster.compat.eval_framework.splits import Rows, Splits
 from eval_dagster.compat.eval_framework.task_views import answered
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric

@@ -5,7 +5,28 @@ from collections.abc import Callable
 from typing import Any
 
 Row = dict[str, Any]
-WORDS = "amber basalt cedar delta ember fjord grove heron iris jade kelp lark maple north oasis pearl quartz river slate thyme".split()
+WORDS = [
+    "amber",
+    "basalt",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "grove",
+    "heron",
+    "iris",
+    "jade",
+    "kelp",
+    "lark",
+    "maple",
+    "north",
+    "oasis",
+    "pearl",
+    "quartz",
+    "river",
+    "slate",
+    "thyme",
+]
 LETTERS = "ABCDEFGHIJ"
 SPLITS = ("train", "validation", "test", "dev", "v0.1.4", "v0.1.2")
 COUNT = 9
@@ -49,7 +70,7 @@ def _program(n: int) -> str:
 
 
 def _bigcode(n: int) -> Row:
-    prompt = f"import math\ndef task_func(x):\n    \"\"\"Add {n % 5}: {phrase(n)}.\"\"\"\n"
+    prompt = f'import math\ndef task_func(x):\n    """Add {n % 5}: {phrase(n)}."""\n'
     tests = (
         "import unittest\nclass TestCases(unittest.TestCase):\n    def test_case_1(self):\n"
         f"        self.assertEqual(task_func(1), {1 + n % 5})\n"
@@ -65,7 +86,13 @@ def _bigcode(n: int) -> Row:
 
 def _copa(n: int) -> Row:
     first, second = choices(n, 2)
-    return {"premise": f"The {phrase(n)} fell.", "choice1": f"It {first}.", "choice2": f"It {second}.", "question": ["cause", "effect"][n % 2], "label": n % 2}
+    return {
+        "premise": f"The {phrase(n)} fell.",
+        "choice1": f"It {first}.",
+        "choice2": f"It {second}.",
+        "question": ["cause", "effect"][n % 2],
+        "label": n % 2,
+    }
 
 
 def _csqa(n: int) -> Row:
@@ -90,7 +117,12 @@ def _drop_choices(n: int) -> Row:
 
 def _global_mmlu(n: int) -> Row:
     options = dict(zip(("option_a", "option_b", "option_c", "option_d"), choices(n, 4), strict=True))
-    return {"question": f" Wozu dient {phrase(n)}? ", **options, "answer": LETTERS[n % 4], "subject": "abstract_algebra" if n % 3 else "anatomy"}
+    return {
+        "question": f" Wozu dient {phrase(n)}? ",
+        **options,
+        "answer": LETTERS[n % 4],
+        "subject": "abstract_algebra" if n % 3 else "anatomy",
+    }
 
 
 def _gpqa(n: int) -> Row:
@@ -122,7 +154,7 @@ def _hellaswag(n: int) -> Row:
 def _humaneval(n: int) -> Row:
     return {
         "task_id": f"HumanEval/{n}",
-        "prompt": f"\ndef add_{n}(x):\n    \"\"\"Add {n % 5} to {word(n)}.\"\"\"\n",
+        "prompt": f'\ndef add_{n}(x):\n    """Add {n % 5} to {word(n)}."""\n',
         "canonical_solution": _program(n),
         "test": f"def check(candidate):\n    assert candidate(1) == {1 + n % 5}\n",
         "entry_point": f"add_{n}",
@@ -176,7 +208,13 @@ def _mmlu(n: int) -> Row:
 
 def _mmlu_pro(n: int) -> Row:
     category = ["engineering", "physics", "math", "law"][n % 2]
-    return {"question": f"What {phrase(n)}? ", "options": choices(n, 10 - n % 3), "answer": LETTERS[n % 7], "answer_index": n % 7, "category": category}
+    return {
+        "question": f"What {phrase(n)}? ",
+        "options": choices(n, 10 - n % 3),
+        "answer": LETTERS[n % 7],
+        "answer_index": n % 7,
+        "category": category,
+    }
 
 
 MULTIPL_E = {
@@ -195,7 +233,13 @@ MULTIPL_E = {
 
 def _multipl_e(language: str) -> Callable[[int], Row]:
     prompt, body, tests = MULTIPL_E[language]
-    return lambda n: {"name": f"add_{n}", "language": language, "prompt": f"{prompt}", "tests": tests, "solution": body if n % 2 else "  oops\n"}
+    return lambda n: {
+        "name": f"add_{n}",
+        "language": language,
+        "prompt": f"{prompt}",
+        "tests": tests,
+        "solution": body if n % 2 else "  oops\n",
+    }
 
 
 def _nq_open(n: int) -> Row:
@@ -231,7 +275,12 @@ def _squad_1(n: int) -> Row:
 
 
 def _winogrande(n: int) -> Row:
-    return {"sentence": f"The {word(n)} met _  because {phrase(n)}.", "option1": f"{word(n, 1)} one", "option2": f"{word(n, 2)} two", "answer": str(n % 2 + 1)}
+    return {
+        "sentence": f"The {word(n)} met _  because {phrase(n)}.",
+        "option1": f"{word(n, 1)} one",
+        "option2": f"{word(n, 2)} two",
+        "answer": str(n % 2 + 1),
+    }
 
 
 _BY_PATH: dict[str, Callable[[int], Row]] = {

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from invented import loglikelihood, rows_of, texts
-
 import eval_framework.metrics.completion.code_assertion as assertion
 import eval_framework.metrics.completion.multipl_e_assertion as multipl_e
 import eval_framework.tasks.utils as utils
@@ -23,6 +21,7 @@ from eval_framework.metrics.loglikelihood.dcs import DistributionalCorrectnessSc
 from eval_framework.shared.types import Completion, Loglikelihood
 from eval_framework.tasks import benchmarks
 from eval_framework.tasks.base import BaseTask, ResponseType
+from invented import loglikelihood, rows_of, texts
 from template_formatting.formatter import ConcatFormatter, Llama3Formatter, Message, Role
 
 SUBJECTS = 2
@@ -191,7 +190,13 @@ def described(name: str, shots: int, with_scores: bool) -> Any:
                     "scores": scored(task, sample, row, prompt, metrics) if with_scores else None,
                 }
             )
-        return {"module": module, "num_fewshot": task.num_fewshot, "stops": task.stop_sequences, "max_tokens": task.max_tokens, "samples": found}
+        return {
+            "module": module,
+            "num_fewshot": task.num_fewshot,
+            "stops": task.stop_sequences,
+            "max_tokens": task.max_tokens,
+            "samples": found,
+        }
     except Exception:
         return {"module": module, "error": traceback.format_exc()[-1500:]}
 

@@ -21,6 +21,7 @@ class CodeCompletionAssertion(BaseMetric[Completion]):
     """Whether the last word that a program writes is True."""
 
     NAME = "Code Completion Accuracy"
+    IS_PROPORTION = True
     EXECUTES_CODE = True
     COMPANIONS = COMPANIONS
 
@@ -67,6 +68,7 @@ class CodeExecutionPassAtOne(BaseMetric[Completion]):
     """Whether a program passes its tests."""
 
     NAME = "code-execution-pass@1"
+    IS_PROPORTION = True
     EXECUTES_CODE = True
     COMPANIONS = COMPANIONS
 

@@ -31,7 +31,7 @@ class DropF1ExactMatch(BaseMetric[Completion]):
         """Return both values."""
         text = (response.completion or "").strip()
         spans = [_words(span) for span in text.split(",") if span.strip()] or [_words(text)]
-        best = {key: 0.0 for key in self.KEYS}
+        best = dict.fromkeys(self.KEYS, 0.0)
         for gold in extract_context_metric(response, DropMetricContext).answer_tuples:
             if not gold or not gold[0].strip():
                 continue

@@ -29,7 +29,7 @@ class IFEvalMetric(BaseMetric[Completion]):
         """Return four values."""
         context = extract_context_metric(response, IFEvalMetricContext)
         arguments = [{name: value for name, value in each.items() if value} for each in context.additional_kwargs]
-        asked = records.MetricContext(instruction_id_list=context.instruction_id_list, kwargs=arguments)
+        asked = records.MetricContext.model_validate({"instruction_id_list": context.instruction_id_list, "kwargs": arguments})
         view = records.Completion(completion_text=response.completion, context=asked)
         found: dict[str, float] = {}
         for kind in ("strict", "loose"):

@@ -23,6 +23,7 @@ class AccuracyLoglikelihood(BaseMetric[Loglikelihood]):
     """Whether the most probable choice is a gold answer."""
 
     NAME = "Accuracy Loglikelihood"
+    IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return 1 or 0."""
@@ -46,7 +47,7 @@ class PartialEvalAccuracy(BaseMetric[Loglikelihood]):
 
     NAME = "Partial Evaluation Accuracy"
 
-    def calculate(self, response: Loglikelihood) -> list[MetricResult]:
+    def calculate(self, response: Loglikelihood) -> list[MetricResult]:  # noqa: ARG002 - it never has what it needs
         """Return nothing.
 
         Raises:

@@ -21,10 +21,35 @@ SUBSTITUTIONS = [
     ("\\text{m}", "\\text{}"),
 ]
 """Texts and what replaces them, in this order; from the paper."""
-UNITS = (
-    "square ways integers dollars mph inches ft hours km units \\ldots sue points feet minutes digits cents degrees cm gm pounds meters "
-    "meals edges students childrentickets multiples"
-).split()
+UNITS = [
+    "square",
+    "ways",
+    "integers",
+    "dollars",
+    "mph",
+    "inches",
+    "ft",
+    "hours",
+    "km",
+    "units",
+    "\\ldots",
+    "sue",
+    "points",
+    "feet",
+    "minutes",
+    "digits",
+    "cents",
+    "degrees",
+    "cm",
+    "gm",
+    "pounds",
+    "meters",
+    "meals",
+    "edges",
+    "students",
+    "childrentickets",
+    "multiples",
+]
 FORMATS = [
     "\\text{s}",
     "\\text{.}",

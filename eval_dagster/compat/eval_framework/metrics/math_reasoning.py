@@ -26,6 +26,7 @@ class MathReasoningCompletion(BaseMetric[Completion]):
     """Whether the text equals a gold answer by computer algebra, or as a normalised text. A side of an equation counts as the answer."""
 
     NAME = "Math Reasoning Completion (symbolic)"
+    IS_PROPORTION = True
     COMPANIONS = (WORKER,)
     PACKAGES = LATEX_PACKAGES
 

@@ -18,6 +18,7 @@ class MathMinervaCompletion(BaseMetric[Completion]):
     NAME = "Math Minerva Completion"
     KEYS = ["Exact", "Exact Flex"]  # noqa: RUF012 - as its base has it
     AGGREGATORS = (PassAtK(),)
+    IS_PROPORTION = True
     COMPANIONS = (WORKER,)
     PACKAGES = LATEX_PACKAGES
     COT_STYLE: ClassVar[str] = "minerva"

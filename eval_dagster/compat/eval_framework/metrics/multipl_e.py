@@ -11,12 +11,13 @@ from eval_dagster.compat.eval_framework.metrics.base import BaseMetric, result
 from eval_dagster.compat.eval_framework.responses import Completion
 from eval_dagster.errors import DataError, RequirementError
 from eval_dagster.metrics.base import MetricResult
-from eval_dagster.sandbox import Limits, Program, run_python
+from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 """What the sandbox shows of the machine's programs."""
-_JAVATUPLES = "/usr/share/java/javatuples.jar"
 _SECONDS = 60.0
+_MEMORY_BYTES = 2**33
+"""A JavaScript engine reserves far more address space than it uses."""
 _RUNNER = """
 import subprocess, sys
 for name, text in {files!r}.items():
@@ -34,25 +35,16 @@ class _Language:
 
     file: str
     commands: tuple[tuple[str, ...], ...]
-    needs: tuple[str, ...] = ()
-    """Files that must be there."""
 
 
 _LANGUAGES = {
     "cpp": _Language("code.cpp", (("g++", "-std=c++17", "code.cpp", "-o", "program"), ("./program",))),
-    "java": _Language(
-        "code.java",
-        (
-            ("javac", "-J-Xmx512m", "-encoding", "UTF8", "-cp", _JAVATUPLES, "-d", ".", "code.java"),
-            ("java", "-Xmx512m", "-ea", "-cp", f".:{_JAVATUPLES}", "Problem"),
-        ),
-        (_JAVATUPLES,),
-    ),
     "js": _Language("code.js", (("node", "code.js"),)),
     "php": _Language("code.php", (("php", "code.php"),)),
-    "rs": _Language("code.rs", (("rustc", "code.rs", "-o", "program"), ("./program",))),
     "sh": _Language("code.sh", (("bash", "code.sh"),)),
 }
+_NOT_IN_THE_SANDBOX = {"java": "javac reads its settings in /etc", "rs": "rustc reads /proc"}
+"""Languages that cannot run, and why."""
 
 
 class MultiPLEMetricContext(BaseMetricContext):
@@ -67,6 +59,7 @@ class MultiPLECodeAssertion(BaseMetric[Completion]):
     """Whether a program with its tests ends without an error."""
 
     NAME = "MultiPL-E Code Assertion"
+    IS_PROPORTION = True
     EXECUTES_CODE = True
     COMPANIONS = COMPANIONS
 
@@ -74,28 +67,41 @@ class MultiPLECodeAssertion(BaseMetric[Completion]):
         """Return 1 or 0.
 
         Raises:
-            RequirementError: The machine has no compiler or interpreter of the language.
+            RequirementError: The machine has no compiler or interpreter of the language, or it cannot run in the sandbox.
             DataError: The language is not known.
             ProgramTimeoutError: The program takes more than a minute.
         """
         context = extract_context_metric(response, MultiPLEMetricContext)
+        if reason := _NOT_IN_THE_SANDBOX.get(context.language):
+            raise RequirementError(f"programs in the language {context.language!r} cannot run in the sandbox: {reason}, which it lacks")
         language = _LANGUAGES.get(context.language)
         if language is None:
             raise DataError(f"the language is {context.language!r}; expected one of {', '.join(_LANGUAGES)}")
-        _require(context.language, language)
+        tools = _tools(context.language, language)
         whole = f"{context.prompt}{response.completion}\n{context.tests}"
-        runner = _RUNNER.format(files={language.file: whole}, commands=[list(each) for each in language.commands], path=_PATH)
-        ended = run_python(Program(code=f"import os\nos.chdir('/tmp')\n{runner}"), Limits(timeout_s=_SECONDS, memory_bytes=2**33))
+        runner = _RUNNER.format(
+            files={language.file: whole}, commands=[[tools[name], *rest] for name, *rest in language.commands], path=_PATH
+        )
+        ended = _run(Program(code=f"import os\nos.chdir('/tmp')\n{runner}"))
         if ended.ended_by == "timeout":
             raise ProgramTimeoutError(f"the program took more than {_SECONDS:g} s")
         return [result(self, ended.completed, code_execution_trace=json.dumps([ended.stdout, ended.stderr]))]
 
 
-def _require(name: str, language: _Language) -> None:
-    tools = {command[0] for command in language.commands if not command[0].startswith("./")}
-    missing = sorted(tool for tool in tools if shutil.which(tool, path=_PATH) is None)
-    missing += [file for file in language.needs if not Path(file).exists()]
-    if missing:
+def _run(program: Program) -> SandboxResult:
+    limits = Limits(timeout_s=_SECONDS, memory_bytes=_MEMORY_BYTES)
+    try:
+        return run_python(program, limits)
+    except FileNotFoundError:  # a compiler's process ended while its threads were counted
+        return run_python(program, limits)
+
+
+def _tools(name: str, language: _Language) -> dict[str, str]:
+    """The paths of the programs in the commands, without symbolic links: these may lead through folders that the sandbox lacks."""
+    wanted = {command[0] for command in language.commands}
+    found = {tool: tool if tool.startswith("./") else shutil.which(tool, path=_PATH) for tool in wanted}
+    if missing := [tool for tool, path in found.items() if path is None]:
         raise RequirementError(
-            f"programs in the language {name!r} need {', '.join(missing)}, which this machine does not have in {_PATH}; install it"
+            f"programs in the language {name!r} need {', '.join(sorted(missing))}, which this machine does not have in {_PATH}; install it"
         )
+    return {tool: path if path.startswith("./") else str(Path(path).resolve()) for tool, path in found.items() if path is not None}

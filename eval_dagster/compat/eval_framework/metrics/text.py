@@ -4,6 +4,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class AccuracyCompletion(BaseMetric[Completion]):
     """Whether the text is a gold answer."""
 
     NAME = "Accuracy Completion"
+    IS_PROPORTION = True
 
     def calculate(self, response: Completion) -> list[MetricResult]:
         """Return 1 or 0."""
@@ -52,6 +54,8 @@ def exact_match_hf_evaluate(
 
 class AccuracyCompletionWithEvaluate(AccuracyCompletion):
     """The part of the gold answers that are the text, after what is to be ignored is removed from both."""
+
+    IS_PROPORTION = False
 
     def __init__(self, regexes_to_ignore: list[str], ignore_case: bool = False, ignore_punctuation: bool = False) -> None:
         self.regexes_to_ignore = regexes_to_ignore
@@ -155,7 +159,7 @@ class ROUGE_2(_Rouge):  # noqa: N801 - eval-framework's name
     NAME = "ROUGE-2"
 
     def _of_words(self, words: list[str], wanted: list[str]) -> float:
-        pairs, wanted_pairs = (list(zip(each, each[1:], strict=False)) for each in (words, wanted))
+        pairs, wanted_pairs = (list(pairwise(each)) for each in (words, wanted))
         return calculate_f1(wanted_pairs, pairs)
 
 
