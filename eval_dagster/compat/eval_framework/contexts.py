@@ -1,6 +1,6 @@
 """What a task gives a metric beside the gold answer, as eval-framework names it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 

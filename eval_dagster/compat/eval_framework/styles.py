@@ -67,7 +67,7 @@ class MCCompletionStyle(TaskStyler, style.MCCompletionStyle):
 class ClozeStyle(TaskStyler, style.ClozeStyle):
     """Cloze: the prompt does not list the choices, and the whole text of each is scored."""
 
-    metrics = (AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood)  # type: ignore[assignment]
+    metrics = (AccuracyLoglikelihood, AccuracyNormLoglikelihood, BitsPerByteLoglikelihood)
 
 
 class BPBStyle(ClozeStyle, style.BPBStyle):

@@ -9,6 +9,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from random import Random
 from types import CodeType
@@ -209,7 +210,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
 
     def _of_subject(self, name: str) -> Iterator[tuple[int, list[TaskSample]]]:
         """The index of each row of a subject and the questions about it."""
-        subject = next((each for each in self.SUBJECTS if subject_name(each) == name), name)
+        subject = next((each.value if isinstance(each, Enum) else each for each in self.SUBJECTS if subject_name(each) == name), name)
         indices = sorted(each.row_index for each in self._samples[name] if each.split == self.SAMPLE_SPLIT and is_whole(each.row))
         rows = split_rows(self._samples[name])
         state = rows.pop(STATE_SPLIT, None)
@@ -237,6 +238,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         truths = [made.ground_truth] if isinstance(made.ground_truth, str) else list(made.ground_truth or ())
         choices = list(made.possible_completions or ())
         found = [place for place, choice in enumerate(choices) if choice in truths]
+        found = found or [place for place, choice in enumerate(choices) if choice.strip() in [truth.strip() for truth in truths]]
         if not found and not self._is_warned:
             self._is_warned = True
             log.warning(f"task {self.NAME}: the gold answer {made.ground_truth!r} is not among the choices {choices}")

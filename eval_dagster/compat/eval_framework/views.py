@@ -42,7 +42,7 @@ def foreign_view(response: Any) -> Any:
             messages=list(response.messages),
             context=question.context,
             **fields,
-            **shared,  # type: ignore[arg-type]
+            **shared,
         )
     truths = [response.choices[position] for position in response.gold_indices]
     by_choice: Mapping[str, float] = dict(zip(response.choices, response.loglikelihoods, strict=True))

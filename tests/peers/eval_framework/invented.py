@@ -318,10 +318,8 @@ _BY_PATH: dict[str, Callable[[int], Row]] = {
 
 def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
     """The rows of a dataset by split. The last row of a split repeats its first."""
-    if path == "nuprl/MultiPL-E":
-        make = _multipl_e(str(config).partition("-")[2])
-    else:
-        make = _BY_PATH.get(path, _math)
+    is_program = path == "nuprl/MultiPL-E"
+    make = _multipl_e(str(config).partition("-")[2]) if is_program else _BY_PATH.get(path, _math)
     found = {}
     for place, split in enumerate(SPLITS):
         first = 20 * place + len(config or "") % 3
