@@ -156,9 +156,10 @@ def _import(
 def _sibling(package: str, name: str) -> str:
     """The name of the module beside a file that it imports as one of `_SIBLINGS`; any other name as it is."""
     found = name.removeprefix(_SIBLINGS)
-    if found == name or not is_neighbour(package, found) or PathFinder.find_spec(name.partition(".")[0]) is not None:
+    if found == name or not is_neighbour(package, found):
         return name
-    return found
+    spec = PathFinder.find_spec(name.partition(".")[0])
+    return found if spec is None or spec.origin is None else name  # a folder of that name is no installed package
 
 
 def _find(fullname: str, folders: Sequence[str]) -> ModuleSpec | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from eval_dagster.errors import ModelError
-from eval_dagster.records import Message, Role
+from eval_dagster.records import Message, Role, TaskSample
 from eval_dagster.tasks.formatter import Formatter
 
 
@@ -82,3 +82,10 @@ def prompt_text(messages: Sequence[Message], formatter: Formatter) -> str:
     if formatter.name in _BY_NAME:
         return _BY_NAME[formatter.name]().format(messages)
     return formatter.format(messages)
+
+
+def lost_space(made: TaskSample, formatter: Formatter) -> str:
+    """The space between question and choices where the question alone has it: the formatters of plain text remove it."""
+    choices = made.possible_completions or ()
+    is_lost = bool(choices) and made.messages[-1].content.endswith(" ") and not any(choice[:1].isspace() for choice in choices)
+    return " " if is_lost and not formatter.has_special_tokens else ""

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from eval_dagster.compat.eval_framework.judges import GRADERS
+
 _HERE = "eval_dagster.compat.eval_framework"
 _RECORDS = "eval_dagster.records"
 _METRICS = "eval_framework.metrics"
@@ -117,6 +119,11 @@ EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
         "ParagraphCounter ParagraphCounterMetricContext ResponseToOriginalLengthRatio SentenceCounter SentenceCounterMetricContext "
         "WordCounter WordCounterMetricContext",
     ),
+    f"{_METRICS}.llm.utils": _names(f"{_HERE}.judges", "order_answers_for_comparison"),
+    **{f"{_METRICS}.llm.graders.{module}": dict.fromkeys(names.split(), f"{_HERE}.judges:JudgeOnly") for module, names in GRADERS.items()},
+    "eval_framework.external.drop_process_results": _names(f"{_HERE}.external", "process_results=drop_results"),
+    "eval_framework.external.ifeval_impl.utils": _names(f"{_HERE}.external", "process_results=ifeval_results"),
+    "llm_sandbox.exceptions": _names(f"{_HERE}.code", "SandboxTimeoutError=ProgramTimeoutError"),
     "template_formatting.formatter": {
         **_names(f"{_HERE}.formatters", "BaseFormatter ConcatFormatter IdentityFormatter Llama3Formatter"),
         **_names(_RECORDS, "Message Role"),

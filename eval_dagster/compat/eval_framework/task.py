@@ -12,14 +12,13 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from random import Random
-from types import CodeType
 from typing import Any, ClassVar, Self
 
 from eval_dagster.compat.eval_framework.contexts import described
-from eval_dagster.compat.eval_framework.formatters import prompt_text
+from eval_dagster.compat.eval_framework.formatters import lost_space, prompt_text
 from eval_dagster.compat.eval_framework.revisions import HfDatasetRevisions
 from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
-from eval_dagster.compat.eval_framework.splits import Rows, Splits
+from eval_dagster.compat.eval_framework.splits import Rows, Splits, names_in
 from eval_dagster.compat.eval_framework.task_views import answered
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric
@@ -94,7 +93,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         """Whether `_load_dataset` reads rows by `_load_hf_dataset`, and not in a way of its own."""
         if cls._load_hf_dataset is not EvalFrameworkTask._load_hf_dataset:
             return False
-        return "_load_hf_dataset" in _names_in(cls._load_dataset.__code__)
+        return "_load_hf_dataset" in names_in(cls._load_dataset.__code__)
 
     @classmethod
     def configs(cls, subjects: Sequence[SubjectType]) -> list[str] | None:
@@ -112,8 +111,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         path, name = kwargs.pop("path", self.DATASET_PATH), kwargs.pop("name", None)
         if kwargs:
             raise DataError(f"_load_hf_dataset of task {self.NAME} got {', '.join(kwargs)}; expected path and name alone")
-        splits = [self.SAMPLE_SPLIT, *([self.FEWSHOT_SPLIT] if self.FEWSHOT_SPLIT and self.num_fewshot else [])]
-        splits = list(dict.fromkeys(splits))
+        splits = list(dict.fromkeys([self.SAMPLE_SPLIT, *([self.FEWSHOT_SPLIT] if self.FEWSHOT_SPLIT and self.num_fewshot else [])]))
         if self.open_splits is None:
             # Imported lazily: slow, and only needed outside of an eval.
             from datasets import load_dataset
@@ -228,7 +226,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
             raise DataError(f"task {self.NAME} has no formatter; it is rendered by render_sample or an eval")
         return replace(
             made,
-            prompt=prompt_text(made.messages, self.formatter),
+            prompt=prompt_text(made.messages, self.formatter) + lost_space(made, self.formatter),
             gold_indices=self._gold_indices(made) if self.get_response_type() is ResponseType.LOGLIKELIHOODS else None,
             context=described(made, number),
         )
@@ -300,10 +298,3 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         raise TaskDefinitionError(
             "markdown_doc is not available; `eval-dagster tasks path/to/file.py:Class` shows a task and its first prompt"
         )
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """The names of attributes and globals that a function uses; where it calls that of its base class, those of eval-framework's too."""
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    names = {*code.co_names, *(name for part in inner for name in _names_in(part))}
-    return names | {"_load_hf_dataset"} if {"super", "_load_dataset"} <= names else names

@@ -1,7 +1,7 @@
 """Joins a response with the question of a task in eval-framework's way."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval_dagster import records
 from eval_dagster.compat.eval_framework.contexts import recreated
@@ -11,13 +11,11 @@ from eval_dagster.compat.eval_framework.rows import PlainRow
 from eval_dagster.compat.eval_framework.views import TaskCompletion, TaskLoglikelihood
 from eval_dagster.records import Message, ModelResponse, ResponseType, Role, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
-
-if TYPE_CHECKING:
-    from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
+from eval_dagster.tasks.base import BaseTask
 
 
 def answered(
-    task: "EvalFrameworkTask[Any]", sample: Sample, prompt: RenderedPrompt, response: ModelResponse
+    task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, response: ModelResponse
 ) -> Sequence[records.Completion | records.Loglikelihood]:
     """What the metrics score: each generated text, or all choices together."""
     if prompt.response_type is ResponseType.COMPLETION:
@@ -52,7 +50,7 @@ def _loglikelihood(sample: Sample, prompt: RenderedPrompt, response: ModelRespon
     )
 
 
-def _completions(task: "EvalFrameworkTask[Any]", sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> list[TaskCompletion]:
+def _completions(task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> list[TaskCompletion]:
     question = recreated(prompt.context)
     messages, row = list(prompt.messages), PlainRow(sample)
     asked = TaskSample(

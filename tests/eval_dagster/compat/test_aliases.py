@@ -19,7 +19,7 @@ from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.samples import build_samples
 
-TOP_LEVEL = {"eval_framework", "lighteval", "template_formatting"}
+TOP_LEVEL = {"eval_framework", "lighteval", "llm_sandbox", "template_formatting"}
 
 
 def stood_in_for() -> set[str]:
@@ -94,7 +94,10 @@ def test_inside_itself_it_changes_nothing() -> None:
             r"^eval_dagster offers no 'Sampel' of eval_framework\.models\.sample; did you mean 'Sample'\?; it has: ResponseType, Sample$",
         ),
         ("from eval_framework.tasks import bse", r"offers no 'bse' of eval_framework\.tasks; did you mean 'base'\?; it has: base, "),
-        ("import eval_framework.llms.base", r"offers no 'llms' of eval_framework; did you mean 'llm'\?; it has: exceptions, llm, logger, "),
+        (
+            "import eval_framework.llms.base",
+            r"offers no 'llms' of eval_framework; did you mean 'llm'\?; it has: exceptions, external, llm, ",
+        ),
         ("import lighteval.tasks.requests.more", r"offers no 'more' of lighteval\.tasks\.requests; it has: Doc, SamplingMethod$"),
         ("import lighteval.tasks.requests as it; it.Dok", r"offers no 'Dok' of lighteval\.tasks\.requests; did you mean 'Doc'\?"),
     ],

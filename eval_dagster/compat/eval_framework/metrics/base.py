@@ -12,6 +12,7 @@ from functools import wraps
 from statistics import fmean
 from typing import Any, ClassVar
 
+from eval_dagster.compat.eval_framework.responses import Completion
 from eval_dagster.compat.eval_framework.views import foreign_view
 from eval_dagster.errors import RequirementError
 from eval_dagster.metrics import base
@@ -55,7 +56,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
         return [MetricResult(metric_name=self.NAME, value=None, higher_is_better=True, error=error)]
 
 
-class BaseLLMJudgeMetric(BaseMetric[Any]):
+class BaseLLMJudgeMetric(BaseMetric[Completion]):
     """A metric that asks a judge model. It can be made with a judge; in an eval there is none."""
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
@@ -110,14 +111,14 @@ def _averaged(results: list[MetricResult]) -> list[MetricResult]:
 
 
 def _is_lower_better(metric: type) -> bool:
-    """Whether every result in a class's code has `higher_is_better=False`."""
+    """Whether every result with a value in a class's code has `higher_is_better=False`."""
     try:
         source = ast.parse(textwrap.dedent(inspect.getsource(metric)))
     except (OSError, TypeError, SyntaxError):
         return False
-    given = [
-        node.value.value
-        for node in ast.walk(source)
-        if isinstance(node, ast.keyword) and node.arg == "higher_is_better" and isinstance(node.value, ast.Constant)
-    ]
+    given = []
+    for call in ast.walk(source):
+        named = {each.arg: each.value for each in getattr(call, "keywords", ()) if isinstance(each.value, ast.Constant)}
+        if "higher_is_better" in named and not ("value" in named and named["value"].value is None):
+            given.append(named["higher_is_better"].value)
     return bool(given) and not any(given)

@@ -30,16 +30,24 @@ class DropF1ExactMatch(BaseMetric[Completion]):
     def calculate(self, response: Completion) -> list[MetricResult]:
         """Return both values."""
         text = (response.completion or "").strip()
-        spans = [_words(span) for span in text.split(",") if span.strip()] or [_words(text)]
-        best = dict.fromkeys(self.KEYS, 0.0)
-        for gold in extract_context_metric(response, DropMetricContext).answer_tuples:
-            if not gold or not gold[0].strip():
-                continue
-            wanted = [_words(span) for span in gold]
-            is_same = set(spans) == set(wanted) and len(spans) == len(wanted)
-            best["exact_match"] = max(best["exact_match"], float(is_same))
-            best["f1"] = max(best["f1"], round(_aligned_f1([set(span) for span in spans], [set(span) for span in wanted]), 2))
+        best = best_of(
+            [span for span in text.split(",") if span.strip()] or [text], extract_context_metric(response, DropMetricContext).answer_tuples
+        )
         return [result(self, best[key], name) for key, name in zip(self.KEYS, self.NAMES, strict=True)]
+
+
+def best_of(texts: Sequence[str], answers: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Exact match and F1 of spans: the best over the gold answers."""
+    best = {"exact_match": 0.0, "f1": 0.0}
+    spans = [_words(text) for text in texts]
+    for gold in answers:
+        if not gold or not gold[0].strip():
+            continue
+        wanted = [_words(span) for span in gold]
+        is_same = set(spans) == set(wanted) and len(spans) == len(wanted)
+        best["exact_match"] = max(best["exact_match"], float(is_same))
+        best["f1"] = max(best["f1"], round(_aligned_f1([set(span) for span in spans], [set(span) for span in wanted]), 2))
+    return best
 
 
 def _words(span: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The metric of IFEval: whether a text follows instructions that a program can check (Zhou et al. 2023, arXiv:2311.07911)."""
 
+from statistics import fmean
 from typing import Any
 
 from eval_dagster import records
@@ -27,13 +28,18 @@ class IFEvalMetric(BaseMetric[Completion]):
 
     def calculate(self, response: Completion) -> list[MetricResult]:
         """Return four values."""
-        context = extract_context_metric(response, IFEvalMetricContext)
-        arguments = [{name: value for name, value in each.items() if value} for each in context.additional_kwargs]
-        asked = records.MetricContext.model_validate({"instruction_id_list": context.instruction_id_list, "kwargs": arguments})
-        view = records.Completion(completion_text=response.completion, context=asked)
-        found: dict[str, float] = {}
-        for kind in ("strict", "loose"):
-            each = followed(view, loose=kind == "loose")
-            found[f"prompt_level_{kind}_acc"] = float(all(each))
-            found[f"inst_level_{kind}_acc"] = sum(each) / len(each)
-        return [result(self, value, f"{self.NAME}/{key}") for key, value in found.items()]
+        each = results_of(extract_context_metric(response, IFEvalMetricContext), response.completion)
+        means = {key: fmean(value) if isinstance(value, list) else float(value) for key, value in each.items()}
+        return [result(self, value, f"{self.NAME}/{key}") for key, value in means.items()]
+
+
+def results_of(context: Any, text: str) -> dict[str, bool | list[bool]]:
+    """Whether a text follows all instructions of a context, and each: strictly, and with small changes of the text."""
+    arguments = [{name: value for name, value in each.items() if value} for each in context.additional_kwargs]
+    asked = records.MetricContext.model_validate({"instruction_id_list": context.instruction_id_list, "kwargs": arguments})
+    view = records.Completion(completion_text=text, context=asked)
+    found: dict[str, bool | list[bool]] = {}
+    for kind in ("strict", "loose"):
+        each = followed(view, loose=kind == "loose")
+        found |= {f"prompt_level_{kind}_acc": all(each), f"inst_level_{kind}_acc": each}
+    return found

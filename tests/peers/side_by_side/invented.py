@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from programs import multipl_e
+
 Row = dict[str, Any]
 WORDS = [
     "amber",
@@ -217,31 +219,6 @@ def _mmlu_pro(n: int) -> Row:
     }
 
 
-MULTIPL_E = {
-    "cpp": ("#include<assert.h>\nlong add(long x) {\n", "    return x + 1;\n", "}\nint main() { assert(add(1) == 2); }\n"),
-    "java": (
-        "import java.util.*;\nimport org.javatuples.*;\nclass Problem {\n    public static long add(long x) {\n",
-        "        return x + 1;\n",
-        "    }\n    public static void main(String[] args) { assert(add(1l) == 2l); }\n}\n",
-    ),
-    "js": ("function add(x){\n", "  return x + 1;\n", "}\nconst assert = require('node:assert');\nassert.deepEqual(add(1), 2);\n"),
-    "php": ("<?php\nfunction add($x) {\n", "  return $x + 1;\n", "}\nif (add(1) !== 2) { throw new Exception('no'); }\n"),
-    "rs": ("fn add(x: i64) -> i64 {\n", "    x + 1\n", "}\nfn main() { assert_eq!(add(1), 2); }\n"),
-    "sh": ("#!/bin/bash\nadd() {\n", "  echo $(($1 + 1))\n", "}\nset -e\n[[ $(add 1) = 2 ]]\n"),
-}
-
-
-def _multipl_e(language: str) -> Callable[[int], Row]:
-    prompt, body, tests = MULTIPL_E[language]
-    return lambda n: {
-        "name": f"add_{n}",
-        "language": language,
-        "prompt": f"{prompt}",
-        "tests": tests,
-        "solution": body if n % 2 else "  oops\n",
-    }
-
-
 def _nq_open(n: int) -> Row:
     return {"question": f"who is {phrase(n)}", "answer": [phrase(n, 2), word(n, 9)]}
 
@@ -319,7 +296,7 @@ _BY_PATH: dict[str, Callable[[int], Row]] = {
 def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
     """The rows of a dataset by split. The last row of a split repeats its first."""
     is_program = path == "nuprl/MultiPL-E"
-    make = _multipl_e(str(config).partition("-")[2]) if is_program else _BY_PATH.get(path, _math)
+    make = multipl_e(str(config).partition("-")[2]) if is_program else _BY_PATH.get(path, _math)
     found = {}
     for place, split in enumerate(SPLITS):
         first = 20 * place + len(config or "") % 3
