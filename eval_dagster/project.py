@@ -20,6 +20,7 @@ from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registry_names
 from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.ordered import shots_of
 from eval_dagster.tracking.tracker import Tracker
 
 TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
@@ -128,8 +129,8 @@ class Project:
 
     def num_fewshot(self, eval_name: str) -> int:
         """The number of examples before each question of an eval: its own, else the customary one of the task."""
-        own = self.eval(eval_name).num_fewshot
-        return self.task(eval_name).customary().num_fewshot if own is None else own
+        own, task = self.eval(eval_name).num_fewshot, self.task(eval_name)
+        return task.customary().num_fewshot if own is None else shots_of(task, own)
 
     def handle(self, model: str) -> ModelHandle:
         """The model, not loaded."""

@@ -29,6 +29,7 @@ from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.ordered import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
 _CHECKED_ROWS = 5
@@ -109,10 +110,13 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
 
 def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> _Page:
     """The rows of the first subject."""
+    shots = shots_of(task_class, shots)
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
     task = task_class(num_fewshot=shots)
     read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject)
+    if isinstance(task, OrderedTask):
+        task.prepare(read)
     samples = [sample for sample in read if is_whole(sample.row)]
     _print_damaged([sample for sample in read if not is_whole(sample.row)], len(read))
     examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]

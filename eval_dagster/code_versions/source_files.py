@@ -11,13 +11,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from importlib.abc import MetaPathFinder
-from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, SourceFileLoader
+from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 _PREFIX = "user_files_"
+_SIBLINGS = "eval_framework.tasks.benchmarks."
+"""A package whose modules are looked for beside a file that imports them, where it is not installed."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
@@ -87,6 +89,7 @@ def is_user_module(name: str) -> bool:
 def imported_name(importer: str, name: str) -> str:
     """The full name of what a module imports under a name: that of a neighbour, where there is one."""
     package = importer.partition(".")[0]
+    name = _sibling(package, name) if is_user_module(importer) and package in sys.modules else name
     neighbour = is_user_module(importer) and package in sys.modules and is_neighbour(package, name.partition(".")[0])
     return f"{package}.{name}" if neighbour else name
 
@@ -146,11 +149,21 @@ def _import(
     level: int = 0,
 ) -> ModuleType:
     """Python's `__import__` for the modules of one folder."""
+    name = _sibling(package, name) if fromlist and not level else name
     top = name.partition(".")[0]
     if level or not is_neighbour(package, top):
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or ("",))
     return module if fromlist else sys.modules[f"{package}.{top}"]
+
+
+def _sibling(package: str, name: str) -> str:
+    """The name of the module beside a file that it imports as one of `_SIBLINGS`; any other name as it is."""
+    found = name.removeprefix(_SIBLINGS)
+    if found == name or not is_neighbour(package, found):
+        return name
+    spec = PathFinder.find_spec(name.partition(".")[0])
+    return found if spec is None or spec.origin is None else name  # a folder of that name is no installed package
 
 
 def _find(fullname: str, folders: Sequence[str]) -> ModuleSpec | None:

@@ -15,96 +15,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from eval_dagster.compat.eval_framework.names import EVAL_FRAMEWORK
 from eval_dagster.compat.lighteval.names import LIGHTEVAL, OWN_TASKS
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
 
-RANDOM_SEED = 42
-"""eval-framework's seed, for task files that draw with it."""
-HF_REVISIONS_LOCKFILE = None
-"""eval-framework's list of pinned datasets; here `DATASET_REVISION`, or `dataset_revision` in evals.yaml, pins one."""
-
-_HERE = "eval_dagster.compat.aliases"
-_RECORDS = "eval_dagster.records"
-_TASKS = "eval_dagster.tasks"
-_METRICS = "eval_dagster.metrics"
-_LIKELIHOODS = "eval_framework.metrics.loglikelihood"
-_COMPLETIONS = "eval_framework.metrics.completion"
-
 ALIASES: Mapping[str, Mapping[str, str]] = {
-    "eval_framework.models.sample": {
-        "ResponseType": f"{_RECORDS}:ResponseType",
-        "Sample": f"{_RECORDS}:TaskSample",
-    },
-    "eval_framework.shared.types": {
-        "BaseMetricContext": f"{_RECORDS}:MetricContext",
-        "Completion": f"{_RECORDS}:Completion",
-        "Error": f"{_METRICS}.base:Error",
-        "LanguageMetricContext": f"{_RECORDS}:MetricContext",
-        "Loglikelihood": f"{_RECORDS}:Loglikelihood",
-        "RawCompletion": "eval_dagster.compat.raw_answers:RawCompletion",
-        "RawLoglikelihood": "eval_dagster.compat.raw_answers:RawLoglikelihood",
-        "UntemplatedPrompt": f"{_RECORDS}:MetricContext",
-    },
-    "eval_framework.tasks.base": {
-        "BaseTask": f"{_TASKS}.base:BaseTask",
-        "Language": f"{_TASKS}.language:Language",
-        "NO_SUBJECT": f"{_TASKS}.base:NO_SUBJECT",
-        "RANDOM_SEED": f"{_HERE}:RANDOM_SEED",
-        "ResponseType": f"{_RECORDS}:ResponseType",
-        "Sample": f"{_RECORDS}:TaskSample",
-        "SubjectType": f"{_TASKS}.base:SubjectType",
-        "TaskStyle": f"{_TASKS}.style:TaskStyle",
-    },
-    "eval_framework.tasks.dataset_revisions": {
-        "FROZEN_HF_REVISIONS_LOCKFILE": f"{_HERE}:HF_REVISIONS_LOCKFILE",
-        "HF_REVISIONS_LOCKFILE": f"{_HERE}:HF_REVISIONS_LOCKFILE",
-    },
-    "eval_framework.tasks.task_style": {
-        "BPBStyle": f"{_TASKS}.style:BPBStyle",
-        "ClozeStyle": f"{_TASKS}.style:ClozeStyle",
-        "MCCompletionStyle": f"{_TASKS}.style:MCCompletionStyle",
-        "MCStyle": f"{_TASKS}.style:MCStyle",
-        "TaskStyler": f"{_TASKS}.style:TaskStyler",
-        "answer_key_to_index": f"{_TASKS}.style:answer_key_to_index",
-    },
-    "eval_framework.tasks.utils": {
-        "RANDOM_SEED": f"{_HERE}:RANDOM_SEED",
-        "get_n_letters": f"{_TASKS}.style:get_n_letters",
-    },
-    "eval_framework.metrics.base": {
-        "BaseMetric": f"{_METRICS}.base:BaseMetric",
-        "MetricResult": f"{_METRICS}.base:MetricResult",
-    },
-    f"{_LIKELIHOODS}.accuracy_loglikelihood": {
-        "AccuracyLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyLoglikelihood",
-        "AccuracyNormLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyNormLoglikelihood",
-    },
-    f"{_LIKELIHOODS}.accuracy_norm_loglikelihood": {
-        "AccuracyNormLoglikelihood": f"{_METRICS}.loglikelihood:AccuracyNormLoglikelihood",
-    },
-    f"{_LIKELIHOODS}.base": {"BaseLoglikelihoodMetric": f"{_METRICS}.base:LoglikelihoodMetric"},
-    f"{_LIKELIHOODS}.bits_per_byte": {"BitsPerByteLoglikelihood": f"{_METRICS}.bits_per_byte:BitsPerByteLoglikelihood"},
-    f"{_LIKELIHOODS}.confidence_weighted_accuracy": {
-        "ConfidenceWeightedAccuracy": f"{_METRICS}.probability:ConfidenceWeightedAccuracy",
-    },
-    f"{_LIKELIHOODS}.dcs": {"DistributionalCorrectnessScore": f"{_METRICS}.abstention:DistributionalCorrectnessScore"},
-    f"{_LIKELIHOODS}.probability_mass": {
-        "ProbabilityMass": f"{_METRICS}.probability:ProbabilityMass",
-        "ProbabilityMassNorm": f"{_METRICS}.probability:ProbabilityMassNorm",
-    },
-    f"{_LIKELIHOODS}.probability_mass_norm": {"ProbabilityMassNorm": f"{_METRICS}.probability:ProbabilityMassNorm"},
-    f"{_LIKELIHOODS}.ternary": {"TernaryScore": f"{_METRICS}.abstention:TernaryScore"},
-    f"{_COMPLETIONS}.accuracy_completion": {"AccuracyCompletion": f"{_METRICS}.completion:AccuracyCompletion"},
-    # Its F1 is another one: that of the lower-case words, punctuation and articles included.
-    f"{_COMPLETIONS}.f1": {"F1SquadNormalized": f"{_METRICS}.completion:F1"},
-    "template_formatting.formatter": {
-        "ConcatFormatter": "eval_dagster.prompts.formatters:ConcatFormatter",
-        "IdentityFormatter": "eval_dagster.prompts.formatters:IdentityFormatter",
-        "Llama3Formatter": "eval_dagster.prompts.formatters:Llama3Formatter",
-        "Message": f"{_RECORDS}:Message",
-        "Role": f"{_RECORDS}:Role",
-    },
+    **EVAL_FRAMEWORK,
     **LIGHTEVAL,
 }
 """Module -> its names -> their places in this project."""

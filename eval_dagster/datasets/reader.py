@@ -10,12 +10,14 @@ from eval_dagster.code_versions.source_files import is_user_module, shown_name
 from eval_dagster.datasets.benchmark_origin import BenchmarkOrigin
 from eval_dagster.datasets.hub import HubRepo, current_commit
 from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
+from eval_dagster.datasets.ordered_rows import OrderedRows
 from eval_dagster.datasets.origin import Origin, Stored
 from eval_dagster.datasets.split_files import SplitFolder
 from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.versions import code_version, file_stamp
 
@@ -105,6 +107,8 @@ class DatasetReader:
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
             return BenchmarkOrigin(task, self._files)
+        if issubclass(task, OrderedTask) and task.reads_dataset():
+            return OrderedRows(task, instance, self._files)
         if _brings_rows(task):
             return _OwnRows(task, instance)
         files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
@@ -168,7 +172,7 @@ class _OwnRows:
         where = f"{self.source().path}, subject {subject_name(subject)!r}"
         task = self.instance or self.task()
         try:
-            returned = task._load_dataset(subject)
+            returned = task.load_rows(subject) if isinstance(task, OrderedTask) else task._load_dataset(subject)
             rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
             found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
         except Exception as error:
@@ -220,7 +224,7 @@ def _splits(task: TaskClass, fewshot: bool) -> list[str]:
         raise TaskDefinitionError(
             f"task {task.NAME} names no split to draw few-shot examples from; set its FEWSHOT_SPLIT, or num_fewshot to 0 in the eval"
         )
-    wanted = [task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT if fewshot else None]
+    wanted = [task.SAMPLE_SPLIT, *([task.FEWSHOT_SPLIT, getattr(task, "STATE_SPLIT", None)] if fewshot else [])]
     return list(dict.fromkeys(split for split in wanted if split))
 
 

@@ -16,6 +16,7 @@ from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, te
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.benchmark import RenderSettings
 from eval_dagster.tasks.formatter import Formatter
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.versions import stable_hash
 
@@ -77,7 +78,7 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
     task, number = rendering.task, _prepare(rendering, sample, pool)
     with _row_errors(sample, task.examples_used):
         row = TaskRow(sample)
-        made = task._create_samples(row, sample.row_index, sample.subject)
+        made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     return [asked.rendered(each, index) for index, each in enumerate(made)]
 
@@ -89,6 +90,9 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
         The number of the set; None without examples, or where they may differ from those of the set.
     """
     task = how.task
+    if isinstance(task, OrderedTask):
+        task.formatter = how.formatter
+        return None
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
@@ -127,10 +131,7 @@ class _AskedRow:
         gold: tuple[int, ...] = ()
         if response_type is ResponseType.LOGLIKELIHOODS:
             texts = texts_of(made.possible_completions, "choices", sample)
-            if made.gold_indices is None:
-                gold = gold_indices(truths, texts, sample)
-            elif made.gold_indices or made.prompt is None:  # a whole prompt may come from code that keeps its gold answer to itself
-                gold = given_gold(made.gold_indices, texts, sample)
+            gold = self._gold(made, truths, texts)
             truths = truths or tuple(texts[position] for position in gold)
             request = self._scored(made, texts)
         elif response_type is ResponseType.PERPLEXITY:
@@ -152,6 +153,13 @@ class _AskedRow:
             fewshot_set=self.fewshot_set,
             context=contexts_of(made.context, sample),
         )
+
+    def _gold(self, made: TaskSample, truths: tuple[str, ...], texts: tuple[str, ...]) -> tuple[int, ...]:
+        if made.gold_indices is None:
+            return gold_indices(truths, texts, self.sample)
+        if not made.gold_indices and made.prompt is not None:
+            return ()  # the code that wrote the whole prompt may keep its gold answer to itself, or have one that is no choice
+        return given_gold(made.gold_indices, texts, self.sample)
 
     def _scored(self, made: TaskSample, texts: tuple[str, ...]) -> Request:
         formatter = self.rendering.formatter

@@ -8,6 +8,7 @@ from typing import Any
 from eval_dagster.records import Completion, Loglikelihood, MetricContext, ModelResponse, ResponseType, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import TaskRow
 
 
@@ -37,6 +38,8 @@ class AnsweredPrompt:
 
     def views(self, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
         """What the metrics score: each generated text, or all choices together."""
+        if isinstance(self.task, OrderedTask):
+            return self.task.views(self.sample, self.prompt, response)
         if self.prompt.response_type is ResponseType.COMPLETION:
             return self._completions(response)
         return [

@@ -17,6 +17,7 @@ from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.adapter_task import AdapterTask
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import is_whole
 from eval_dagster.versions import code_version, definition_version, stable_hash
 
@@ -66,7 +67,9 @@ def render_eval(project: Project, eval_name: str, rendering: Rendering, most: in
     if isinstance(task, AdapterTask):
         task.prepare(samples, rendering.settings)
     pools: dict[str, list[Sample]] = defaultdict(list)
-    if rendering.num_fewshot and not isinstance(task, AdapterTask):
+    if isinstance(task, OrderedTask):
+        task.prepare(samples)
+    elif rendering.num_fewshot and not isinstance(task, AdapterTask):
         for sample in samples:
             if sample.split == task.FEWSHOT_SPLIT and is_whole(sample.row):
                 pools[sample.subject].append(sample)

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, package_of, shown_text
 from eval_dagster.compat.aliases import aliases, installed_origin
+from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import TaskDefinitionError
@@ -20,8 +21,9 @@ from eval_dagster.task_files.registries import registered
 from eval_dagster.tasks.adapter_task import adapter_task
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.doc_task import DocTask
+from eval_dagster.tasks.ordered import OrderedTask
 
-_OWN_CLASSES = (BaseTask, DocTask, LightevalTask)
+_OWN_CLASSES = (BaseTask, DocTask, EvalFrameworkTask, LightevalTask, OrderedTask)
 
 
 def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Path) -> type[BaseTask[Any]]:

@@ -8,6 +8,7 @@ import pytest
 
 from eval_dagster.code_versions.source_files import _NeighbourFinder
 from eval_dagster.compat.aliases import ALIASES, aliases
+from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.compat.lighteval.doc import Doc
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.errors import TaskDefinitionError
@@ -18,7 +19,7 @@ from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples
 
-TOP_LEVEL = {"eval_framework", "lighteval", "template_formatting"}
+TOP_LEVEL = {"eval_framework", "lighteval", "llm_sandbox", "template_formatting"}
 
 
 def stood_in_for() -> set[str]:
@@ -56,7 +57,7 @@ def test_all_forms_of_import() -> None:
         )
         exec(code, names)
     assert names["base"] is names["also"]
-    assert (names["whole"], names["Sample"], names["Kind"], names["Doc"]) == (BaseTask, TaskSample, ResponseType, Doc)
+    assert (names["whole"], names["Sample"], names["Kind"], names["Doc"]) == (EvalFrameworkTask, TaskSample, ResponseType, Doc)
 
 
 def test_outside_nothing_is_stood_in_for() -> None:
@@ -93,7 +94,10 @@ def test_inside_itself_it_changes_nothing() -> None:
             r"^eval_dagster offers no 'Sampel' of eval_framework\.models\.sample; did you mean 'Sample'\?; it has: ResponseType, Sample$",
         ),
         ("from eval_framework.tasks import bse", r"offers no 'bse' of eval_framework\.tasks; did you mean 'base'\?; it has: base, "),
-        ("import eval_framework.llm.base", r"offers no 'llm' of eval_framework; it has: metrics, models, shared, tasks$"),
+        (
+            "import eval_framework.llms.base",
+            r"offers no 'llms' of eval_framework; did you mean 'llm'\?; it has: exceptions, external, llm, ",
+        ),
         ("import lighteval.tasks.requests.more", r"offers no 'more' of lighteval\.tasks\.requests; it has: Doc, SamplingMethod$"),
         ("import lighteval.tasks.requests as it; it.Dok", r"offers no 'Dok' of lighteval\.tasks\.requests; did you mean 'Doc'\?"),
     ],
@@ -121,7 +125,7 @@ def test_an_installed_package_is_itself(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(installed.parent)
     with aliases():
         assert importlib.import_module("lighteval").REAL
-        assert importlib.import_module("eval_framework.tasks.base").BaseTask is BaseTask
+        assert importlib.import_module("eval_framework.tasks.base").BaseTask is EvalFrameworkTask
     with pytest.raises(
         TaskDefinitionError, match=r"Quiz in .*quiz\.py is no task: .*; it is made of the installed package lighteval, which"
     ):
@@ -167,7 +171,7 @@ def test_threads_wait_for_each_other_and_see_their_own_alone() -> None:
     done.set()
     for thread in threads:
         thread.join(10)
-    assert seen == [BaseTask, Doc]
+    assert seen == [EvalFrameworkTask, Doc]
 
 
 def test_a_task_file_of_another_framework(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from eval_dagster.records import Completion, Loglikelihood, Message, ModelRespon
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import TaskRow, build_samples
 
 FILES = Path(__file__).parent / "foreign"
@@ -36,6 +37,18 @@ MOON_ROWS: list[Row] = [
 ]
 
 
+NAMES = {
+    "Accuracy Loglikelihood": "accuracy",
+    "Accuracy Normalized Loglikelihood": "accuracy_norm",
+    "Confidence-weighted Accuracy": "confidence_weighted_accuracy",
+    "Distributional Correctness Score": "distributional_correctness_score",
+    "Probability Mass": "probability_mass",
+    "Probability Mass Normalized": "probability_mass_norm",
+    "Ternary Score": "ternary_score",
+}
+"""Short names of eval-framework's metrics."""
+
+
 def task_of(spec: str) -> BaseTask[Any]:
     return load_task(spec, {}, FILES)()
 
@@ -43,9 +56,20 @@ def task_of(spec: str) -> BaseTask[Any]:
 def render_all(
     spec: str, rows: Sequence[Row], index: int = 0, *, subject: str = "all", fewshot: int = 0, **settings: Any
 ) -> list[RenderedPrompt]:
-    task, samples = task_of(spec), build_samples({"test": rows}, subject)
+    made = load_task(spec, {}, FILES)
+    if issubclass(made, OrderedTask):
+        return _render_ordered(made(num_fewshot=fewshot), rows, index, subject=subject, **settings)
+    task, samples = made(), build_samples({"test": rows}, subject)
     given: dict[str, Any] = {"formatter": ConcatFormatter(), "strategy": "first", **settings}
     return render_sample(Rendering(task=task, num_fewshot=fewshot, **given), samples[index], fewshot_pool(task, samples))
+
+
+def _render_ordered(task: OrderedTask[Any], rows: Sequence[Row], index: int, *, subject: str, **settings: Any) -> list[RenderedPrompt]:
+    """The prompts of a task of eval-framework. Its examples are the first other rows, so that the order alone is drawn."""
+    pool = [dict(row) for place, row in enumerate(rows) if place != index][: task.num_fewshot]
+    samples = build_samples({"test": rows, str(task.FEWSHOT_SPLIT): pool}, subject)
+    task.prepare(samples)
+    return render_sample(Rendering(task=task, **{"formatter": ConcatFormatter(), **settings}), samples[index], None)
 
 
 def render(spec: str, rows: Sequence[Row], index: int = 0, **settings: Any) -> RenderedPrompt:
@@ -55,7 +79,10 @@ def render(spec: str, rows: Sequence[Row], index: int = 0, **settings: Any) -> R
 
 def scores(spec: str, prompt: RenderedPrompt, logprobs: Sequence[float]) -> Mapping[str, float]:
     view = Loglikelihood(loglikelihoods=logprobs, choices=prompt.request.choices or (), gold_indices=prompt.gold_indices)
-    return {metric.NAME: named_values(metric.NAME, metric().calculate(view))[metric.NAME] for metric in task_of(spec).METRICS}
+    return {
+        NAMES.get(metric.NAME, metric.NAME): named_values(metric.NAME, metric().calculate(view))[metric.NAME]
+        for metric in task_of(spec).METRICS
+    }
 
 
 # ---- choices
@@ -65,7 +92,7 @@ def test_choices_as_they_stand_in_the_row() -> None:
     spec = "choices.py:Colours"
     prompt = render(spec, FRUIT_ROWS)
     assert prompt.messages == (Message(Role.USER, "What colour is a lemon?"),)
-    assert prompt.request.prompt == "What colour is a lemon?\n"
+    assert prompt.request.prompt == "What colour is a lemon?"
     assert prompt.request.choices == ("red", "green", "yellow")
     assert (prompt.ground_truths, prompt.gold_indices, prompt.response_type) == (("yellow",), (2,), ResponseType.LOGLIKELIHOODS)
     assert scores(spec, prompt, [-2, -3, -1]) == {"accuracy": 1}
@@ -75,7 +102,7 @@ def test_choices_as_they_stand_in_the_row() -> None:
 def test_choices_with_the_space_that_parts_them_from_the_prompt() -> None:
     spec = "choices.py:SpacedColours"
     prompt = render(spec, FRUIT_ROWS, fewshot=2)
-    assert prompt.request.prompt == "Thing: a cherry\nColour: red\n\nThing: a lime\nColour: green\n\nThing: a lemon\nColour:"
+    assert prompt.request.prompt == "Thing: a cherry\nColour:red\n\nThing: a lime\nColour:green\n\nThing: a lemon\nColour:"
     assert prompt.request.choices == (" red", " green", " yellow")
     assert prompt.gold_indices == (2,)
     assert scores(spec, prompt, [-9, -9, -1]) == {"accuracy": 1}
@@ -86,7 +113,7 @@ def test_letters_are_scored_and_answer_the_examples_without_their_space() -> Non
     prompt = render(spec, FRUIT_ROWS, 2, fewshot=1, subject="fruits")
     assert prompt.messages[1] == Message(Role.ASSISTANT, "C")
     assert prompt.request.prompt == (
-        "What colour is a lemon?\nA) red\nB) green\nC) yellow\nLetter: C\n\nWhat colour is a lime?\nA) red\nB) green\nC) yellow\nLetter:"
+        "What colour is a lemon?\nA) red\nB) green\nC) yellow\nLetter:C\n\nWhat colour is a lime?\nA) red\nB) green\nC) yellow\nLetter:"
     )
     assert prompt.request.choices == (" A", " B", " C")
     assert (prompt.ground_truths, prompt.gold_indices) == ((" B",), (1,))
@@ -105,7 +132,7 @@ def test_right_or_wrong(holds: bool, gold: tuple[int, ...]) -> None:
 def test_a_variant_with_a_last_choice_that_is_no_answer() -> None:
     spec = "choices.py:UnsureColours"
     prompt = render(spec, FRUIT_ROWS, fewshot=1)
-    assert prompt.request.prompt == "Better no answer than a wrong one.\n\nThing: a cherry\nColour: red\n\nThing: a lemon\nColour:"
+    assert prompt.request.prompt == "Better no answer than a wrong one.\n\nThing: a cherry\nColour:red\n\nThing: a lemon\nColour:"
     assert prompt.request.choices == (" red", " green", " yellow", " no answer")
     assert prompt.gold_indices == (2,)
     certain = [scores(spec, prompt, [-500 if index != best else 0 for index in range(4)]) for best in range(4)]
@@ -124,7 +151,7 @@ def test_something_for_the_system_and_before_the_first_question() -> None:
         Message(Role.ASSISTANT, "red"),
         Message(Role.USER, "Thing: a lemon\nColour:"),
     )
-    assert prompt.request.prompt == "You have good eyes.\n\nPlease name colours.\n\nThing: a cherry\nColour: red\n\nThing: a lemon\nColour:"
+    assert prompt.request.prompt == "You have good eyes.\n\nPlease name colours.\n\nThing: a cherry\nColour:red\n\nThing: a lemon\nColour:"
     equal = scores(spec, prompt, [math.log(0.2), math.log(0.2), math.log(0.6)])
     assert equal["accuracy"] == 1
     assert equal["probability_mass"] == pytest.approx(0.6)
@@ -140,7 +167,7 @@ def test_subjects_that_are_members_of_an_enum() -> None:
     prompt = render(spec, FRUIT_ROWS, 2, fewshot=1, subject=member)
     assert prompt.subject == "green_grocery"
     assert prompt.request.prompt == (
-        "You know every shelf.\n\nShelf (Green Grocery)\nWhat colour is a lemon?\nA) red\nB) green\nC) yellow\nLetter: C\n\n"
+        "You know every shelf.\n\nShelf (Green Grocery)\nWhat colour is a lemon?\nA) red\nB) green\nC) yellow\nLetter:C\n\n"
         "Shelf (Green Grocery)\nWhat colour is a lime?\nA) red\nB) green\nC) yellow\nLetter:"
     )
     assert (prompt.request.choices, prompt.gold_indices) == ((" A", " B", " C"), (1,))
@@ -166,7 +193,7 @@ RIVERS = (
 def test_system_examples_question_and_cue(name: str, formatter: Formatter) -> None:
     prompt = render(f"texts.py:{name}", RIVER_ROWS, 2, fewshot=2, formatter=formatter)
     assert prompt.messages == RIVERS
-    assert len(prompt.fewshot_ids) == 2
+    assert len(prompt.fewshot_ids) == (0 if name == "RiversByHand" else 2)
     assert prompt.request.prompt.endswith("Sea:")
     assert prompt.request.prompt.count("Sea: North Sea") == 1
 
@@ -179,8 +206,8 @@ def test_the_text_is_post_processed_and_compared() -> None:
     text = task.post_process_generated_completion(" Baltic.")
     view = Completion(completion_text=text, raw_text=" Baltic.", ground_truths=prompt.ground_truths)
     (metric,) = task.METRICS
-    assert metric().calculate(view) == 1
-    assert metric().calculate(Completion(completion_text="the Baltic", ground_truths=prompt.ground_truths)) == 0
+    assert metric().calculate(view)[0].value == 1
+    assert metric().calculate(Completion(completion_text="the Baltic", ground_truths=prompt.ground_truths))[0].value == 0
 
 
 def test_the_seas_are_ranked() -> None:

@@ -14,7 +14,10 @@ from PIL import Image
 from pydantic import BaseModel
 
 from eval_dagster.compat.aliases import aliases
-from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
+from eval_dagster.compat.eval_framework.metrics.loglikelihood import (
+    AccuracyLoglikelihood as TheirAccuracy,
+)
+from eval_dagster.compat.eval_framework.metrics.loglikelihood import DistributionalCorrectnessScore, TernaryScore
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
@@ -25,6 +28,7 @@ from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.doc_task import doc_task
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import build_samples
 
 SEEDS = Path(os.environ.get("EVAL_DAGSTER_SHARED") or Path(__file__).resolve().parents[4] / "shared") / "seeds"
@@ -120,6 +124,9 @@ def task_with(**attributes: Any) -> BaseTask[Any]:
 def render(task: type[BaseTask[Any]], *rows: Row, subject: str = "all", fewshot: int = 0) -> RenderedPrompt:
     check_task(task)
     made, samples = task(), build_samples({"test": rows}, subject)
+    if isinstance(made, OrderedTask):
+        made = task(num_fewshot=fewshot)  # type: ignore[assignment]
+        made.prepare(build_samples({"test": rows[:1], str(made.FEWSHOT_SPLIT): rows[1:]}, subject))
     rendering = Rendering(task=made, formatter=ConcatFormatter(), num_fewshot=fewshot)
     (prompt,) = render_sample(rendering, samples[0], fewshot_pool(made, samples))
     return prompt
@@ -174,12 +181,12 @@ def test_basic_setup_with_the_methods_that_follow_it() -> None:
     hooks = {name: hook for position in (2, 3, 4) for name, hook in run(GUIDE, position).items()}
     assert set(hooks) == {"_get_instruction_text", "_get_ground_truth", "_get_possible_completions"}
     prompt = render(type("Whole", (task,), hooks), QUESTION)
-    assert (prompt.request.prompt, prompt.request.choices, prompt.gold_indices) == ("Question: 2 + 2?\n", ("3", "4", "5", "6"), (1,))
+    assert (prompt.request.prompt, prompt.request.choices, prompt.gold_indices) == ("Question: 2 + 2?", ("3", "4", "5", "6"), (1,))
 
 
 def test_patterns() -> None:
     standard = render(run(GUIDE, 5)["StandardMCQTask"], QUESTION, OTHER, fewshot=1)
-    assert standard.request.prompt == "Question: 2 + 3?\nAnswer: 5\n\nQuestion: 2 + 2?\nAnswer:"
+    assert standard.request.prompt == "Question: 2 + 3?\nAnswer:5\n\nQuestion: 2 + 2?\nAnswer:"
     assert (standard.request.choices, standard.gold_indices) == ((" 3", " 4", " 5", " 6"), (1,))
     labelled = render(run(GUIDE, 6)["MMLUStyleTask"], QUESTION, OTHER, fewshot=1)
     assert labelled.request.prompt.endswith("D. 6\nAnswer: C\n\nQuestion: 2 + 2?\nA. 3\nB. 4\nC. 5\nD. 6\nAnswer:")
@@ -207,9 +214,10 @@ def test_advanced_customization() -> None:
 
 def test_metrics() -> None:
     defined = run(GUIDE, 12)
-    assert list(defined["YourTask"].METRICS) == [AccuracyLoglikelihood]
+    assert list(defined["YourTask"].METRICS) == [TheirAccuracy]
     # Those that are presupposed above are imported here again, and are the same.
     assert {name for name, value in defined.items() if value.__module__.startswith("eval_dagster")} == {
+        "AccuracyLoglikelihood",
         "AccuracyNormLoglikelihood",
         "ConfidenceWeightedAccuracy",
         "ProbabilityMass",
@@ -223,7 +231,7 @@ def test_complete_example() -> None:
     prompt = render(task, QUESTION, OTHER, subject=defined["ScienceSubject"].PHYSICS.value, fewshot=1)
     assert [message.role for message in prompt.messages] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER]
     assert prompt.messages[2].content == "C"
-    assert "Question:\n2 + 3?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nAnswer: C\n\nScience (Physics)" in prompt.request.prompt
+    assert "Question:\n2 + 3?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nAnswer:C\n\nScience (Physics)" in prompt.request.prompt
     assert (prompt.request.choices, prompt.gold_indices) == ((" A", " B", " C", " D"), (1,))
 
 
@@ -261,7 +269,7 @@ def test_fewshot_example_construction() -> None:
     construct: Callable[[Any, Row], list[Message]] = run(OVERVIEW, 4)["construct_prompt"]
     task = run(GUIDE, 13)["ScienceQuizTask"](num_fewshot=1)
     item, example = ({**row, "subject": "physics"} for row in (QUESTION, OTHER))
-    task.draw_examples = lambda _: [example]
+    task.dataset = {str(task.FEWSHOT_SPLIT): [example]}
     assert construct(task, item) == task._get_messages(item)
     assert task.examples_used == [example]
 

@@ -1,0 +1,1 @@
+"""The metrics of eval-framework, by its definitions."""

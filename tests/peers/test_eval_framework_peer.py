@@ -1,0 +1,69 @@
+"""Benchmarks of eval-framework side by side: its own prompts and values, and those of this project for the same files.
+
+`EVAL_FRAMEWORK_PYTHON` names the Python of an environment with eval-framework 0.9.1.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
+
+HERE = Path(__file__).parent / "side_by_side"
+sys.path.insert(0, str(HERE))
+import ours  # noqa: E402 - a folder of scripts, which the other environment runs, too
+
+PYTHON = os.environ.get("EVAL_FRAMEWORK_PYTHON")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(PYTHON is None, reason="EVAL_FRAMEWORK_PYTHON is not set")]
+CLASSES = 117
+OTHER_VALUES = {
+    "IFEval": "eval-framework downloads data of nltk to count sentences",
+    "IFEvalDe": "as IFEval",
+    "IFEvalFiSv": "as IFEval",
+    "MultiPLEHumanEvalJava": "the sandbox cannot run Java",
+    "MultiPLEHumanEvalRs": "the sandbox cannot run Rust",
+    "MultiPLEMBPPJava": "the sandbox cannot run Java",
+    "MultiPLEMBPPRs": "the sandbox cannot run Rust",
+    "WINOGRANDECloze": "its metric compares two prompts",
+}
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    output = tmp_path_factory.mktemp("theirs") / "theirs.json"
+    subprocess.run([str(PYTHON), "theirs.py", str(output)], cwd=HERE, check=True, timeout=1800)
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    code = "import eval_framework.tasks.benchmarks as found; print(found.__path__[0])"
+    ended = subprocess.run([str(PYTHON), "-c", code], capture_output=True, text=True, check=True)
+    return ours.copied(Path(ended.stdout.strip().splitlines()[-1]), tmp_path_factory.mktemp("files"))
+
+
+def test_prompts(theirs: dict[str, Any], folder: Path) -> None:
+    assert len(theirs) == CLASSES
+    for name, by_shots in theirs.items():
+        task = ours.loaded(by_shots["0"]["module"], name, folder)
+        for shots in (0, 2):
+            assert ours.message_differences(name, task, shots, by_shots[str(shots)]) == [], name
+
+
+def test_values(theirs: dict[str, Any], folder: Path) -> None:
+    different = {}
+    with sandbox_policy(SandboxPolicy(allowed=True)):
+        for name, by_shots in theirs.items():
+            task = ours.loaded(by_shots["0"]["module"], name, folder)
+            equal, differences = ours.score_differences(task, by_shots["0"])
+            if differences:
+                different[name] = differences[0]
+            else:
+                assert equal, name
+    assert different.keys() <= OTHER_VALUES.keys(), different
