@@ -9,6 +9,7 @@ from typing import Any
 from eval_dagster.code_versions.source_files import is_user_module, shown_name
 from eval_dagster.datasets.benchmark_origin import BenchmarkOrigin
 from eval_dagster.datasets.hub import HubRepo, current_commit
+from eval_dagster.datasets.listed_files import ListedFiles
 from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
 from eval_dagster.datasets.origin import Origin
 from eval_dagster.datasets.split_files import SplitFolder
@@ -16,6 +17,7 @@ from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionE
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.versions import code_version, file_stamp
 
@@ -81,7 +83,7 @@ class DatasetReader:
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
-            return BenchmarkOrigin(task, self._files)
+            return BenchmarkOrigin(task, self._of_split)
         if _brings_rows(task):
             return _OwnRows(task, instance)
         files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
@@ -93,6 +95,15 @@ class DatasetReader:
         if self._mirror is not None:
             return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY)
         return HubRepo(path, revision or self._locked_commit(path), configs)
+
+    def _of_split(self, split: DatasetSplit) -> Origin:
+        if not split.files:
+            return self._files(split.path, split.revision, 1)
+        if _is_folder(split.path):
+            return ListedFiles(split, self._folder / split.path)
+        if self._mirror is not None:
+            return ListedFiles(split, self._mirror / split.path)
+        return ListedFiles(split, None, split.revision or self._locked_commit(split.path))
 
     def _locked_commit(self, path: str) -> str:
         return self._lock.get(path) or self._lock.add(path, current_commit(path))

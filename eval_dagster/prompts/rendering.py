@@ -9,8 +9,8 @@ from typing import Any
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
-from eval_dagster.prompts.formatters import verbatim
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
+from eval_dagster.prompts.formatters import verbatim
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of

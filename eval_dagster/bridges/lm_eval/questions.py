@@ -51,6 +51,8 @@ def questions_of(name: str, task: Any, doc: Row, instances: Sequence[Any]) -> li
         )
         for context, (choices, positions) in scored.items()
     ]
+    if not made and not others:
+        raise ValueError(f"lm_eval:{name} asks nothing about a document: it has no choices")
     return [*made, *others]
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
 from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
 from eval_dagster.bridges.lm_eval.index import package_folder, package_index
 from eval_dagster.bridges.lm_eval.registry import LmEvalRegistry
-from eval_dagster.errors import TaskDefinitionError
 from tests.peers.lm_eval.invented_rows import Inventor, quiet
 from tests.peers.lm_eval.ours import Outcome, outcomes, project_of
 from tests.peers.lm_eval.reference import HashLM, rows_instead, stored
@@ -38,26 +38,30 @@ class Report:
     differences: list[str] = field(default_factory=list)
 
 
-def invent(name: str) -> tuple[Mapping[str, Any], dict[str, list[dict[str, Any]]]]:
-    """The configuration of a task, and rows for it. Raises `LookupError` where none are found, `TaskDefinitionError` where it is refused."""
+def invent(name: str) -> tuple[Mapping[str, Any], dict[str, list[dict[str, Any]]], int]:
+    """The configuration of a task, and rows for it. Raises `LookupError` where none are found."""
     entry = package_index()[name]
     LmEvalRegistry().benchmark(name, Path()).version()
     from lm_eval.tasks._yaml_loader import load_yaml
 
     config = load_yaml(package_folder() / entry.file)
-    return config, Inventor(config, name).rows()
+    inventor = Inventor(config, name)
+    rows = inventor.rows()
+    return config, rows, inventor.shots
 
 
 def compare(names: Sequence[str], folder: Path, *, models: Sequence[str] = ("plain", "chat"), shots: int | None = None) -> list[Report]:
     """Reports on tasks at no example and at a task's own number or `shots`."""
     places: dict[str, Path] = {}
     evals: dict[str, dict[str, Any]] = {}
-    manager = TaskManager(include_defaults=False, include_path=sorted({str((package_folder() / package_index()[name].file).parent) for name in names}))
+    parents = sorted({str((package_folder() / package_index()[name].file).parent) for name in names})
+    parents = sorted({str((package_folder() / package_index()[name].file).parent) for name in names})
+    manager = TaskManager(include_defaults=False, include_path=parents)
     for name in names:
-        config, rows = invent(name)
+        config, rows, with_examples = invent(name)
         places[name] = _written(folder, config, rows)
         final = config.get("num_fewshot")
-        for count in dict.fromkeys([0] if final == 0 else [0, shots or final or 2]):
+        for count in dict.fromkeys([0] if final == 0 or not with_examples else [0, shots or final or 2]):
             evals[f"{name}-{count}"] = {"task": f"lm_eval:{name}", "num_fewshot": min(count, 3)}
     golds: dict[str, str] = {}
     theirs: dict[tuple[str, str], Any] = {}
@@ -79,7 +83,25 @@ def _written(folder: Path, config: Mapping[str, Any], rows: Mapping[str, Sequenc
     place.mkdir(parents=True, exist_ok=True)
     for split, listed in rows.items():
         datasets.Dataset.from_list([dict(row) for row in listed]).to_parquet(place / f"{split}.parquet")
+    listed = (config.get("dataset_kwargs") or {}).get("data_files")
+    for split, file in listed.items() if isinstance(listed, Mapping) else ():
+        if split in rows:
+            _write_listed(folder / "mirror", str(path), file if isinstance(file, str) else file[0], config, rows[split])
     return place
+
+
+def _write_listed(mirror: Path, path: str, file: str, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
+    """The rows of a split as the file that the configuration names for it."""
+    name = file.removeprefix("hf://datasets/") if "://" in file else f"{path}/{file}"
+    (mirror / name).parent.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame([dict(row) for row in rows])
+    if ".csv" in name:
+        columns = config["dataset_kwargs"].get("column_names")
+        frame.to_csv(mirror / name, index=False, header=columns is None, columns=columns)
+    elif ".json" in name:
+        frame.to_json(mirror / name, orient="records", lines=True)
+    else:
+        frame.to_parquet(mirror / name)
 
 
 def _theirs(manager: TaskManager, name: str, place: Path, shots: int, is_chat: bool, golds: dict[str, str]) -> tuple[Any, Any]:

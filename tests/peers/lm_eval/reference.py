@@ -2,14 +2,14 @@
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from collections.abc import Iterator
 
 import datasets
+import evaluate
 import numpy as np
 from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -82,12 +82,17 @@ class HashLM(LM):
 
 @contextmanager
 def rows_instead(found: Any) -> Iterator[None]:
-    """Within the block, `datasets.load_dataset` returns these splits."""
-    own, datasets.load_dataset = datasets.load_dataset, lambda *_, **__: found
+    """Within the block, `datasets.load_dataset` returns these splits, and `evaluate.load` fails without asking the network."""
+    own = datasets.load_dataset, evaluate.load
+    datasets.load_dataset, evaluate.load = lambda *_, **__: found, _no_metric
     try:
         yield
     finally:
-        datasets.load_dataset = own
+        datasets.load_dataset, evaluate.load = own
+
+
+def _no_metric(*_: Any, **__: Any) -> Any:
+    raise OSError("there is no network")
 
 
 def task_of(config: Mapping[str, Any], rows: Rows) -> Any:
@@ -109,4 +114,5 @@ def task_of(config: Mapping[str, Any], rows: Rows) -> Any:
 def stored(folder: Path) -> datasets.DatasetDict:
     """The splits of a folder of Parquet files."""
     files = {file.stem: str(file) for file in sorted(folder.glob("*.parquet"))}
-    return datasets.DatasetDict({name: datasets.Dataset.from_parquet(file, cache_dir=str(folder / "cache")) for name, file in files.items()})
+    cache = str(folder / "cache")
+    return datasets.DatasetDict({name: datasets.Dataset.from_parquet(file, cache_dir=cache) for name, file in files.items()})
