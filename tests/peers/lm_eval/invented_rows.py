@@ -187,7 +187,7 @@ def _works(config: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]], 
     task = task_of(config, rows)
     step[0] = 3
     docs = list(task.eval_docs)
-    if len(docs) < 3 or (task.fewshot_docs() is not None and len(list(task.fewshot_docs())) < 4):
+    if len(docs) < 3 or (task.fewshot_docs() is not None and len(list(task.fewshot_docs())) < 3):
         raise ValueError("the task leaves fewer than 3 rows")
     good = 0
     for number, doc in enumerate(docs):

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from eval_dagster.lake.files import read_rows
-from eval_dagster.lake.rows import prompt_of
+from eval_dagster.lake.rows import prompt_of, response_of
 from eval_dagster.metrics.items import thawed
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.models.stop_texts import cut_at_stop
@@ -75,6 +75,9 @@ class Asked:
 
     requests: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     settings: list[Any] = field(default_factory=list)
+    answers: dict[int, Any] = field(default_factory=dict)
+    """Log-probabilities and texts, by lm-eval's numbers of the requests."""
+    subject: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -102,9 +105,11 @@ def project_of(folder: Path, evals: Mapping[str, Any], golds: Mapping[str, str],
     return project
 
 
-def outcomes(project: Project, models: Sequence[str] = ("plain", "chat")) -> dict[tuple[str, str], Outcome]:
+def outcomes(
+    project: Project, models: Sequence[str] = ("plain", "chat"), evals: Sequence[str] | None = None
+) -> dict[tuple[str, str], Outcome]:
     """Every eval on every model, through all stages."""
-    pairs = [(name, model) for model in models for name in project.config.evals]
+    pairs = [(name, model) for model in models for name in evals or project.config.evals]
     found = {pair: Outcome() for pair in pairs}
     for each in evaluate(project, pairs, stages=STAGES, run_id="test", reporter=SilentReporter()):
         if isinstance(each, StageFailure):
@@ -119,12 +124,15 @@ def outcomes(project: Project, models: Sequence[str] = ("plain", "chat")) -> dic
 
 def _fill(outcome: Outcome, partition: Partition) -> None:
     docs: dict[str, Asked] = {}
+    responses = {row["sample_id"]: response_of(row) for row in read_rows(partition.require("model_outputs").path)}
     for row in read_rows(partition.require("rendered_prompts").path):
         prompt = prompt_of(row)
         doc = docs.setdefault(prompt.source_id, Asked())
         context = prompt.context[0].model_dump()
+        doc.subject, response = prompt.subject, responses[prompt.sample_id]
         for number, position in enumerate(context["positions"]):
             choices = prompt.request.choices
+            doc.answers[position] = response.choice_logprobs[number] if choices else response.text[:1]
             doc.requests[position] = (prompt.request.prompt, *([choices[number]] if choices else []))
         if prompt.request.generation is not None:
             doc.settings.append((prompt.request.generation, context.get("repeats", 1)))
