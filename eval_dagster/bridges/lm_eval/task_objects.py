@@ -9,6 +9,7 @@ from typing import Any
 
 from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, seeded, without_evaluate_load
 from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits, example_split, split_of
+from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.records import Row
 from eval_dagster.tasks.benchmark import BenchmarkRows, OpenSplit
 from eval_dagster.versions import stable_hash
@@ -104,7 +105,13 @@ def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[...,
     if "class" in config:
         # These methods of lm-eval's classes need no rows, and an instance would read them.
         task = object.__new__(config["class"])
-        directions = task.higher_is_better()
+        try:
+            directions = task.higher_is_better()
+        except AttributeError as error:
+            raise TaskDefinitionError(
+                f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
+                "package brought its rows; eval_dagster needs them before"
+            ) from error
         return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
     found: dict[str, tuple[Callable[..., float], bool]] = {}
     listed = config.get("metric_list") or [

@@ -114,10 +114,30 @@ def _theirs(manager: TaskManager, name: str, place: Path, shots: int, is_chat: b
         model = HashLM()
         _collect_golds(task, model, golds, shots, is_chat)
         task.set_fewshot_seed(1234)
+        drawn = _recorded_draws(task)
         results = evaluate(
             model, {"tasks": {name: task}}, bootstrap_iters=0, apply_chat_template=is_chat, fewshot_as_multiturn=is_chat, log_samples=True
         )
-    return task, results
+    return [each["doc"] in draw for each, draw in zip(_first_samples(results["samples"][name]), drawn, strict=False)], results
+
+
+def _recorded_draws(task: Any) -> list[list[Any]]:
+    """The examples of each document, filled while lm-eval makes its requests."""
+    found: list[list[Any]] = []
+    if hasattr(task, "sampler"):
+        draw = task.sampler.sample
+
+        def sample(*arguments: Any, **named: Any) -> Any:
+            found.append(list(draw(*arguments, **named)))
+            return found[-1]
+
+        task.sampler.sample = sample
+    return found
+
+
+def _first_samples(samples: Sequence[Any]) -> list[Any]:
+    """One record a document: each filter has its own."""
+    return list({each["doc_id"]: each for each in samples}.values())
 
 
 def _collect_golds(task: Any, model: HashLM, golds: dict[str, str], shots: int, is_chat: bool) -> None:
@@ -134,7 +154,7 @@ def _collect_golds(task: Any, model: HashLM, golds: dict[str, str], shots: int, 
 
 def _report(name: str, shots: int, model: str, ours: Outcome, theirs: tuple[Any, Any]) -> Report:
     report = Report(name, shots, model)
-    task, results = theirs
+    leaks, results = theirs
     if ours.failure is not None:
         report.differences.append(ours.failure[:300])
         return report
@@ -147,7 +167,7 @@ def _report(name: str, shots: int, model: str, ours: Outcome, theirs: tuple[Any,
         return report
     leaking = set()
     for number, listed in by_doc.items():
-        if shots and _leaks(task, listed[0]):
+        if shots and number < len(leaks) and leaks[number]:
             leaking.add(number)
             continue
         _compare_requests(report, ours.docs[number], listed[0], number)
@@ -157,11 +177,6 @@ def _report(name: str, shots: int, model: str, ours: Outcome, theirs: tuple[Any,
     if not leaking:
         _compare_aggregates(report, ours, results["results"][name])
     return report
-
-
-def _leaks(task: Any, sample: Mapping[str, Any]) -> bool:
-    question = task.doc_to_text(sample["doc"])
-    return isinstance(question, str) and bool(question) and str(sample["arguments"][0][0]).count(question) > 1
 
 
 def _compare_requests(report: Report, ours: Any, sample: Mapping[str, Any], number: int) -> None:
@@ -179,7 +194,7 @@ def _compare_settings(report: Report, ours: Any, given: dict[str, Any], number: 
     wanted = normalize_gen_kwargs(given)
     until = tuple(dict.fromkeys(each for each in wanted["until"] if each))
     pairs = [(settings.stop_sequences, until), (settings.max_tokens, wanted["max_gen_toks"])]
-    temperature = wanted["temperature"] or (1.0 if wanted["do_sample"] else 0.0)
+    temperature = wanted.get("temperature") or (1.0 if wanted["do_sample"] else 0.0)
     pairs.append((settings.temperature, temperature))
     if temperature:
         pairs += [(settings.top_p, wanted.get("top_p")), (settings.top_k, wanted.get("top_k"))]

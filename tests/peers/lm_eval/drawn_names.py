@@ -8,7 +8,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from eval_dagster.bridges.lm_eval.index import package_folder, package_index
 
-WANTED = {"multiple_choice": 44, "generate_until": 44, "loglikelihood_rolling": 6, "loglikelihood": 6, "class": 6}
+WANTED = {"multiple_choice": 70, "generate_until": 75, "loglikelihood_rolling": 10, "loglikelihood": 10, "class": 10}
 """How many names of each type are drawn."""
 
 

@@ -36,7 +36,7 @@ WORDS = [
     "bridge",
     "forest",
 ]
-LETTERS = "ABCD"
+LETTERS = "ABCDE"
 MOST_TRIES = 200
 ROWS = {True: 9, False: 7}
 """Rows of an evaluated split and of another."""
@@ -257,7 +257,7 @@ def text(rng: Random, number: int) -> str:
     return f"{rng.choice(WORDS)} {rng.choice(WORDS)} {rng.choice(WORDS)} {number}{rng.randrange(100)}"
 
 
-def _texts(rng: Random, number: int, count: int = 4) -> list[str]:
+def _texts(rng: Random, number: int, count: int = 5) -> list[str]:
     return [f"{each} {number}" for each in rng.sample(WORDS, count)]
 
 
@@ -267,7 +267,7 @@ _SIMPLE: dict[str, Any] = {
     "index": lambda rng, _: rng.randrange(4),
     "bit": lambda rng, _: rng.randrange(2),
     "one_based": lambda rng, _: rng.randrange(1, 5),
-    "letter": lambda rng, _: rng.choice(LETTERS),
+    "letter": lambda rng, _: rng.choice("ABCD"),
     "small_letter": lambda rng, _: rng.choice("abcd"),
     "one_two": lambda rng, _: rng.choice(["1", "2"]),
     "digit": lambda rng, _: str(rng.randrange(4)),

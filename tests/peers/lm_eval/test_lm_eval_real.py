@@ -73,7 +73,7 @@ def _from_mirror(path: str, name: str | None = None, **_: Any) -> datasets.Datas
     for file in sorted((MIRROR / path / (name or "default")).glob("*.parquet")):
         files.setdefault(file.name.split("-")[0].removesuffix(".parquet"), []).append(str(file))
     found = datasets.DatasetDict({split: datasets.Dataset.from_parquet(each) for split, each in files.items()})
-    if "train" not in found:  # the constructor reads it, although no example is drawn
+    if "validation" in found and "train" not in found:  # the constructor reads it, although no example is drawn
         found["train"] = found["validation"].select([])
     return found
 
