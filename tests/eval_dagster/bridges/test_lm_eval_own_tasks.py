@@ -31,6 +31,11 @@ doc_to_target: "{{label}}"
 metric_list: [{metric: acc}, {metric: f1}]
 metadata: {version: 1.0}
 """
+GROUP = """
+group: both
+task: [colours, others]
+aggregate_metric_list: [{metric: acc, weight_by_size: false}]
+"""
 UTILS = """
 def upper(rows):
     return rows.map(lambda row: {"question": row["question"].upper()})
@@ -50,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
     (tasks / "colours.yaml").write_text(TASK)
     (tasks / "utils.py").write_text(UTILS)
     (tasks / "others.yaml").write_text(TASK.replace("task: colours", "task: others"))
-    (tasks / "both.yaml").write_text("group: both\ntask: [colours, others]\naggregate_metric_list: [{metric: acc, weight_by_size: false}]\n")
+    (tasks / "both.yaml").write_text(GROUP)
     (tasks / "rows" / "test.csv").write_text("question,first,second,label\nsnow?,white,black,0\ncoal?,white,black,1\nmilk?,black,white,1\n")
     (tasks / "rows" / "train.csv").write_text("question,first,second,label\nsalt?,white,black,0\nink?,white,black,1\n")
     (tmp_path / "model.py").write_text(MODEL)
@@ -119,13 +124,13 @@ def test_examples_are_an_error_where_the_configuration_forbids_them(folder: Path
     (folder / "tasks" / "colours.yaml").write_text(f"{TASK}num_fewshot: 0\n")
     project = _project(folder, two={"task": "tasks/colours.yaml", "num_fewshot": 2}, none={"task": "tasks/colours.yaml"})
     project.check(["none"], ["model"])
-    with pytest.raises(UsageError, match="eval two: lm_eval:colours has `num_fewshot: 0` in its configuration, .* set num_fewshot"):
+    with pytest.raises(UsageError, match=r"eval two: lm_eval:colours has `num_fewshot: 0` in its configuration, .* set num_fewshot"):
         project.check(["two"], ["model"])
 
 
 def test_a_missing_file_of_rows_is_named(folder: Path) -> None:
     (folder / "tasks" / "rows" / "test.csv").unlink()
-    with pytest.raises(UsageError, match="lacks the file .*rows/test.csv, which the split 'test' names"):
+    with pytest.raises(UsageError, match=r"lacks the file .*rows/test.csv, which the split 'test' names"):
         _project(folder, colours={"task": "tasks/colours.yaml"}).check(["colours"], ["model"])
 
 
@@ -135,8 +140,14 @@ def test_a_missing_file_of_rows_is_named(folder: Path) -> None:
         ("unsafe_code: true", "is refused: lm-eval runs code that the model wrote"),
         ("doc_to_image: [image]", "asks about images or sound"),
         ("output_type: generate_until\ngeneration_kwargs: {num_beams: 4}", "wants beam search"),
-        ("output_type: generate_until\ngeneration_kwargs: {penalty: 4}", "has the generation_kwargs penalty, which eval_dagster does not know"),
-        ("output_type: generate_until\nmetric_list: [{metric: f1, hf_evaluate: true}]", r"scores by evaluate.load\('f1'\), which is refused"),
+        (
+            "output_type: generate_until\ngeneration_kwargs: {penalty: 4}",
+            "has the generation_kwargs penalty",
+        ),
+        (
+            "output_type: generate_until\nmetric_list: [{metric: f1, hf_evaluate: true}]",
+            r"scores by evaluate.load\('f1'\)",
+        ),
         ("output_type: generate_until\nmetric_list: [{metric: no_such_metric}]", r"scores by evaluate.load\('no_such_metric'\)"),
         ("dataset_kwargs: {data_files: {test: 'https://example.org/test.csv'}}", "expected local files or files of a dataset on the Hub"),
         ("dataset_kwargs: {data_dir: rows}", "names a folder of its dataset"),
