@@ -52,6 +52,7 @@ def invent(name: str) -> tuple[Mapping[str, Any], dict[str, list[dict[str, Any]]
 
 def compare(names: Sequence[str], folder: Path, *, models: Sequence[str] = ("plain", "chat"), shots: int | None = None) -> list[Report]:
     """Reports on tasks at no example and at a task's own number or `shots`."""
+    folder.mkdir(exist_ok=True)
     places: dict[str, Path] = {}
     evals: dict[str, dict[str, Any]] = {}
     parents = sorted({str((package_folder() / package_index()[name].file).parent) for name in names})

@@ -253,8 +253,8 @@ def value(of: Field, name: str, rng: Random, number: int, row: Mapping[str, Any]
 
 
 def text(rng: Random, number: int) -> str:
-    """A short text that no other row has."""
-    return f"{rng.choice(WORDS)} {rng.choice(WORDS)} {rng.choice(WORDS)} {number}{rng.randrange(100)}"
+    """A short text that no other row has, with a gap to fill."""
+    return f"{rng.choice(WORDS)} {rng.choice(WORDS)} _ {rng.choice(WORDS)} {number}{rng.randrange(100)}"
 
 
 def _texts(rng: Random, number: int, count: int = 5) -> list[str]:

@@ -15,12 +15,16 @@ import datasets
 import numpy as np
 import pytest
 import yaml
+from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from eval_dagster.bridges.lm_eval.index import package_folder
 from eval_dagster.project import Project
+from eval_dagster.records import Request
+from eval_dagster.stages.prompts import render_eval, rendering_of
+from eval_dagster.stages.snapshot import materialize_snapshot
 from tests.peers.lm_eval.comparison import same
 from tests.peers.lm_eval.invented_rows import quiet
 from tests.peers.lm_eval.ours import Asked, outcomes
@@ -136,11 +140,17 @@ def _compared(ours: Asked, theirs: Mapping[str, Any]) -> list[float]:
     return gaps
 
 
+def test_a_choice_after_an_empty_text(project: Project, model: HFLM) -> None:
+    """As `acc_mutual_info` asks for it."""
+    pairs = [("", " white"), ("", " The cat"), ("Answer: ", " yes"), ("Answer:\n", "yes")]
+    requests = [Request(request_id=str(number), prompt=prompt, choices=(choice,)) for number, (prompt, choice) in enumerate(pairs)]
+    ours = {int(request.request_id): response.logprobs[0] for request, response in project.handle(MODEL).load().respond(requests)}
+    theirs = model.loglikelihood([Instance("loglikelihood", {}, pair, 0) for pair in pairs], disable_tqdm=True)
+    assert [ours[number] for number in range(len(pairs))] == pytest.approx([float(value) for value, _ in theirs], abs=TOLERANCE)
+
+
 @pytest.mark.parametrize(("native", "bridged"), [("native_mmlu", "mmlu_without_examples"), ("native_hellaswag", "hellaswag")])
 def test_native_tasks_make_the_same_requests(project: Project, native: str, bridged: str) -> None:
-    from eval_dagster.stages.prompts import render_eval, rendering_of
-    from eval_dagster.stages.snapshot import materialize_snapshot
-
     ids = []
     for name in (native, bridged):
         materialize_snapshot(project, name, "test")
