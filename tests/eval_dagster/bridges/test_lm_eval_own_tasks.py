@@ -101,6 +101,24 @@ def test_a_group_of_the_folder_has_its_tasks_as_subjects(folder: Path) -> None:
     assert {row["subject"] for row in rows} == {None, "colours", "others"}
 
 
+def test_mutual_information_asks_for_the_choices_alone(folder: Path) -> None:
+    (folder / "tasks" / "colours.yaml").write_text(TASK.replace("[{metric: acc}, {metric: f1}]", "[{metric: acc_mutual_info}]"))
+    partition = _run(_project(folder, colours={"task": "tasks/colours.yaml"}), "colours")
+    prompts = [row["prompt"] for row in read_rows(partition.require("rendered_prompts").path)]
+    assert prompts[:2] == ["Question: SNOW?\nAnswer:", ""]
+    (row,) = [each for each in read_rows(partition.require("task_metrics").path) if each["subject"] is None]
+    assert (row["metric"], row["value"], row["n"]) == ("acc_mutual_info", pytest.approx(1 / 3), 3)
+
+
+def test_an_empty_text_is_an_answer(folder: Path) -> None:
+    generated = "output_type: generate_until\ngeneration_kwargs: {until: ['w']}\nmetric_list: [{metric: exact_match}]\n"
+    kept = [line for line in TASK.strip().splitlines() if line.partition(":")[0] not in ("output_type", "metric_list", "doc_to_choice")]
+    (folder / "tasks" / "colours.yaml").write_text("\n".join([*kept, generated]).replace('"{{label}}"', '"{{first[:0]}}"'))
+    partition = _run(_project(folder, colours={"task": "tasks/colours.yaml"}), "colours")
+    values = {(row["value"], row["error"]) for row in read_rows(partition.require("sample_scores").path)}
+    assert values == {(1.0, None)}
+
+
 def test_changed_code_rows_or_text_change_the_version(folder: Path) -> None:
     def stamp() -> list[Any]:
         _forget()
