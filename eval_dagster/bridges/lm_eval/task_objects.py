@@ -1,4 +1,4 @@
-"""lm-eval's task objects over rows that are given to them. Nothing of lm-eval is patched: each is of a subclass of its own class."""
+"""lm-eval's task objects over rows that are given to them. No class of lm-eval is patched: each is of a subclass of its own class."""
 
 import inspect
 import logging
