@@ -1,5 +1,6 @@
 """lm-eval's task objects over rows that are given to them. No class of lm-eval is patched: each is of a subclass of its own class."""
 
+import datetime
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, seeded, without_evaluate_load
 from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits, example_split, split_of
-from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.records import Row
 from eval_dagster.tasks.benchmark import BenchmarkRows, OpenSplit
 from eval_dagster.versions import stable_hash
@@ -63,7 +64,20 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
         task = _built(config, {"download": download})
         evaluated = [dict(row) for row in task.eval_docs]
         examples = [dict(row) for row in task.fewshot_docs() or ()] if fewshot else []
+    _require_plain(leaf.name, [*evaluated, *examples])
     return BenchmarkRows(evaluated=evaluated, examples=examples)
+
+
+def _require_plain(name: str, rows: Sequence[Row]) -> None:
+    """Raise `DataError` for a value that is kept in another form, so that a template would write it differently than in lm-eval."""
+    for row in rows:
+        for field, value in row.items():
+            is_image = type(value).__module__.startswith("PIL.")
+            if is_image or isinstance(value, datetime.date | datetime.time | datetime.timedelta | bytes):
+                raise DataError(
+                    f"lm_eval:{name}: the field {field!r} holds a {type(value).__name__}; expected text, numbers, lists and mappings. "
+                    "In a task of your own, change or remove the field in `process_docs`"
+                )
 
 
 def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:

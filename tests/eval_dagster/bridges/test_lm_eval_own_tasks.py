@@ -119,6 +119,19 @@ def test_an_empty_text_is_an_answer(folder: Path) -> None:
     assert values == {(1.0, None)}
 
 
+def test_a_date_in_a_row_is_refused(folder: Path) -> None:
+    (folder / "tasks" / "utils.py").write_text(
+        "import datetime\n\n\ndef upper(rows):\n    return rows.map(lambda row: {'day': datetime.date(2020, 1, 1)})\n"
+    )
+    project = _project(folder, colours={"task": "tasks/colours.yaml"})
+    (failure,) = [
+        each
+        for each in evaluate(project, [("colours", "model")], stages=["rendered_prompts"], run_id="test", reporter=SilentReporter())
+        if isinstance(each, StageFailure)
+    ]
+    assert "lm_eval:colours: the field 'day' holds a date; expected text, numbers, lists and mappings" in failure.message
+
+
 def test_changed_code_rows_or_text_change_the_version(folder: Path) -> None:
     def stamp() -> list[Any]:
         _forget()
