@@ -1,61 +1,20 @@
 """Invented rows for any task of lm-eval: fields and values are found by trying, until lm-eval's own task renders and scores them."""
 
-import ast
-import inspect
 import itertools
 import logging
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any
 
 import jinja2
-import jinja2.meta
-from jinja2 import nodes
 
-WORDS = [
-    "apple",
-    "river",
-    "stone",
-    "cloud",
-    "candle",
-    "window",
-    "garden",
-    "pencil",
-    "mountain",
-    "letter",
-    "orange",
-    "silver",
-    "harbour",
-    "meadow",
-    "lantern",
-    "violin",
-    "bridge",
-    "forest",
-]
-LETTERS = "ABCDE"
+from tests.peers.lm_eval.invented_values import ALL, ANSWERS, LABELS, LISTS, Field, Fields, kinds, value
+from tests.peers.lm_eval.read_fields import METHODS, hints, sources, template_fields, texts_in
+
 MOST_TRIES = 200
 ROWS = {True: 9, False: 7}
 """Rows of an evaluated split and of another."""
-_METHODS = {*dir(str), *dir(list), *dir(dict), *dir(int)}
-_LABELS = re.compile(r"label|gold|idx|index|correct|class|target_scores|answerkey", re.IGNORECASE)
-_ANSWERS = re.compile(r"answer|target|output|solution|response|completion", re.IGNORECASE)
-_LISTS = re.compile(r"choices|options|endings|candidates|answers|targets|labels|alternatives|tokens|sentences$", re.IGNORECASE)
-_DICTS = re.compile(r"translation|options|choices", re.IGNORECASE)
-
-
-@dataclass
-class Field:
-    """A field of a row: its kind of value, and the fields within it."""
-
-    kind: str
-    inner: dict[str, "Field"] = field(default_factory=dict)
-
-
-Fields = dict[str, Field]
 Tried = tuple[tuple[int, float], Fields, str]
 """How far lm-eval came and with how many gold answers; the fields; the last problem."""
 
@@ -65,8 +24,8 @@ class Inventor:
 
     def __init__(self, config: Mapping[str, Any], name: str) -> None:
         self.config, self.name = config, name
-        self.paths, self.constants = _hints(config)
-        self.code = "\n".join([*_sources(config), *_texts_in(config), *map(str, config.values())])
+        self.paths, self.constants = hints(config)
+        self.code = "\n".join([*sources(config), *texts_in(config), *map(str, config.values())])
         self.guess = (_GUESSES[0][0], _GUESSES[1][0])
         self.tries = 0
         self.fields: Fields = {}
@@ -96,7 +55,7 @@ class Inventor:
 
     def _changes(self) -> Iterator[Fields]:
         """Other kinds for one field, then for two."""
-        singles = [(name, kind) for name in self.fields for kind in (*_kinds(name), *ALL) if kind != self.fields[name].kind]
+        singles = [(name, kind) for name in self.fields for kind in (*kinds(name), *ALL) if kind != self.fields[name].kind]
         singles = list(dict.fromkeys(singles))
         pairs = ([a, b] for a, b in itertools.combinations(singles, 2) if a[0] != b[0])
         for change in itertools.chain([[each] for each in singles], pairs):
@@ -119,7 +78,7 @@ class Inventor:
             return False
         for name, inner in self.paths.items():
             if missing in inner and name in fields and missing not in fields[name].inner:
-                fields[name] = Field("dict", {**fields[name].inner, missing: Field(_kinds(missing)[0])})
+                fields[name] = Field("dict", {**fields[name].inner, missing: Field(kinds(missing)[0])})
                 return True
         if missing in fields:
             return False
@@ -127,18 +86,18 @@ class Inventor:
         return True
 
     def _first(self) -> Fields:
-        return {each: self._field(each) for each in _template_fields(self.config)}
+        return {each: self._field(each) for each in template_fields(self.config)}
 
     def _field(self, name: str) -> Field:
         """A field as its name and the present guess suggest."""
         if inner := self.paths.get(name):
             kind = "labelled" if {"text", "label"} >= set(inner) else "dict"
-            return Field(kind, {each: Field(_kinds(each)[0]) for each in inner})
-        if _LISTS.search(name):
+            return Field(kind, {each: Field(kinds(each)[0]) for each in inner})
+        if LISTS.search(name):
             return Field("texts")
-        if _LABELS.search(name):
+        if LABELS.search(name):
             return Field(self.guess[0])
-        return Field(self.guess[1] if _ANSWERS.search(name) else "text")
+        return Field(self.guess[1] if ANSWERS.search(name) else "text")
 
     def _made(self, fields: Fields | None = None) -> dict[str, list[dict[str, Any]]]:
         made: dict[str, list[dict[str, Any]]] = {}
@@ -177,7 +136,7 @@ def _missing_name(error: Exception) -> str | None:
         return str(error.args[0]) if error.args and isinstance(error.args[0], str) else None
     found = re.search(r"'(\w+)' is undefined|has no attribute '(\w+)'", str(error))
     name = (found[1] or found[2]) if found else None
-    return None if name in _METHODS else name
+    return None if name in METHODS else name
 
 
 def _works(config: Mapping[str, Any], rows: Mapping[str, list[dict[str, Any]]], step: list[int], shots: int) -> float:
@@ -232,151 +191,6 @@ def splits_of(config: Mapping[str, Any]) -> dict[str, bool]:
     if "class" in config:
         return {"train": False, "validation": True, "test": True}
     return {str(each): each == evaluated for each in dict.fromkeys(filter(None, named))}
-
-
-# values
-
-
-def value(of: Field, name: str, rng: Random, number: int, row: Mapping[str, Any], constants: Sequence[str]) -> Any:
-    """A value of a kind."""
-    if of.kind == "dict":
-        return {each: value(inner, each, rng, number, row, constants) for each, inner in of.inner.items()}
-    if of.kind == "list_of_dicts":
-        return [{each: value(inner, each, rng, number, row, constants) for each, inner in of.inner.items()} for _ in range(3)]
-    if of.kind == "constant":
-        return constants[rng.randrange(len(constants))] if constants else text(rng, number)
-    if of.kind == "member":
-        listed = [each for each in row.values() if isinstance(each, list) and each and isinstance(each[0], str)]
-        listed += [each["text"] for each in row.values() if isinstance(each, dict) and isinstance(each.get("text"), list)]
-        return rng.choice(listed[0]) if listed else text(rng, number)
-    return _SIMPLE[of.kind](rng, number)
-
-
-def text(rng: Random, number: int) -> str:
-    """A short text that no other row has, with a gap to fill."""
-    return f"{rng.choice(WORDS)} {rng.choice(WORDS)} _ {rng.choice(WORDS)} {number}{rng.randrange(100)}"
-
-
-def _texts(rng: Random, number: int, count: int = 5) -> list[str]:
-    return [f"{each} {number}" for each in rng.sample(WORDS, count)]
-
-
-_SIMPLE: dict[str, Any] = {
-    "text": text,
-    "texts": _texts,
-    "index": lambda rng, _: rng.randrange(4),
-    "bit": lambda rng, _: rng.randrange(2),
-    "one_based": lambda rng, _: rng.randrange(1, 5),
-    "letter": lambda rng, _: rng.choice("ABCD"),
-    "small_letter": lambda rng, _: rng.choice("abcd"),
-    "one_two": lambda rng, _: rng.choice(["1", "2"]),
-    "digit": lambda rng, _: str(rng.randrange(4)),
-    "digit_from_one": lambda rng, _: str(rng.randrange(1, 5)),
-    "labelled": lambda rng, number: {"text": _texts(rng, number), "label": list(LETTERS)},
-    "lettered": lambda rng, number: dict(zip(LETTERS, _texts(rng, number), strict=True)),
-    "literal": lambda rng, number: repr(_texts(rng, number)),
-    "bool": lambda rng, _: rng.random() < 0.5,
-    "yes": lambda rng, _: rng.choice(["yes", "no"]),
-    "true": lambda rng, _: rng.choice(["True", "False"]),
-    "number": lambda rng, _: rng.randrange(100) / 4,
-    "indices": lambda rng, _: [rng.randrange(4)],
-    "bits": lambda rng, _: [1, 0, 0, 0],
-    "span": lambda rng, number: {"text": _texts(rng, number, 2), "answer_start": [0, 0]},
-    "hashes": lambda rng, number: f"{text(rng, number)} #### {rng.randrange(99)}",
-    "boxed": lambda rng, number: f"{text(rng, number)} \\boxed{{{rng.randrange(99)}}}",
-    "sentences": lambda rng, number: f"{text(rng, number)}. {text(rng, number)}! {text(rng, number)} _ ?\n{text(rng, number)}",
-    "scores": lambda rng, number: {each: int(not index) for index, each in enumerate(_texts(rng, number))},
-    "lists": lambda rng, number: [_texts(rng, number), _texts(rng, number)],
-    "turns": lambda rng, number: [{"role": "user", "content": text(rng, number)}, {"role": "assistant", "content": text(rng, number)}],
-}
-ALL = [*_SIMPLE, "member", "constant", "list_of_dicts"]
-
-
-def _kinds(name: str) -> list[str]:
-    """The kinds that a name suggests, the likeliest first."""
-    if _LABELS.search(name):
-        return ["index", "bit", "letter", "digit", "constant", "text", "member"]
-    if _LISTS.search(name):
-        return ["texts", "labelled", "lettered", "literal", "text", "indices", "lists"]
-    if _ANSWERS.search(name):
-        return ["member", "letter", "index", "bit", "text", "texts", "hashes", "boxed", "constant", "span", "digit"]
-    return ["text", "texts", "sentences", "constant", "index", "list_of_dicts"]
-
-
-# what the configuration and its code read
-
-
-def _template_fields(config: Mapping[str, Any]) -> list[str]:
-    given = config.get("fewshot_config") if isinstance(config.get("fewshot_config"), Mapping) else {}
-    found: dict[str, None] = {}
-    environment = jinja2.Environment()
-    for key in ("doc_to_text", "doc_to_target", "doc_to_choice", "description", "gen_prefix"):
-        for template in (config.get(key), given.get(key)):
-            if not isinstance(template, str):
-                continue
-            if template.isidentifier() and key.startswith("doc_to"):
-                found[template] = None
-            else:
-                found |= dict.fromkeys(sorted(jinja2.meta.find_undeclared_variables(environment.parse(template))))
-    return list(found)
-
-
-def _hints(config: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
-    """Fields that are read within fields, and short texts that values are compared with."""
-    paths: dict[str, dict[str, None]] = {}
-    constants: dict[str, None] = {}
-    environment = jinja2.Environment()
-    for template in _texts_in(config):
-        for node in environment.parse(template).find_all((nodes.Getattr, nodes.Getitem, nodes.Const)):
-            if isinstance(node, nodes.Const):
-                constants |= {node.value: None} if isinstance(node.value, str) else {}
-                continue
-            key = node.attr if isinstance(node, nodes.Getattr) else getattr(node.arg, "value", None)
-            if isinstance(node.node, nodes.Name) and isinstance(key, str) and key not in _METHODS:
-                paths.setdefault(node.node.name, {})[key] = None
-    for source in _sources(config):
-        for outer, inner in re.findall(r"""\[["'](\w+)["']\]\[["'](\w+)["']\]""", source):
-            paths.setdefault(outer, {})[inner] = None
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Compare | ast.Dict):
-                values = [*(node.keys if isinstance(node, ast.Dict) else node.comparators)]
-                constants |= {each.value: None for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)}
-    return {name: list(inner) for name, inner in paths.items()}, [each for each in constants if 0 < len(each) < 30][:40]
-
-
-def _texts_in(given: Any) -> Iterator[str]:
-    if isinstance(given, str) and ("{{" in given or "{%" in given):
-        yield given
-    elif isinstance(given, Mapping):
-        for each in given.values():
-            yield from _texts_in(each)
-    elif isinstance(given, list):
-        for each in given:
-            yield from _texts_in(each)
-
-
-def _sources(given: Any) -> Iterator[str]:
-    modules: set[str] = set()
-
-    def visit(each: Any) -> None:
-        if isinstance(each, partial):
-            visit(each.func)
-        elif isinstance(each, Mapping):
-            for inner in each.values():
-                visit(inner)
-        elif isinstance(each, list):
-            for inner in each:
-                visit(inner)
-        elif callable(each):
-            modules.add(str(getattr(each, "__module__", "")))
-
-    visit(given)
-    for module in sorted(modules):
-        if module in sys.modules and not module.startswith(("lm_eval.api", "builtins")):
-            try:
-                yield inspect.getsource(sys.modules[module])
-            except (OSError, TypeError):
-                continue
 
 
 class quiet:  # noqa: N801 - used like a function
