@@ -69,7 +69,10 @@ def compare(names: Sequence[str], folder: Path, *, models: Sequence[str] = ("pla
     for key, settings in evals.items():
         for model in models:
             name = key.rpartition("-")[0]
-            theirs[key, model] = _theirs(manager, name, places[name], settings["num_fewshot"], model == "chat", golds)
+            try:
+                theirs[key, model] = _theirs(manager, name, places[name], settings["num_fewshot"], model == "chat", golds)
+            except Exception as error:  # of a task's own code: it was tried with other answers and with one example
+                raise LookupError(f"{name}: lm-eval itself fails on the rows: {type(error).__name__}: {error}") from error
     found = outcomes(project_of(folder, evals, golds), models)
     return [
         _report(key.rpartition("-")[0], evals[key]["num_fewshot"], model, found[key, model], results)

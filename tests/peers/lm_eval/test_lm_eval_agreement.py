@@ -40,7 +40,7 @@ def test_tasks_of_all_types_agree(name: str, reports: Sequence[Report]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_hundred_drawn_tasks_agree(tmp_path: Path) -> None:
-    """Tasks that are refused, or that no invented rows fit, are drawn too; a hundred others are compared."""
+    """Tasks that are refused, or that no invented rows fit, are drawn too; of the others the first hundred are compared."""
     names = drawn_names()
     compared: list[str] = []
     skipped: list[str] = []
