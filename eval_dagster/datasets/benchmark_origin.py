@@ -1,7 +1,7 @@
 """The rows that a `Benchmark` makes of splits of datasets."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eval_dagster.datasets.origin import Origin
 from eval_dagster.errors import DataError, EvalDagsterError
@@ -18,8 +18,8 @@ class BenchmarkOrigin:
     """The rows of an `AdapterTask`."""
 
     task: type[AdapterTask]
-    files: Callable[[str, str | None, int], Origin]
-    """From path, revision and number of configurations to the place of a dataset."""
+    place: Callable[[DatasetSplit], Origin]
+    """From a split to the place of its dataset."""
 
     def check(self, subjects: Sequence[str], splits: Sequence[str]) -> None:
         """Check every split that the benchmark names. Raises `DatasetNotFoundError` where one is not there."""
@@ -65,4 +65,5 @@ class BenchmarkOrigin:
         return self._place(split).read(split.config or _ONE_CONFIG, [split.split])[split.split]
 
     def _place(self, split: DatasetSplit) -> Origin:
-        return self.files(split.path, self.task.DATASET_REVISION or split.revision, 1)
+        revision = self.task.DATASET_REVISION or split.revision
+        return self.place(split if revision == split.revision else replace(split, revision=revision))

@@ -9,6 +9,7 @@ from typing import Any
 from eval_dagster.code_versions.source_files import is_user_module, shown_name
 from eval_dagster.datasets.benchmark_origin import BenchmarkOrigin
 from eval_dagster.datasets.hub import HubRepo, current_commit
+from eval_dagster.datasets.listed_files import ListedFiles
 from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
 from eval_dagster.datasets.ordered_rows import OrderedRows
 from eval_dagster.datasets.origin import Origin, Stored
@@ -17,6 +18,7 @@ from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionE
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
+from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.versions import code_version, file_stamp
@@ -95,7 +97,7 @@ class DatasetReader:
         if issubclass(task, AdapterTask):
             named = [split for subject in subjects for split in task.BENCHMARK.splits(subject, fewshot=fewshot)]
             for split in named:
-                if not _is_folder(split.path):
+                if not _is_folder(split.path) and not split.files:  # named files have no place in a mirror of splits
                     place = self._files(split.path, task.DATASET_REVISION or split.revision, 1)
                     yield split.path, split.config or _ONE_CONFIG, (split.split,), place
         elif not _brings_rows(task) and not _is_folder(task.DATASET_PATH):
@@ -106,7 +108,7 @@ class DatasetReader:
 
     def _origin(self, task: TaskClass, instance: BaseTask[Any] | None = None) -> Origin:
         if issubclass(task, AdapterTask):
-            return BenchmarkOrigin(task, self._files)
+            return BenchmarkOrigin(task, self._of_split)
         if issubclass(task, OrderedTask) and task.reads_dataset():
             return OrderedRows(task, instance, self._files)
         if _brings_rows(task):
@@ -120,6 +122,15 @@ class DatasetReader:
         if self._mirror is not None:
             return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY)
         return HubRepo(path, revision or self._locked_commit(path), configs)
+
+    def _of_split(self, split: DatasetSplit) -> Origin:
+        if not split.files:
+            return self._files(split.path, split.revision, 1)
+        if _is_folder(split.path):
+            return ListedFiles(split, self._folder / split.path)
+        if self._mirror is not None:
+            return ListedFiles(split, self._mirror / split.path)
+        return ListedFiles(split, None, split.revision or self._locked_commit(split.path))
 
     def _locked_commit(self, path: str) -> str:
         return self._lock.get(path) or self._lock.add(path, current_commit(path))

@@ -123,6 +123,19 @@ class ChatTemplateFormatter:
         return stable_hash([code_version(type(self)), self._handle.template_version()])
 
 
+class VerbatimChatFormatter(ChatTemplateFormatter):
+    """The template of the model's own tokenizer, with the white space before an answer: the benchmarks of other packages choose it."""
+
+    def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Return the prompt by the model's template."""
+        return self._handle.apply_chat_template(messages, images=images)
+
+
+def verbatim(formatter: Formatter) -> Formatter:
+    """The formatter that leaves the texts of messages as they are, where there is one."""
+    return VerbatimChatFormatter(formatter._handle) if isinstance(formatter, ChatTemplateFormatter) else formatter
+
+
 def formatter_for(prompt_format: str, handle: ModelHandle) -> Formatter:
     """Return the formatter of a model's `prompt_format`: plain, chat, llama3 or identity."""
     if prompt_format == ChatTemplateFormatter.name:

@@ -10,6 +10,7 @@ from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
+from eval_dagster.prompts.formatters import verbatim
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
@@ -47,7 +48,9 @@ class Rendering:
     def settings(self) -> RenderSettings:
         """What a `Benchmark` needs of these."""
         per_sample = self.sets == "per_sample"
-        return RenderSettings(num_fewshot=self.num_fewshot, seed=self.seed, examples_per_sample=per_sample, formatter=self.formatter)
+        return RenderSettings(
+            num_fewshot=self.num_fewshot, seed=self.seed, examples_per_sample=per_sample, formatter=verbatim(self.formatter)
+        )
 
 
 def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:

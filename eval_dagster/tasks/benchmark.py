@@ -27,6 +27,10 @@ class DatasetSplit:
     split: str
     revision: str | None = None
     """Full commit hash."""
+    files: tuple[str, ...] = ()
+    """The files of the split in the folder or repository, where it is not named by the dataset."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """For these files: arguments of the reader of their kind in `datasets`, `column_names` of CSV for instance."""
 
 
 OpenSplit: TypeAlias = Callable[[DatasetSplit], list[Row]]

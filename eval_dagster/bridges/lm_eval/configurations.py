@@ -6,19 +6,18 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval_dagster.bridges.lm_eval.index import Entry
+from eval_dagster.bridges.lm_eval.refusals import FETCHED_CODE, require_supported
 from eval_dagster.errors import TaskDefinitionError
 
 SEED = 1234
 """lm-eval's default seed of few-shot examples, and of NumPy."""
-_SANDBOXED = {"humaneval": "humaneval", "mbpp": "mbpp"}
-"""Beginnings of the names of tasks that run code -> the task of this package that runs it in a sandbox."""
-_NO_MODULE = "refused: it fetches code from the Hugging Face Hub, or takes it from a folder of that name, and runs it in this process"
 GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
 """Keys of a group that it does not set for its members."""
 _lock = threading.RLock()
@@ -34,9 +33,7 @@ class Leaf:
 
     def unresolved(self) -> dict[str, Any]:
         """The configuration with the names of its functions. Nothing is imported."""
-        from lm_eval.tasks._yaml_loader import load_yaml
-
-        return {**load_yaml(self.file, resolve_func=False), **self.overrides}
+        return {**copy.deepcopy(_read(self.file)), **self.overrides}
 
     def load(self) -> dict[str, Any]:
         """The configuration with its functions. The module beside the YAML file is imported: lm-eval's own code, or the user's.
@@ -44,14 +41,11 @@ class Leaf:
         Raises:
             TaskDefinitionError: Its code may not be run here, or cannot be imported.
         """
-        self._require_safe(self.unresolved())
-        from lm_eval.tasks._yaml_loader import load_yaml
-
-        with seeded(), without_evaluate_load():
-            try:
-                loaded = load_yaml(self.file, resolve_func=True)
-            except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
-                raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {type(error).__name__}: {error}") from error
+        require_supported(self.name, self.unresolved())
+        try:
+            loaded = _read_with_functions(self.file)
+        except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
+            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}") from error
         config = {**copy.deepcopy(loaded), **self.overrides}
         for key in ("tag", "group", "task_list"):
             config.pop(key, None)
@@ -59,20 +53,27 @@ class Leaf:
         config["metadata"] = given if isinstance(given, dict) else {"_metadata": given}
         return config
 
-    def _require_safe(self, config: Mapping[str, Any]) -> None:
-        if config.get("unsafe_code"):
-            native = next((task for beginning, task in _SANDBOXED.items() if self.name.startswith(beginning)), None)
-            instead = f"; use `task: {native}`, which runs it in a sandbox" if native else ""
-            raise TaskDefinitionError(
-                f"lm_eval:{self.name} is refused: lm-eval runs code that the model wrote, in its own process{instead}"
-            )
-        if "doc_to_image" in config or "doc_to_audio" in config:
-            raise TaskDefinitionError(
-                f"lm_eval:{self.name} asks about images or sound, which eval_dagster does not send to a model of lm-eval's tasks"
-            )
-        for metric in config.get("metric_list") or ():
-            if isinstance(metric, Mapping) and metric.get("hf_evaluate"):
-                raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load({metric.get('metric')!r}), which is {_NO_MODULE}")
+
+@cache
+def _read(file: Path) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    return dict(load_yaml(file, resolve_func=False))
+
+
+@cache
+def _read_with_functions(file: Path) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    with seeded(), without_evaluate_load():
+        return dict(load_yaml(file, resolve_func=True))
+
+
+def _reason(error: BaseException) -> str:
+    """Why a module cannot be imported. The missing package is enough where that is the reason."""
+    if isinstance(error, TaskDefinitionError):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def without_evaluate_load() -> Iterator[None]:
     import evaluate
 
     def refuse(path: str, *_: Any, **__: Any) -> Any:
-        raise TaskDefinitionError(f"evaluate.load({path!r}) is {_NO_MODULE}")
+        raise TaskDefinitionError(f"evaluate.load({path!r}) is {FETCHED_CODE}")
 
     with _lock:
         own, evaluate.load = evaluate.load, refuse
@@ -159,9 +160,7 @@ def _of_group(
 
 def group_config(file: Path) -> dict[str, Any]:
     """The configuration of a group. No function is imported."""
-    from lm_eval.tasks._yaml_loader import load_yaml
-
-    return dict(load_yaml(file, resolve_func=False))
+    return copy.deepcopy(_read(file))
 
 
 def _is_macro(file: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from eval_dagster.bridges.lm_eval.generation import text_settings
@@ -21,6 +22,7 @@ def instances_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter,
     def chat(messages: Sequence[dict[str, str]], **_: Any) -> str:
         return formatter.format([Message(Role(each["role"]), each["content"]) for each in messages])
 
+    _keep_templates()
     options: dict[str, Any] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
     context = task.fewshot_context(
         doc,
@@ -32,6 +34,14 @@ def instances_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter,
     )
     made = task.construct_requests(doc=doc, ctx=context, metadata=(None, 0, task.config.repeats), **options)
     return made if isinstance(made, list) else [made]
+
+
+@cache
+def _keep_templates() -> None:
+    """Have lm-eval's environment of Jinja compile each template once. It compiles a template for each field of each example."""
+    from lm_eval.utils import env
+
+    env.from_string = lru_cache(maxsize=1024)(env.from_string)
 
 
 def questions_of(name: str, task: Any, doc: Row, instances: Sequence[Any]) -> list[TaskSample]:
@@ -51,6 +61,8 @@ def questions_of(name: str, task: Any, doc: Row, instances: Sequence[Any]) -> li
         )
         for context, (choices, positions) in scored.items()
     ]
+    if not made and not others:
+        raise ValueError(f"lm_eval:{name} asks nothing about a document: it has no choices")
     return [*made, *others]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from eval_dagster.bridges.lm_eval import index
 from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, members
+from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits
 from eval_dagster.bridges.lm_eval.index import Entry
 from eval_dagster.bridges.lm_eval.questions import answered, instances_of, questions_of
 from eval_dagster.bridges.lm_eval.suites import suite_evals
-from eval_dagster.bridges.lm_eval.task_objects import dataset_splits, metric_functions, read_rows, set_examples, task_over
+from eval_dagster.bridges.lm_eval.task_objects import metric_functions, read_rows, set_examples, task_over
 from eval_dagster.bridges.lm_eval.versions import task_version
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.records import ResponseType, Row, TaskSample
@@ -138,8 +139,14 @@ class LmEvalBenchmark:
         return stable_hash([[name, task_version(leaf.load())] for name, leaf in self._leaves.items()])
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits of a task's dataset."""
-        return dataset_splits(self._leaves[subject].load(), fewshot=fewshot)
+        """The splits of a task's dataset. Raises `TaskDefinitionError` where examples are wanted of a task that has none."""
+        leaf = self._leaves[subject]
+        if fewshot and leaf.unresolved().get("num_fewshot") == 0:
+            raise TaskDefinitionError(
+                f"lm_eval:{subject} has `num_fewshot: 0` in its configuration, which lm-eval does not let a user change; "
+                "set num_fewshot of the eval to 0, or leave it out"
+            )
+        return dataset_splits(leaf.load(), leaf.file.parent, fewshot=fewshot)
 
     def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
         """The documents that lm-eval makes of the rows."""

@@ -1,5 +1,6 @@
-"""lm-eval's task objects over rows that are given to them. Nothing of lm-eval is patched: each is of a subclass of its own class."""
+"""lm-eval's task objects over rows that are given to them. No class of lm-eval is patched: each is of a subclass of its own class."""
 
+import datetime
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,8 +9,10 @@ from random import Random
 from typing import Any
 
 from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, seeded, without_evaluate_load
+from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits, example_split, split_of
+from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.records import Row
-from eval_dagster.tasks.benchmark import BenchmarkRows, DatasetSplit, OpenSplit
+from eval_dagster.tasks.benchmark import BenchmarkRows, OpenSplit
 from eval_dagster.versions import stable_hash
 
 
@@ -38,15 +41,15 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
     """The documents that a task makes of the rows of its dataset: those that it evaluates, and those that examples are drawn from."""
     import datasets
 
-    config = leaf.load()
+    config, folder = leaf.load(), leaf.file.parent
     unread = None if fewshot else example_split(config)
-    splits = {split.split: split for split in dataset_splits(config, fewshot=True)}
+    splits = {split.split: split for split in dataset_splits(config, folder, fewshot=True)}
 
     def read(name: str) -> Any:
         if name == unread:
             return datasets.Dataset.from_list([])
         known = splits.get(name)
-        return datasets.Dataset.from_list(open_split(known or _split(config, name)))
+        return datasets.Dataset.from_list(open_split(known or split_of(config, folder, name)))
 
     def download(task: Any, dataset_kwargs: Any = None, **_: Any) -> None:  # noqa: ARG001 - the signature is lm-eval's
         if callable(getattr(task.config, "custom_dataset", None)):
@@ -61,7 +64,20 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
         task = _built(config, {"download": download})
         evaluated = [dict(row) for row in task.eval_docs]
         examples = [dict(row) for row in task.fewshot_docs() or ()] if fewshot else []
+    _require_plain(leaf.name, [*evaluated, *examples])
     return BenchmarkRows(evaluated=evaluated, examples=examples)
+
+
+def _require_plain(name: str, rows: Sequence[Row]) -> None:
+    """Raise `DataError` for a value that is kept in another form, so that a template would write it differently than in lm-eval."""
+    for row in rows:
+        for field, value in row.items():
+            is_image = type(value).__module__.startswith("PIL.")
+            if is_image or isinstance(value, datetime.date | datetime.time | datetime.timedelta | bytes):
+                raise DataError(
+                    f"lm_eval:{name}: the field {field!r} holds a {type(value).__name__}; expected text, numbers, lists and mappings. "
+                    "In a task of your own, change or remove the field in `process_docs`"
+                )
 
 
 def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
@@ -95,32 +111,6 @@ def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
     sampler.sample, sampler.without_question, sampler.asked = sample, True, None
 
 
-def dataset_splits(config: Mapping[str, Any], *, fewshot: bool) -> list[DatasetSplit]:
-    """The splits that a task reads; none where it makes the rows itself."""
-    if callable(config.get("custom_dataset")):
-        return []
-    if "class" in config:
-        names = [split for split in ("test", "validation") if _class_has(config["class"], split)][:1]
-    else:
-        names = [str(config.get("test_split") or config.get("validation_split") or "")]
-    if fewshot:
-        names.append(example_split(config) or "")
-    return [_split(config, name) for name in dict.fromkeys(filter(None, names))]
-
-
-def example_split(config: Mapping[str, Any]) -> str | None:
-    """The split of examples, where it is not the evaluated one."""
-    settings = config.get("fewshot_config") or {}
-    if not isinstance(settings, Mapping):
-        return None
-    named = settings.get("split") or config.get("fewshot_split")
-    if not named and settings.get("samples") is not None:
-        return None
-    named = named or config.get("training_split") or config.get("validation_split")
-    evaluated = config.get("test_split") or config.get("validation_split")
-    return str(named) if named and named != evaluated else None
-
-
 def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
     """The metrics of a configuration: name -> aggregation and whether higher is better."""
     from lm_eval.api.metrics import mean
@@ -129,7 +119,13 @@ def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[...,
     if "class" in config:
         # These methods of lm-eval's classes need no rows, and an instance would read them.
         task = object.__new__(config["class"])
-        directions = task.higher_is_better()
+        try:
+            directions = task.higher_is_better()
+        except AttributeError as error:
+            raise TaskDefinitionError(
+                f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
+                "package brought its rows; eval_dagster needs them before"
+            ) from error
         return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
     found: dict[str, tuple[Callable[..., float], bool]] = {}
     listed = config.get("metric_list") or [
@@ -154,24 +150,6 @@ def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
     if getattr(task.config, "task", None) is None and "task" in config:
         task.config.task = config["task"]
     return task
-
-
-def _class_has(task_class: Any, split: str) -> bool:
-    try:
-        return bool(getattr(object.__new__(task_class), f"has_{split}_docs")())
-    except Exception:  # an instance that was not built may lack what the method asks
-        return split == "test"
-
-
-def _split(config: Mapping[str, Any], name: str) -> DatasetSplit:
-    task_class = config.get("class")
-    options = config.get("dataset_kwargs") or {}
-    return DatasetSplit(
-        path=str(config.get("dataset_path") or getattr(task_class, "DATASET_PATH", None) or ""),
-        config=config.get("dataset_name") or getattr(task_class, "DATASET_NAME", None),
-        split=name,
-        revision=options.get("revision"),
-    )
 
 
 def _once(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
