@@ -163,6 +163,8 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
     top = _mapping(document.value)
     evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
     yield from _mirror_problems(("datasets", "mirror"), document, folder)
+    for name in _mapping(top.get("environments")):
+        yield from _environment_problems(("environments", name), document, registries, folder)
     for name in models:
         yield from _function_problems(("models", name, "function"), document, folder)
     for name in evals:
@@ -184,6 +186,19 @@ def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Ite
         yield (
             path,
             f"found {document.found(path)}, which is no folder (it is looked for in {folder.resolve()}); expected a folder of datasets",
+        )
+
+
+def _environment_problems(path: KeyPath, document: YamlDocument, registries: Collection[str], folder: Path) -> Iterator[Problem]:
+    name, python = str(path[-1]), _value(document, path)
+    if name not in registries:
+        known = ", ".join(sorted(registries)) or "there is none"
+        yield path, f"found the name {name!r}; expected that of a registry ({known}){did_you_mean(name, registries)}"
+    elif isinstance(python, str) and not _is(Path.is_file, folder / Path(python).expanduser()):
+        yield (
+            path,
+            f"found {document.found(path)}, which is no file (it is looked for in {folder.resolve()}); expected the path of a Python "
+            f"interpreter; `eval-dagster environments add {name}` makes an environment",
         )
 
 
