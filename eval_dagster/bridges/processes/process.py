@@ -163,6 +163,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if type(value).__name__ in ("Decimal", "timedelta"):
         return str(value)
-    raise DataError(
-        f"a row holds a {type(value).__name__}, which is not sent to another process; expected text, numbers, lists and mappings"
-    )
+    raise DataError(f"a row holds a {type(value).__name__}, which cannot be sent to another process; expected the types of JSON")

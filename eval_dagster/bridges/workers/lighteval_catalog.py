@@ -41,22 +41,22 @@ def names() -> dict[str, str]:
 
 def describe(name: str) -> dict[str, Any]:
     """What a task, or a group of tasks with the same metrics, is."""
-    members = members(name)
-    kinds = {json.dumps([_metrics(config), config.num_fewshots]) for config in members.values()}
+    found = members(name)
+    kinds = {json.dumps([_metrics(config), config.num_fewshots]) for config in found.values()}
     if len(kinds) > 1:
-        raise ValueError(f"its {len(members)} tasks have different metrics, which have no value in common; name one of them")
-    first = next(iter(members.values()))
-    for config in members.values():
+        raise ValueError(f"its {len(found)} tasks have different metrics, which have no value in common; name one of them")
+    first = next(iter(found.values()))
+    for config in found.values():
         _require_allowed(config)
     return {
-        "description": f"lighteval {metadata.version('lighteval')}: {f'{len(members)} tasks' if len(members) > 1 else 'a task'}",
-        "subjects": list(members),
+        "description": f"lighteval {metadata.version('lighteval')}: {f'{len(found)} tasks' if len(found) > 1 else 'a task'}",
+        "subjects": list(found),
         "response_type": KINDS[first.metrics[0].category],
         "metrics": _metrics(first),
         "num_fewshot": first.num_fewshots,
         "is_macro": True,
-        "splits": {subject: splits_of(config) for subject, config in members.items()},
-        "version": [_packages(), [[_plain(config), _file_hash(config)] for config in members.values()]],
+        "splits": {subject: splits_of(config) for subject, config in found.items()},
+        "version": [_packages(), [[_plain(config), _file_hash(config)] for config in found.values()]],
     }
 
 
@@ -147,10 +147,11 @@ def shown(metric: str) -> str:
 
 def splits_of(config: Any) -> dict[str, Any]:
     """The splits of evaluated rows and of examples."""
+
     def split(name: str) -> dict[str, Any]:
         return {"path": config.hf_repo, "config": config.hf_subset or None, "split": name, "revision": config.hf_revision}
 
-    evaluated = [split(name) for name in config.evaluationsplits_of]
+    evaluated = [split(name) for name in config.evaluation_splits]
     example_split = LightevalTask(config).fewshot_split
     return {"evaluated": evaluated, "examples": evaluated if example_split is None else [split(example_split)]}
 

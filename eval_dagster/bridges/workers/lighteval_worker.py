@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from lighteval.metrics.normalizations import LogProbPMINorm
@@ -30,7 +30,7 @@ _UNCONDITIONED = "unconditioned"
 class _Watched(dict[str, Any]):
     """A row that notices whether its position in the split is read."""
 
-    read: set[str] = set()
+    read: ClassVar[set[str]] = set()
 
     def __getitem__(self, key: str) -> Any:
         self.read.add(key)
@@ -45,7 +45,7 @@ def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: 
     """The rows that give a document: the evaluated ones in the order in which lighteval takes them, and those of examples."""
     config = members(subject)[subject]
     by_name = {each["split"]["split"]: [row for row in each["rows"] if _is_kept(config, row)] for each in splits}
-    evaluated = [row for split in config.evaluationsplits_of for row in _with_documents(config, by_name[split], False)]
+    evaluated = [row for split in config.evaluation_splits for row in _with_documents(config, by_name[split], False)]
     random.Random(_SHUFFLE_SEED).shuffle(evaluated)
     if not fewshot:
         return {"evaluated": evaluated}
