@@ -20,6 +20,7 @@ from eval_dagster.cli import task_list, task_page
 from eval_dagster.cli import trial as trials
 from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import errors, out, say
+from eval_dagster.cli.environments import environments
 from eval_dagster.cli.os_errors import full_disk_of, os_error_message
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
 from eval_dagster.cli.tables import Format
@@ -40,6 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(environments, name="environments")
 
 
 def _show_versions(asked: bool) -> None:

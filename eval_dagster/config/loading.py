@@ -192,14 +192,10 @@ def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Ite
 def _environment_problems(path: KeyPath, document: YamlDocument, registries: Collection[str], folder: Path) -> Iterator[Problem]:
     name, python = str(path[-1]), _value(document, path)
     if name not in registries:
-        known = ", ".join(sorted(registries)) or "there is none"
-        yield path, f"found the name {name!r}; expected that of a registry ({known}){did_you_mean(name, registries)}"
+        yield path, f"found the name {name!r}; expected that of a registry: {', '.join(registries)}{did_you_mean(name, registries)}"
     elif isinstance(python, str) and not _is(Path.is_file, folder / Path(python).expanduser()):
-        yield (
-            path,
-            f"found {document.found(path)}, which is no file (it is looked for in {folder.resolve()}); expected the path of a Python "
-            f"interpreter; `eval-dagster environments add {name}` makes an environment",
-        )
+        looked = f"found {document.found(path)}, which is no file (it is looked for in {folder.resolve()})"
+        yield path, f"{looked}; expected a Python interpreter; `eval-dagster environments add {name}` makes an environment"
 
 
 def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:

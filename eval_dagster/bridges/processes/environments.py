@@ -63,7 +63,7 @@ def environment_for(name: str, given: Path | None, distribution: str, release: s
     Raises:
         RequirementError: There is none, or it has another release than the supported one.
     """
-    remedy = f"`eval-dagster environments add {name}` makes one and names it in evals.yaml"
+    remedy = f"`eval-dagster environments add {name}` makes one"
     if given is not None:
         environment, place = Environment(given), f"the environment {given} of evals.yaml"
         found = environment.release(distribution)

@@ -68,7 +68,7 @@ class ProcessRegistry:
             except DataError as error:
                 raise TaskDefinitionError(str(error)) from error
 
-        environment = self._environment()
+        environment = self.environment()
         return ProcessBenchmark(
             name, self._kept(f"describe {name}", describe), self._process(environment, environment.stamp(self.PACKAGES)), self._modules()
         )
@@ -76,7 +76,8 @@ class ProcessRegistry:
     def _modules(self) -> tuple[str, ...]:
         return (self.WORKER, *self.COMPANIONS)
 
-    def _environment(self) -> Environment:
+    def environment(self) -> Environment:
+        """The environment. Raises RequirementError where there is none that can be used."""
         return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE)
 
     def _process(self, environment: Environment, stamp: str | None) -> WorkerProcess:
@@ -91,7 +92,7 @@ class ProcessRegistry:
 
     def _kept(self, what: str, ask: Callable[[WorkerProcess], Any]) -> Any:
         """What the worker gives, kept on disk: to start it and import its package takes seconds."""
-        environment = self._environment()
+        environment = self.environment()
         stamp = environment.stamp(self.PACKAGES)
         if stamp is None:
             return ask(self._process(environment, stamp))

@@ -25,7 +25,7 @@ _SHUFFLED = "eval_framework_shuffled"
 def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: bool) -> dict[str, Any]:
     """The rows as the task has them after loading: filtered, and in its order."""
     task = task_of(name)
-    given = Splits({each["split"]["split"]: Rows(each["rows"]) for each in splits})
+    given = Splits({each["split"]: Rows(each["rows"]) for each in splits})
     with loading(task, lambda *_, **__: given):
         task._load_dataset(subject_of(task, subject))
     evaluated = task.dataset[task.SAMPLE_SPLIT]

@@ -1,5 +1,6 @@
 """lighteval's tasks: documents, prompts and metric values, made by lighteval 0.13. It runs in the environment that has lighteval."""
 
+import copy
 import hashlib
 import importlib
 import json
@@ -44,7 +45,7 @@ class _Watched(dict[str, Any]):
 def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: bool) -> dict[str, Any]:
     """The rows that give a document: the evaluated ones in the order in which lighteval takes them, and those of examples."""
     config = members(subject)[subject]
-    by_name = {each["split"]["split"]: [row for row in each["rows"] if _is_kept(config, row)] for each in splits}
+    by_name = {each["split"]: [row for row in each["rows"] if _is_kept(config, row)] for each in splits}
     evaluated = [row for split in config.evaluation_splits for row in _with_documents(config, by_name[split], False)]
     random.Random(_SHUFFLE_SEED).shuffle(evaluated)
     if not fewshot:
@@ -67,7 +68,7 @@ def _with_documents(config: Any, split: Sequence[Mapping[str, Any]], few_shots: 
 
 def _document(config: Any, row: Mapping[str, Any], few_shots: bool, index: int = 0) -> Any:
     """The document of a row; None where there is none. What a prompt function draws at random depends on the row alone."""
-    item = _Watched({key: value for key, value in row.items() if key != _INDEX})
+    item = _Watched(copy.deepcopy({key: value for key, value in row.items() if key != _INDEX}))
     item |= {"__few_shots": few_shots, "__index": row.get(_INDEX, index)}
     seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
     random.seed(seed)
@@ -145,7 +146,7 @@ def _generation(task: Any, document: Any, *, is_chat: bool) -> dict[str, Any]:
     except Exception:  # for people; the metrics read the document
         golds = []
     return {
-        "max_tokens": document.generation_size,
+        "max_tokens": document.generation_size if (document.generation_size or 0) > 0 else None,
         "stop_sequences": stops,
         "num_samples": max(task.num_samples),
         "ground_truth": golds or None,
