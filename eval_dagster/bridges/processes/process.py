@@ -57,7 +57,7 @@ class WorkerProcess:
                     return
                 answer = self._exchange({"next": number})
         finally:
-            if number is not None and self._is_alive():
+            if number is not None and self.is_alive():
                 self._exchange({"close": number})
 
     def _result(self, answer: Mapping[str, Any]) -> Any:
@@ -90,11 +90,12 @@ class WorkerProcess:
             answer: dict[str, Any] = json.loads(line)
             return answer
 
-    def _is_alive(self) -> bool:
+    def is_alive(self) -> bool:
+        """Whether the process was started by ours and runs."""
         return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
 
     def _started(self) -> subprocess.Popen[str]:
-        if self._process is not None and self._is_alive():
+        if self._process is not None and self.is_alive():
             return self._process
         self._last.clear()
         inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED or self._python == Path(sys.executable)}
@@ -145,7 +146,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process. The next call starts another."""
         with self._lock:
-            if self._is_alive():
+            if self.is_alive():
                 assert self._process is not None
                 self._process.kill()
                 self._ended(self._process)

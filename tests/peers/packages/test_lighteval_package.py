@@ -11,10 +11,11 @@ import pytest
 
 from eval_dagster.bridges.packages import LightevalRegistry
 from eval_dagster.bridges.processes.registry import close_processes
-from eval_dagster.records import Message, TaskSample
-from eval_dagster.tasks.benchmark import Answer, BenchmarkRows, RenderSettings
+from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.records import Message
+from eval_dagster.tasks.benchmark import BenchmarkRows, RenderSettings
+from tests.peers.packages.bridged import answer
 from tests.peers.packages.lighteval_rows import ROWS
-from tests.peers.packages.scripted_answers import is_greedy, loglikelihood, text
 
 PYTHON = os.environ.get("LIGHTEVAL_PYTHON")
 pytestmark = [
@@ -55,25 +56,6 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LightevalRegi
 def rows_of(name: str, split: str) -> list[dict[str, Any]]:
     start = {"train": 1000, "validation": 2000, "dev": 3000}.get(split, 0)
     return [ROWS[name](start + number) for number in range(COUNT)]
-
-
-def answer(question: TaskSample) -> Answer:
-    prompt, kind = str(question.prompt), question.response_type
-    assert kind is not None
-    context = dict(question.context)  # type: ignore[arg-type, call-overload]
-    if kind.value == "completion":
-        return Answer(prompt=prompt, texts=[text(prompt, list(question.ground_truth or ()))], context=context)
-    if kind.value == "perplexity":
-        return Answer(prompt=prompt, loglikelihoods=[loglikelihood(prompt, "")], context=context)
-    choices = list(question.possible_completions or ())
-    scores = [loglikelihood(prompt, choice) for choice in choices]
-    return Answer(
-        prompt=prompt,
-        choices=choices,
-        loglikelihoods=scores,
-        is_greedy=[is_greedy(prompt, choice) for choice in choices],
-        context=context,
-    )
 
 
 def bridged(registry: LightevalRegistry, name: str, shots: int, is_chat: bool) -> dict[str, Any]:
@@ -125,3 +107,16 @@ def module_of(name: str) -> str:
     stems = {"arc:easy": "arc", "mmlu:anatomy": "mmlu", "qa4mre:2011": "qa4mre", "truthfulqa:mc": "truthfulqa"}
     stem = stems.get(name, name.split(":")[0])
     return f"lighteval.tasks.tasks.{stem}"
+
+
+def test_nearly_all_core_files_are_listed(registry: LightevalRegistry) -> None:
+    """Of 96 files, three use what the installed huggingface_hub lacks, or fetch a file when they are imported."""
+    listed = registry.names()
+    assert len(listed) > 40_000
+    assert {"mmlu", "mmlu:anatomy", "gsm8k", "ifeval", "flores200:eng_Latn-deu_Latn"} <= listed.keys() | {"flores200:eng_Latn-deu_Latn"}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("lcb:codegeneration", "outside of the sandbox"), ("nothing", "has no task")])
+def test_what_is_refused_says_why(registry: LightevalRegistry, name: str, reason: str) -> None:
+    with pytest.raises(TaskDefinitionError, match=reason):
+        registry.benchmark(name, Path())
