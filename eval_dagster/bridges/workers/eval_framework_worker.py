@@ -103,11 +103,12 @@ def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Map
     task.num_fewshot, task.dataset, task.rnd = 0, {task.SAMPLE_SPLIT: [], task.FEWSHOT_SPLIT: []}, random.Random(RANDOM_SEED)
     own = subject_of(task, subject)
     samples = task._create_samples({**row, "subject": own}, 0, str(own))
+    metrics = [metric() for metric in task.get_metrics()]  # some keep what they saw of the first sample until the second
     found: dict[str, list[float]] = {}
     errors: dict[str, str] = {}
     for answer in answers:
         for response in _responses(task, samples[answer["context"]["number"]], answer):
-            for metric in task.get_metrics():
+            for metric in metrics:
                 _calculate(metric, response, found, errors)
     means = {metric: math.fsum(values) / len(values) for metric, values in found.items()}
     return means | {metric: {"$error": reason} for metric, reason in errors.items()}
@@ -115,7 +116,7 @@ def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Map
 
 def _calculate(metric: Any, response: Any, found: dict[str, list[float]], errors: dict[str, str]) -> None:
     try:
-        results = metric().calculate(response)
+        results = metric.calculate(response)
     except Exception as error:  # the other metrics of the row are computed
         errors[metric.NAME] = f"{type(error).__name__}: {error}"
         return

@@ -87,7 +87,7 @@ def test_the_error_of_a_process_that_does_not_start_has_its_last_lines(quiz: Qui
     (quiz.site_packages / "broken.pth").write_text(
         "import sys; sys.stderr.write('cannot go on\\n'); sys.stderr.flush(); import os; os._exit(3)\n"
     )
-    with pytest.raises(MachineError, match="status 3(?s:.*)cannot go on"):
+    with pytest.raises(MachineError, match=r"status 3(?s:.*)cannot go on"):
         benchmark(quiz)
 
 

@@ -56,11 +56,12 @@ def evaluate(name, subject, splits, shots, style):
     task.SUBJECTS = [next(each for each in task.SUBJECTS if str(each) == subject)]
     task._load_hf_dataset = lambda **_: DataByName({split: Data(map(dict, rows)) for split, rows in splits.items()})
     formatter = {"plain": ConcatFormatter, "llama3": Llama3Formatter}[style]()
+    metrics = [metric() for metric in task.get_metrics()]
     prompts, values = [], []
     for sample in task.iterate_samples(None):
         prompts.append(formatter.format(sample.messages, output_mode="string"))
         response = answered(task, sample, prompts[-1])
-        results = [result for metric in task.get_metrics() for result in metric().calculate(response)]
+        results = [result for metric in metrics for result in metric.calculate(response)]
         values.append({result.metric_name: result.value for result in results})
     return {"prompts": prompts, "values": values}
 
