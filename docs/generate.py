@@ -117,8 +117,16 @@ def _type_text(kind: Any) -> str:
 def cli_page() -> str:
     """The commands with their arguments and options."""
     group: Any = typer.main.get_command(app)
-    parts = [_command(name, command) for name, command in group.commands.items() if not command.hidden]
+    parts = [_command(name, command) for name, command in _commands(group) if not command.hidden]
     return "\n".join(parts)
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands of a group, those of groups in it after them."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
 
 
 def _command(name: str, command: Any) -> str:

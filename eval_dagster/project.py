@@ -116,7 +116,7 @@ class Project:
     def named_task(self, name: str) -> TaskClass:
         """The task of a name of the registry, or of `path/to/file.py:Class`. Raises TaskDefinitionError as `task` does."""
         if name not in self._loaded_tasks:
-            self._loaded_tasks[name] = load_task(name, self.tasks, self.folder)
+            self._loaded_tasks[name] = load_task(name, self.tasks, self.folder, self.config.environments)
         return self._loaded_tasks[name]
 
     def task_names(self) -> list[str]:

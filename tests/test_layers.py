@@ -43,7 +43,9 @@ ARROWS = {
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
-    "bridges": "errors records suggestions tasks versions",
+    "bridges.workers": "",
+    "bridges.processes": "bridges.workers errors records tasks versions",
+    "bridges": "bridges.processes errors records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "config datasets errors lake models suggestions task_files tasks tracking",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
@@ -56,8 +58,9 @@ ARROWS = {
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
-    "cli": "assets config errors gate lake metrics models notifications pipeline progress project prompts records rendered_prompt report "
-    "retention sandbox stages statistics suggestions task_files tasks terminal tracking visible_text whole_files",
+    "cli": "assets bridges.processes config errors gate lake metrics models notifications pipeline progress project prompts "
+    "records rendered_prompt report retention sandbox stages statistics suggestions task_files tasks terminal tracking "
+    "visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -15,6 +15,7 @@ from eval_dagster.cli import task_list, task_page
 from eval_dagster.cli import trial as trials
 from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import out
+from eval_dagster.cli.environments import environments
 from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.statistics.comparison import ALPHA
@@ -34,6 +35,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(environments, name="environments")
 
 
 def _show_versions(asked: bool) -> None:

@@ -163,6 +163,8 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
     top = _mapping(document.value)
     evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
     yield from _mirror_problems(("datasets", "mirror"), document, folder)
+    for name in _mapping(top.get("environments")):
+        yield from _environment_problems(("environments", name), document, registries, folder)
     for name in models:
         yield from _function_problems(("models", name, "function"), document, folder)
     for name in evals:
@@ -185,6 +187,15 @@ def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Ite
             path,
             f"found {document.found(path)}, which is no folder (it is looked for in {folder.resolve()}); expected a folder of datasets",
         )
+
+
+def _environment_problems(path: KeyPath, document: YamlDocument, registries: Collection[str], folder: Path) -> Iterator[Problem]:
+    name, python = str(path[-1]), _value(document, path)
+    if name not in registries:
+        yield path, f"found the name {name!r}; expected that of a registry: {', '.join(registries)}{did_you_mean(name, registries)}"
+    elif isinstance(python, str) and not _is(Path.is_file, folder / Path(python).expanduser()):
+        looked = f"found {document.found(path)}, which is no file (it is looked for in {folder.resolve()})"
+        yield path, f"{looked}; expected a Python interpreter; `eval-dagster environments add {name}` makes an environment"
 
 
 def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:

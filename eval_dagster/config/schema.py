@@ -152,6 +152,9 @@ class Config(Section):
     """Where MLflow keeps its runs."""
     sandbox: SandboxConfig = SandboxConfig()
     """Whether code that a model wrote may run."""
+    environments: dict[Name, str] = Field(default_factory=dict)
+    """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
+    is relative to the folder of evals.yaml."""
     models: dict[Name, ModelConfig]
     """By name, as in the keys of partitions."""
     evals: dict[Name, EvalConfig]

@@ -1,18 +1,21 @@
 """Scores of rows whose benchmark scores the answers to all questions about a row together."""
 
 import math
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
 
-from eval_dagster.errors import MachineError, RequirementError
+from eval_dagster.errors import MachineError
 from eval_dagster.metrics.items import Item, ItemMetric, frozen
 from eval_dagster.records import ItemScore, ModelResponse, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.benchmark import Answer
+from eval_dagster.tasks.benchmark import Answer, ScoreError
+
+_BATCH = 256
+"""Rows that are scored together."""
 
 
 def row_scores(
@@ -26,26 +29,34 @@ def row_scores(
         RequirementError: The benchmark lacks a package or a program.
     """
     task.prepare(list(samples.values()))
-    of_items = {metric.NAME for metric in task.METRICS if issubclass(metric, ItemMetric)}
-    for source_id, group in groupby(answered, key=lambda pair: pair[0].source_id):
-        questions = list(group)
-        first = questions[0][0]
-        error = next((response.error for _, response in questions if response.error is not None), None)
-        retryable = False
-        values: Mapping[str, Item] = {}
-        if error is None:
-            try:
-                values = task.score_row(samples[source_id], [answer_to(prompt, response) for prompt, response in questions])
-            except RequirementError:
-                raise
-            except Exception as problem:  # code of the benchmark: it may fail for one row
-                error, retryable = f"{type(problem).__name__}: {problem}", isinstance(problem, MachineError | OSError)
-        if error is not None:
-            for metric in task.METRICS:
-                yield first, Score(metric=metric.NAME, value=None, error=error, retryable=retryable)
-            continue
-        for name, value in values.items():
-            yield first, item_score(name, value) if name.partition("/")[0] in of_items else _number(name, value)
+    rows = (list(group) for _, group in groupby(answered, key=lambda pair: pair[0].source_id))
+    while batch := list(islice(rows, _BATCH)):
+        whole = [row for row in batch if _error(row) is None]
+        asked = [(samples[row[0][0].source_id], [answer_to(prompt, response) for prompt, response in row]) for row in whole]
+        found = iter(task.score_rows(asked))
+        for row in batch:
+            error = _error(row)
+            yield from ((row[0][0], score) for score in _scores(task, next(found) if error is None else error))
+
+
+def _error(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> str | None:
+    """The error of the first answer that has one."""
+    return next((response.error for _, response in row if response.error is not None), None)
+
+
+def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> Iterator[Score]:
+    """The scores of a row from its values, or from the error that it has instead."""
+    if isinstance(found, Mapping):
+        of_items = {metric.NAME for metric in task.METRICS if issubclass(metric, ItemMetric)}
+        for name, value in found.items():
+            if isinstance(value, ScoreError):
+                yield Score(metric=name, value=None, error=value.reason)
+            else:
+                yield item_score(name, value) if name.partition("/")[0] in of_items else _number(name, value)
+        return
+    error = found if isinstance(found, str) else f"{type(found).__name__}: {found}"
+    for metric in task.METRICS:
+        yield Score(metric=metric.NAME, value=None, error=error, retryable=isinstance(found, MachineError | OSError))
 
 
 def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
@@ -57,6 +68,7 @@ def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
         loglikelihoods=list(response.choice_logprobs),
         is_greedy=list(response.argmax_logits_eq_gold),
         texts=list(response.final_text),
+        tokens=list(response.output_tokens),
         context=context,
     )
 

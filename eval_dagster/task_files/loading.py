@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from inspect import isfunction
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeGuard
 
 from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, package_of, shown_text
@@ -17,7 +17,7 @@ from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.definition import check_task
-from eval_dagster.task_files.registries import registered
+from eval_dagster.task_files.registries import opened_registry
 from eval_dagster.tasks.adapter_task import adapter_task
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.doc_task import DocTask
@@ -26,7 +26,9 @@ from eval_dagster.tasks.ordered import OrderedTask
 _OWN_CLASSES = (BaseTask, DocTask, EvalFrameworkTask, LightevalTask, OrderedTask)
 
 
-def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Path) -> type[BaseTask[Any]]:
+def load_task(
+    spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Path, environments: Mapping[str, str] = MappingProxyType({})
+) -> type[BaseTask[Any]]:
     """Return the task class of an eval.
 
     Args:
@@ -34,6 +36,7 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
             a `LightevalTaskConfig`, or the `name` of one in the file's `TASKS_TABLE`.
         registry: Task classes by name.
         folder: The folder that paths are relative to.
+        environments: Paths of interpreters by the names of registries of other packages.
 
     Raises:
         TaskDefinitionError: There is no such task, or it is incomplete.
@@ -43,9 +46,8 @@ def load_task(spec: str, registry: Mapping[str, type[BaseTask[Any]]], folder: Pa
     if is_file:
         task = _in_file(folder / f"{path}.py", name, folder)
     elif is_foreign or spec.endswith((".yaml", ".yml")):
-        task = adapter_task(
-            registered(source).benchmark(foreign_name, folder) if is_foreign else registered("lm_eval").benchmark(spec, folder)
-        )
+        opened = opened_registry(source if is_foreign else "lm_eval", folder, environments)
+        task = adapter_task(opened.benchmark(foreign_name if is_foreign else spec, folder))
     else:
         task = _registered(spec, registry)
     check_task(task)

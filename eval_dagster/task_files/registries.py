@@ -1,11 +1,13 @@
 """The registries of benchmarks that this package and others name by entry points."""
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
-from eval_dagster.tasks.benchmark import Registry
+from eval_dagster.tasks.benchmark import EnvironmentRegistry, Registry
 
 GROUP = "eval_dagster.registries"
 """The entry points of registries. Each names a class that is called without arguments; see `eval_dagster.tasks.benchmark.Registry`."""
@@ -35,3 +37,20 @@ def registered(name: str) -> Registry:
     except Exception as error:
         raise TaskDefinitionError(f"the registry {name} ({found.value}) cannot be used: {type(error).__name__}: {error}") from error
     return made
+
+
+def opened_registry(name: str, folder: Path, environments: Mapping[str, str]) -> Registry:
+    """A registry by its name, with its environment where it has one.
+
+    Args:
+        name: Its name.
+        folder: That of evals.yaml.
+        environments: Paths of interpreters by the names of registries, relative to the folder.
+
+    Raises:
+        TaskDefinitionError: As `registered`.
+    """
+    registry = registered(name)
+    if not isinstance(registry, EnvironmentRegistry):
+        return registry
+    return registry.within(folder / Path(environments[name]).expanduser() if name in environments else None)

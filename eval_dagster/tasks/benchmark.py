@@ -7,7 +7,7 @@ A registry is named by an entry point of the group `eval_dagster.registries`. It
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.formatter import Formatter
@@ -82,8 +82,17 @@ class Answer:
     """For each choice, whether every one of its tokens is the most probable one."""
     texts: Sequence[str] = ()
     """Generated texts without their reasoning."""
+    tokens: Sequence[Sequence[int]] = ()
+    """The ids of the tokens of each choice or text, where the backend gives them."""
     context: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the question's `context`."""
+
+
+@dataclass(frozen=True)
+class ScoreError:
+    """The value of a metric that has none for a row."""
+
+    reason: str
 
 
 class Benchmark(Protocol):
@@ -126,7 +135,21 @@ class Benchmark(Protocol):
         ...
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
-        """The values of a row by metric, from the answers to all questions about it, in their order."""
+        """The values of a row by metric, from the answers to all questions about it, in their order.
+
+        A value may be a `ScoreError`. Where the method raises, the row has an error under every metric.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchBenchmark(Benchmark, Protocol):
+    """A benchmark that scores many rows by one call, for instance by one call of another process."""
+
+    def score_all(
+        self, subject: str, rows: BenchmarkRows, answered: Sequence[tuple[Row, Sequence[Answer]]]
+    ) -> Sequence[Mapping[str, Item] | Exception]:
+        """As `score`, for several rows. Where scoring a row failed, its values are the exception."""
         ...
 
 
@@ -164,4 +187,13 @@ class Registry(Protocol):
         Raises:
             TaskDefinitionError: There is no such group.
         """
+        ...
+
+
+@runtime_checkable
+class EnvironmentRegistry(Registry, Protocol):
+    """A registry whose package may live in an environment of its own."""
+
+    def within(self, python: Path | None) -> Registry:
+        """The registry with the interpreter that evals.yaml names for it under `environments`; None where it names none."""
         ...

@@ -341,17 +341,21 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(folder: Path) ->
         "8: suites.nightly.models: found nothing; expected a list of texts, at least one",
         "9: suites.nightly.evals[1]: found 'other'; expected a name under evals (mmlu, a|b)",
         "10: suites.nightly.timezone: found 'Mars'; expected the IANA name of a time zone such as 'Europe/Berlin'",
-        "11: evls: found an unknown key; expected one of datasets, mlflow, sandbox, models, evals, suites; did you mean 'evals'?",
+        "11: evls: found an unknown key; expected one of datasets, mlflow, sandbox, environments, models, evals, suites; "
+        "did you mean 'evals'?",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, models, evals, suites"),
-        ("# only words\n", "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, models, evals, suites"),
-        ("- a\n", "1: found a list; expected a mapping with the keys datasets, mlflow, sandbox, models, evals, suites"),
-        ("models\n", "1: found 'models'; expected a mapping with the keys datasets, mlflow, sandbox, models, evals, suites"),
+        ("", "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
+        (
+            "# only words\n",
+            "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites",
+        ),
+        ("- a\n", "1: found a list; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
+        ("models\n", "1: found 'models'; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
         ("models: {}\nevals: {\n", "3: this is no YAML: while parsing a flow node, expected the node content, but found '<stream end>'"),
         (
             "models: {}\n\tevals: {}\n",

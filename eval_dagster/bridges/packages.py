@@ -1,0 +1,27 @@
+"""The registries of lighteval, and of eval-framework by its own package."""
+
+from eval_dagster.bridges.processes.registry import ProcessRegistry
+
+
+class LightevalRegistry(ProcessRegistry):
+    """lighteval's tasks: `lighteval:mmlu:anatomy`."""
+
+    NAME = "lighteval"
+    WORKER = "eval_dagster.bridges.workers.lighteval_worker"
+    COMPANIONS = ("eval_dagster.bridges.workers.lighteval_catalog",)
+    DISTRIBUTION = "lighteval"
+    PACKAGES = ("lighteval",)
+    RELEASE = "0.13.0"
+    EXTRA_REQUIREMENTS = ("language_data",)
+
+
+class EvalFrameworkRegistry(ProcessRegistry):
+    """eval-framework's tasks with its own prompts and metrics: `eval_framework:MMLU`."""
+
+    NAME = "eval_framework"
+    WORKER = "eval_dagster.bridges.workers.eval_framework_worker"
+    COMPANIONS = ("eval_dagster.bridges.workers.eval_framework_tasks",)
+    DISTRIBUTION = "eval-framework"
+    PACKAGES = ("eval_framework", "template_formatting")
+    RELEASE = "0.9.1"
+    PYTHON = "3.12"

@@ -1,0 +1,112 @@
+"""Serves the functions of a worker file: `python serve.py worker.py`. It needs the standard library alone.
+
+A call is one JSON object a line on stdin, and so is its answer on stdout. What the worker or its package prints goes to stderr. The
+process ends when stdin is closed, even in the middle of a call.
+"""
+
+import importlib.util
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from types import ModuleType
+from typing import Any, TextIO
+
+_BATCH = 200
+"""Most items of a stream in one answer."""
+
+
+def main(file: str) -> None:
+    """Answer calls until stdin is closed."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    calls: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(os.fdopen(os.dup(0), encoding="utf-8"), calls), daemon=True).start()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    served = _Served(lambda: _loaded(file))
+    while True:
+        answers.write(json.dumps(served.answer(json.loads(calls.get())), default=_plain) + "\n")
+        answers.flush()
+
+
+def _read(lines: TextIO, calls: "queue.SimpleQueue[str]") -> None:
+    for line in lines:
+        calls.put(line)
+    os._exit(0)
+
+
+def _loaded(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("worker", file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["worker"] = module
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # noqa: PTH100, PTH120
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Served:
+    """A worker file and the streams that it gives."""
+
+    def __init__(self, load: Callable[[], ModuleType]) -> None:
+        self._load = load
+        self._worker: ModuleType | None = None
+        self._streams: dict[int, Iterator[Any]] = {}
+        self._count = 0
+
+    def answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a call: `result` or `error`, and `stream` where more items follow."""
+        try:
+            if "next" in call:
+                return self._next(call["next"])
+            if "close" in call:
+                self._streams.pop(call["close"], None)
+                return {"result": None}
+            if self._worker is None:
+                self._worker = self._load()
+            function = getattr(self._worker, call["method"])
+            if "each" in call:
+                return {"result": [_outcome(function, {**call["arguments"], **each}) for each in call["each"]]}
+            result = function(**call["arguments"])
+            if isinstance(result, Iterator):
+                self._count += 1
+                self._streams[self._count] = result
+                return self._next(self._count)
+        except (Exception, SystemExit) as error:
+            return _failure(error)
+        return {"result": result}
+
+    def _next(self, number: int) -> dict[str, Any]:
+        stream = self._streams[number]
+        items = list(islice(stream, _BATCH))
+        if len(items) == _BATCH:
+            return {"result": items, "stream": number}
+        del self._streams[number]
+        return {"result": items}
+
+
+def _outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        # An item that cannot be written fails here, and not the whole answer.
+        return {"result": json.loads(json.dumps(function(**arguments), default=_plain))}
+    except Exception as error:
+        return _failure(error)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    return {"error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy and tensors as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be sent to another process; expected what JSON has, or numbers and arrays of NumPy")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
