@@ -4,7 +4,7 @@ By default they spin for seconds. Beside other busy processes, the thread that t
 network takes several times longer than necessary. A process that runs alone is as fast with short spinning as with long.
 
 The OpenMP library reads its environment once, when torch is imported. So the package sets it on its own import, which comes first in every
-process that loads a model through it. If the user chose a way to wait, the package sets nothing.
+process that loads a model through it.
 """
 
 import os
@@ -13,9 +13,20 @@ import sys
 _SPINS = "1000"
 """Rounds of spinning, some microseconds in all. None (`OMP_WAIT_POLICY=PASSIVE`) cost up to a fifth of the speed on two idle cores."""
 
-_is_chosen = any(name in os.environ for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"))
-if not _is_chosen:
-    os.environ["GOMP_SPINCOUNT"] = _SPINS
+_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
-IS_SPINNING_LIMITED = _is_chosen or "torch" not in sys.modules
-"""Whether torch's OpenMP threads wait as the user or the package chose: false if torch was imported before the package chose."""
+
+def limit_spinning() -> bool:
+    """Make OpenMP threads wait without long spinning, in this process and those that it starts, unless the user chose a way to wait.
+
+    Returns:
+        Whether the setting is in time: false where torch has been imported before and read another one.
+    """
+    if any(name in os.environ for name in _VARIABLES):
+        return True
+    os.environ["GOMP_SPINCOUNT"] = _SPINS
+    return "torch" not in sys.modules
+
+
+IS_SPINNING_LIMITED = limit_spinning()
+"""Whether torch's OpenMP threads wait without long spinning in this process: false where torch was imported before this package."""

@@ -11,7 +11,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.models.registry import registered_sections
 from eval_dagster.project import Project
 from eval_dagster.suggestions import did_you_mean
-from eval_dagster.task_files.registries import registered, registry_names
+from eval_dagster.task_files.registries import opened_registry, registry_names
 
 
 def import_suite(source: str, suite: str | None) -> None:
@@ -33,7 +33,7 @@ def import_suite(source: str, suite: str | None) -> None:
             f"found {source!r}; expected a registry and a group of it, lm_eval:leaderboard say{did_you_mean(registry, known)}; "
             f"registries: {', '.join(known)}"
         )
-    evals = registered(registry).suite(group, project.folder)
+    evals = opened_registry(registry, project.folder, project.config.environments).suite(group, project.folder)
     name = suite or group
     _add(project, {"evals": _new(project, evals), "suites": _new_suite(project, name, list(evals))})
     out.print(f"{project.config_path}: the suite {name} with {len(evals)} evals and {len(project.config.models)} models")

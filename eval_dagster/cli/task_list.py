@@ -12,7 +12,7 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.errors import ConfigError, TaskDefinitionError, UsageError
 from eval_dagster.project import Project, default_config_path
-from eval_dagster.task_files.registries import registered
+from eval_dagster.task_files.registries import opened_registry
 
 _COLUMNS = ("task", "type", "few-shot", "metrics")
 _WIDEST = 40
@@ -46,8 +46,10 @@ def list_registry(source: str, words: Sequence[str]) -> None:
     Raises:
         TaskDefinitionError: There is no such registry.
     """
+    project, _ = open_project()
+    registry = opened_registry(source, project.folder, project.config.environments)
     wanted = [word.casefold() for word in words]
-    found = {name: listed for name, listed in registered(source).names().items() if all(word in name.casefold() for word in wanted)}
+    found = {name: listed for name, listed in registry.names().items() if all(word in name.casefold() for word in wanted)}
     width = max(map(len, found), default=0)
     # Plain lines: a table of 13,000 rows would be measured for seconds.
     out.file.writelines(f"{name:{width}}  {' · '.join(filter(None, (each.kind, each.detail)))}\n" for name, each in sorted(found.items()))

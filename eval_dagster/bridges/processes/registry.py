@@ -76,6 +76,10 @@ class ProcessRegistry:
     def _modules(self) -> tuple[str, ...]:
         return (self.WORKER, *self.COMPANIONS)
 
+    def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG002 - no group is made of others here
+        """Raise `TaskDefinitionError`: a group of the package is one eval."""
+        raise TaskDefinitionError(f"{self.NAME} has no groups that are suites; `task: {self.NAME}:{name}` is one eval")
+
     def environment(self) -> Environment:
         """The environment. Raises RequirementError where there is none that can be used."""
         return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE)

@@ -30,6 +30,7 @@ INPUTS = {
     "eval_dagster.lake.files",
     "eval_dagster.lake.checksums",
     "eval_dagster.lake.damage",
+    "eval_dagster.tasks.ordered",
 }
 """Modules that find the inputs of a stage. The versions of the inputs are part of its fingerprint."""
 
