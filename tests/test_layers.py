@@ -58,7 +58,7 @@ ARROWS = {
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
     "visible_text",
-    "cli": "assets bridges.processes config errors gate lake metrics models notifications pipeline progress project prompts "
+    "cli": "assets bridges.processes config datasets errors gate lake metrics models notifications pipeline progress project prompts "
     "records rendered_prompt report retention sandbox stages statistics suggestions task_files tasks terminal tracking "
     "visible_text whole_files",
 }

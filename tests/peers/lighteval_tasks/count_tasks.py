@@ -1,4 +1,4 @@
-"""Counts which of lighteval's own tasks load: `python tests/peers/lighteval/count_tasks.py <site-packages>/lighteval/tasks/tasks`."""
+"""Counts which of lighteval's own tasks load: `python tests/peers/lighteval_tasks/count_tasks.py <site-packages>/lighteval/tasks/tasks`."""
 
 import sys
 from collections import defaultdict
