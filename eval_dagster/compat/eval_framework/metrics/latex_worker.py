@@ -20,12 +20,12 @@ MEMORY_BYTES = 2**32
 TOLERANCE = 1e-12
 SECONDS = 10
 """For each step."""
-# The parser of sympy asks for antlr 4.11. Its tables have the format of 4.10 and later, which 4.13 reads.
-grammar.version = lambda _: "4.11"
 
 
 def main() -> None:
     """Answer requests until there are no more."""
+    # The parser of sympy asks for antlr 4.11. Its tables have the format of 4.10 and later, which 4.13 reads.
+    grammar.version = lambda _: "4.11"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGALRM, _expired)
     for line in sys.stdin:
