@@ -53,6 +53,7 @@ def _answers(connection: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
     return sorted(rows)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_six_writers_and_open_readers_do_not_disturb_each_other(tmp_path: Path) -> None:
     _configure(tmp_path, limit=5)

@@ -179,7 +179,7 @@ def test_rows_are_written_to_a_file_by_its_suffix(lake: Lake, tmp_path: Path) ->
     ("name", "query", "part"),
     [
         ("rows.xlsx", "select 1", r"\.csv, \.json, \.parquet"),
-        ("nowhere/rows.csv", "select 1", "folder that is there"),
+        ("nowhere/rows.csv", "select 1", "existing folder"),
         ("home/lake/metrics/rows.parquet", "select 1", "contains the queried results"),
         ("rows.csv", "select wrong", "wrong"),
         ("rows.csv", "select error('late') from range(100000) where range = 99999", "late"),

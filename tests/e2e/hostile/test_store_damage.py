@@ -210,6 +210,7 @@ def run(whole: Path, tmp_path: Path) -> Callable[[], "subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_run_on_a_home_of_damaged_databases_heals_them_and_says_so(
     run: Callable[[], "subprocess.CompletedProcess[str]"], tmp_path: Path
