@@ -6,7 +6,7 @@ from math import ceil, comb
 from statistics import fmean
 from typing import Any
 
-from scipy.stats import hypergeom
+import scipy  # whose parts load when first used
 
 from eval_dagster.compat.lighteval.computations import Normalizer, SampleLevelComputation, golds_of, match_type, matches
 from eval_dagster.compat.lighteval.responses import Response
@@ -188,4 +188,4 @@ def _at_least(count: int, correct: int, k: int, wanted: int) -> float:
     """The probability that `wanted` of k texts are correct, drawn without return from `count` texts."""
     if wanted > min(correct, k) or k > count:
         return 0.0
-    return float(hypergeom.sf(wanted - 1, count, correct, k))
+    return float(scipy.stats.hypergeom.sf(wanted - 1, count, correct, k))

@@ -1,5 +1,7 @@
 """The commands on benchmarks of other packages: `tasks --source`, `tasks REGISTRY:NAME` and `import-suite`."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,3 +78,10 @@ def test_what_is_no_group_of_a_registry_is_refused(project: Path, source: str) -
 def test_an_unknown_group_is_named(project: Path) -> None:
     with pytest.raises(TaskDefinitionError, match="lm-eval has no task, group or tag 'leaderbord'; did you mean 'leaderboard'"):
         import_suite("lm_eval:leaderbord", None)
+
+
+def test_the_command_line_starts_without_slow_packages() -> None:
+    """A search of names takes less than a second, most of it imports."""
+    code = "import sys, eval_dagster.cli.app; print(*sorted({'dagster', 'lm_eval', 'scipy.stats', 'torch', 'transformers'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
