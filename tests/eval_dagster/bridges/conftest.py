@@ -27,6 +27,9 @@ class QuizEnvironment:
 
     def write(self, version: str) -> None:
         """Write the package, as a new release of it would be installed."""
+        # Python tells a changed file by its second and its size.
+        for compiled in self.folder.rglob("*.pyc"):
+            compiled.unlink(missing_ok=True)
         package, information = self.site_packages / "quizbook", self.site_packages / "quizbook-1.dist-info"
         package.mkdir(exist_ok=True)
         information.mkdir(exist_ok=True)
