@@ -44,8 +44,9 @@ ARROWS = {
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
     "bridges.workers": "",
-    "bridges.processes": "bridges.workers errors records tasks versions",
-    "bridges": "bridges.processes errors records suggestions tasks versions",
+    "bridges.kept_files": "whole_files",
+    "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
+    "bridges": "bridges.kept_files bridges.processes errors records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "config datasets errors lake models suggestions task_files tasks tracking",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "

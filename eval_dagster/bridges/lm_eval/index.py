@@ -1,8 +1,5 @@
 """The names of lm-eval's tasks, groups and tags. To scan its 13,000 YAML files takes seconds, so the result is kept on disk."""
 
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from eval_dagster.bridges.kept_files import kept_json
 from eval_dagster.errors import RequirementError
 
 VERSION = "0.4.13"
@@ -56,13 +54,12 @@ def package_folder() -> Path:
 def package_index() -> Mapping[str, Entry]:
     """All names of the installed package."""
     require_lm_eval()
-    kept = _cache_folder() / f"lm_eval-{VERSION}-{_FORMAT}.json"
-    try:
-        listed = json.loads(kept.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        listed = [[entry.name, entry.kind, entry.file, list(entry.members)] for entry in scan(package_folder()).values()]
-        _keep(kept, listed)
-    return {name: Entry(name, kind, file, tuple(members)) for name, kind, file, members in listed}
+
+    def listed() -> list[list[Any]]:
+        return [[entry.name, entry.kind, entry.file, list(entry.members)] for entry in scan(package_folder()).values()]
+
+    kept = kept_json(f"lm_eval-{VERSION}-{_FORMAT}", listed)
+    return {name: Entry(name, kind, file, tuple(members)) for name, kind, file, members in kept}
 
 
 def scan(folder: Path) -> dict[str, Entry]:
@@ -75,19 +72,3 @@ def scan(folder: Path) -> dict[str, Entry]:
         kind = _KINDS[entry.kind.name]
         found[name] = Entry(name, kind, file, tuple(sorted(entry.tags)) if kind == "tag" else ())
     return found
-
-
-def _cache_folder() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "eval_dagster"
-
-
-def _keep(path: Path, content: Any) -> None:
-    """Write a file whole or not at all. A folder that cannot be written costs the time of a scan, and nothing else."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump(content, file)
-        Path(file.name).replace(path)
-    except OSError:
-        return

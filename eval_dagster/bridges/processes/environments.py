@@ -1,7 +1,6 @@
 """Environments of other packages: their interpreter, what is installed in them, and whether it changed."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -95,9 +94,3 @@ def _is_editable(info: Path) -> bool:
 
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def cache_folder() -> Path:
-    """The folder of what is kept between runs and can be made again."""
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "eval_dagster"

@@ -1,15 +1,14 @@
 """A registry whose benchmarks are asked as a process."""
 
 import atexit
-import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from eval_dagster.bridges.kept_files import kept_json
 from eval_dagster.bridges.processes.benchmark import ProcessBenchmark
-from eval_dagster.bridges.processes.environments import Environment, cache_folder, environment_for
+from eval_dagster.bridges.processes.environments import Environment, environment_for
 from eval_dagster.bridges.processes.process import WorkerProcess
 from eval_dagster.bridges.workers import serve
 from eval_dagster.errors import DataError, TaskDefinitionError
@@ -101,13 +100,7 @@ class ProcessRegistry:
         if stamp is None:
             return ask(self._process(environment, stamp))
         code = [file_hash(file) for file in (Path(serve.__file__), *map(worker_file, self._modules()))]
-        file = cache_folder() / f"{self.NAME}-{stable_hash([stamp, code, what])}.json"
-        try:
-            return json.loads(file.read_text("utf-8"))
-        except (OSError, ValueError):
-            found = ask(self._process(environment, stamp))
-        _keep(file, found)
-        return found
+        return kept_json(f"{self.NAME}-{stable_hash([stamp, code, what])}", lambda: ask(self._process(environment, stamp)))
 
 
 def worker_file(module: str) -> Path:
@@ -126,17 +119,6 @@ def close_processes() -> None:
     """End the processes of all registries. Each starts again when it is called."""
     for _, process in _processes.values():
         process.close()
-
-
-def _keep(file: Path, content: Any) -> None:
-    """Write a file whole or not at all. A folder that cannot be written costs the time of asking again, and nothing else."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".tmp", delete=False, encoding="utf-8") as written:
-            json.dump(content, written)
-        Path(written.name).replace(file)
-    except OSError:
-        return
 
 
 atexit.register(close_processes)

@@ -1,0 +1,29 @@
+"""JSON files that spare the time of asking another package again; they are below `XDG_CACHE_HOME`, or `~/.cache`."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.whole_files import replaced
+
+
+def kept_json(name: str, make: Callable[[], Any]) -> Any:
+    """The content of a kept file; made and kept where there is none, or one that cannot be read.
+
+    A folder or a disk that takes no file costs the time of making it again, and nothing else.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    file = (Path(given) if given else Path.home() / ".cache") / "eval_dagster" / f"{name}.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        made = make()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(file) as written:
+            written.write_text(json.dumps(made), encoding="utf-8")
+    except OSError:
+        pass
+    return made
