@@ -8,7 +8,7 @@ class LightevalRegistry(ProcessRegistry):
 
     NAME = "lighteval"
     WORKER = "eval_dagster.bridges.workers.lighteval_worker"
-    COMPANIONS = ("eval_dagster.bridges.workers.lighteval_catalog",)
+    COMPANIONS = ("eval_dagster.bridges.workers.lighteval_catalog", "eval_dagster.bridges.workers.installed_versions")
     DISTRIBUTION = "lighteval"
     PACKAGES = ("lighteval",)
     RELEASE = "0.13.0"
@@ -20,7 +20,7 @@ class EvalFrameworkRegistry(ProcessRegistry):
 
     NAME = "eval_framework"
     WORKER = "eval_dagster.bridges.workers.eval_framework_worker"
-    COMPANIONS = ("eval_dagster.bridges.workers.eval_framework_tasks",)
+    COMPANIONS = ("eval_dagster.bridges.workers.eval_framework_tasks", "eval_dagster.bridges.workers.installed_versions")
     DISTRIBUTION = "eval-framework"
     PACKAGES = ("eval_framework", "template_formatting")
     RELEASE = "0.9.1"

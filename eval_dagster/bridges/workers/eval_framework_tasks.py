@@ -3,13 +3,11 @@
 import hashlib
 import importlib
 import inspect
-import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from eval_framework.shared.types import Completion, Error, Loglikelihood
 from eval_framework.tasks.base import ResponseType
 from eval_framework.tasks.registry import Registry
 from eval_framework.tasks.task_names import register_all_tasks
+from installed_versions import versions_around
 
 _PACKAGES = ("eval_framework", "template_formatting")
 _RUNS_CODE = ("llm_sandbox", "run_python_code")
@@ -77,7 +76,7 @@ def describe(name: str) -> dict[str, Any]:
         "num_fewshot": task.num_fewshot,
         "is_macro": True,
         "splits": {name: _splits(task, subject) for name, subject in subjects.items()},
-        "version": [_versions(), _hashes([type(task), *metrics]), task.get_metadata(), task.hf_revision],
+        "version": [versions_around("eval-framework"), _hashes([type(task), *metrics]), task.get_metadata(), task.hf_revision],
     }
 
 
@@ -164,18 +163,6 @@ def loading(task: Any, load: Callable[..., Any]) -> Iterator[None]:
 
 
 # ---- version
-
-
-def _versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    needed = [text for text in metadata.requires("eval-framework") or () if "extra ==" not in text]
-    for text in ["eval-framework", *needed]:
-        name = "".join(letter if letter.isalnum() or letter in "-_." else " " for letter in text).split()[0]
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 def _hashes(classes: Sequence[type]) -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 import hashlib
 import importlib
 import json
-import platform
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 import lighteval
 import numpy as np
+from installed_versions import versions_around
 from lighteval.metrics.metrics_sample import JudgeLLM
 from lighteval.metrics.utils.metric_utils import MetricGrouping
 from lighteval.tasks.lighteval_task import LightevalTask
@@ -56,7 +56,7 @@ def describe(name: str) -> dict[str, Any]:
         "num_fewshot": first.num_fewshots,
         "is_macro": True,
         "splits": {subject: splits_of(config) for subject, config in found.items()},
-        "version": [_packages(), [[_plain(config), _file_hash(config)] for config in found.values()]],
+        "version": [versions_around("lighteval", "language_data"), [[_plain(config), _file_hash(config)] for config in found.values()]],
     }
 
 
@@ -157,18 +157,6 @@ def splits_of(config: Any) -> dict[str, Any]:
 
 
 # ---- version
-
-
-def _packages() -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    needed = [text for text in metadata.requires("lighteval") or () if "extra ==" not in text]
-    for name in ["lighteval", "language_data", *needed]:
-        name = "".join(letter if letter.isalnum() or letter in "-_." else " " for letter in name).split()[0]
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
 
 
 def _file_hash(config: Any) -> dict[str, str]:
