@@ -283,7 +283,7 @@ class RepeatedScore(Score):
 
 @dataclass(frozen=True, kw_only=True)
 class ItemScore(Score):
-    """What a metric of all samples together is computed from; `value` is null unless the item is a number."""
+    """The item of a sample, for a metric of all samples together; `value` is null unless the item is a number."""
 
     item: str | None
     """The item as JSON; null where `value` is the item."""

@@ -58,7 +58,7 @@ class Place:
         return Place(schema, self._definitions)
 
     def words(self) -> str:
-        """What is allowed here, as a text that follows `expected`."""
+        """The allowed values, as a text that follows `expected`."""
         if self.options and self.tag_key:
             return f"a mapping with {self.tag_key}: {_either([option._constant(self.tag_key) for option in self.options])}"
         if self.options:

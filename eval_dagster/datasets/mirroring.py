@@ -47,7 +47,7 @@ class MirrorPart:
 
 
 def parts_of(reader: DatasetReader, task: type[BaseTask[Any]], subjects: Sequence[Any], *, fewshot: bool) -> Iterator[MirrorPart]:
-    """What a task reads of datasets that a mirror can hold: nothing where the rows are in a folder or the task brings them.
+    """The splits that a task reads and a mirror can hold: none if the rows are in a folder or the task brings them.
 
     Raises:
         DatasetNotFoundError: A dataset is not on the Hub, or the Hub is out of reach.

@@ -46,7 +46,7 @@ class Rendering:
 
     @property
     def settings(self) -> RenderSettings:
-        """What a `Benchmark` needs of these."""
+        """The settings for a `Benchmark`."""
         per_sample = self.sets == "per_sample"
         return RenderSettings(
             num_fewshot=self.num_fewshot, seed=self.seed, examples_per_sample=per_sample, formatter=verbatim(self.formatter)

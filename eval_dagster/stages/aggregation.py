@@ -30,7 +30,7 @@ class _Scored:
     values: Mapping[str, float | None]
     """By the names of the scores: the metric's name, alone or with a slash and a part."""
     items: Mapping[str, Item]
-    """What a metric of all samples together is computed from, by the same names."""
+    """The items for metrics of all samples together, by the same names."""
     failed: bool
     """Whether the metric gave only an error."""
 

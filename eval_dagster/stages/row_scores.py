@@ -60,7 +60,7 @@ def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> I
 
 
 def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
-    """What a benchmark sees of an answer."""
+    """An answer as a benchmark gets it."""
     context: dict[str, Any] = prompt.context[0].model_dump() if prompt.context else {}
     return Answer(
         prompt=prompt.request.prompt,

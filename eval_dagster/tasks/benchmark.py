@@ -63,7 +63,7 @@ class RenderSettings:
 
     num_fewshot: int
     seed: int
-    """The eval's, 0 unless it says otherwise."""
+    """The seed of the eval, 0 by default."""
     examples_per_sample: bool
     """Whether the examples of a row depend on the row alone (`fewshot_sets: per_sample`), and not on the rows before it."""
     formatter: Formatter
@@ -155,7 +155,7 @@ class BatchBenchmark(Benchmark, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """What a list of a registry shows of a name."""
+    """A name in the list of a registry."""
 
     kind: str
     """`task`, `group` or the registry's own word."""

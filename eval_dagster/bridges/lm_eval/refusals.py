@@ -29,7 +29,7 @@ def require_supported(name: str, config: Mapping[str, Any]) -> None:
     if config.get("output_type", "generate_until") != "generate_until" or "class" in config:
         return
     text_settings(name, config.get("generation_kwargs") or {})
-    # Where the answer is a choice, or a function scores the row, lm-eval does not call the metric.
+    # lm-eval calls no metric if the answer is a choice, or if a function scores the row.
     if config.get("process_results") is None:
         _require_known_metrics(name, config)
 

@@ -103,7 +103,7 @@ class LmEvalBenchmark:
 
     @property
     def description(self) -> str:
-        """What it is in lm-eval."""
+        """The release of lm-eval, and whether this is a task or a group."""
         count = len(self._leaves)
         return f"lm-eval {index.VERSION}: {f'a group of {count} tasks' if count > 1 else 'a task'}"
 
@@ -200,7 +200,7 @@ class LmEvalBenchmark:
 
 
 def _kind(leaf: Leaf) -> str:
-    """What a task asks for, its metrics and its number of examples, in words."""
+    """The kind of request, the metrics and the number of examples of a task, in words."""
     config = leaf.unresolved()
     metrics = sorted(str(each.get("metric")) for each in config.get("metric_list") or () if isinstance(each, Mapping))
     asked = config.get("output_type", "generate_until")

@@ -61,7 +61,7 @@ def _of_group(
 
 
 def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a group sets for a member, as keys of an eval."""
+    """The settings of a group for a member, as keys of an eval."""
     others = sorted(given.keys() - {"num_fewshot", "task_alias", "alias"})
     if others:
         raise TaskDefinitionError(

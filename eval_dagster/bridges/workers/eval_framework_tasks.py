@@ -60,7 +60,7 @@ def names() -> dict[str, str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a task is."""
+    """The description of a task, as JSON."""
     if name not in _registered():
         raise LookupError(f"eval-framework has no task {name!r}")
     task = task_of(name)
@@ -109,7 +109,7 @@ def _require_allowed(metric: type) -> None:
 
 
 def _is_better(metric: Any, task: Any) -> bool:
-    """Whether a higher value is better. A metric tells it with each result only, so it is asked about an answer with an error."""
+    """Whether a higher value is better. Only results hold this, so the metric scores one answer that is an error."""
     error = Error(error_class="", message="", traceback="")
     shared = {"id": 0, "subject": "", "ground_truth": "", "prompt": "", "prompt_sequence_positions": None, "error": error}
     try:

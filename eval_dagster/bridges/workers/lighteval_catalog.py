@@ -26,7 +26,7 @@ KINDS = {
     SamplingMethod.LOGPROBS: "loglikelihoods",
     SamplingMethod.PERPLEXITY: "perplexity",
 }
-"""What each way of asking is called in an answer."""
+"""The name of each sampling method in an answer."""
 
 
 def names() -> dict[str, str]:
@@ -40,7 +40,7 @@ def names() -> dict[str, str]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What a task, or a group of tasks with the same metrics, is."""
+    """The description of a task, or of a group of tasks with the same metrics, as JSON."""
     found = members(name)
     kinds = {json.dumps([_metrics(config), config.num_fewshots]) for config in found.values()}
     if len(kinds) > 1:

@@ -67,7 +67,7 @@ def _with_documents(config: Any, split: Sequence[Mapping[str, Any]], few_shots: 
 
 
 def _document(config: Any, row: Mapping[str, Any], few_shots: bool, index: int = 0) -> Any:
-    """The document of a row; None where there is none. What a prompt function draws at random depends on the row alone."""
+    """The document of a row; None if the task leaves the row out. Random draws of the prompt function depend on the row alone."""
     item = _Watched(copy.deepcopy({key: value for key, value in row.items() if key != _INDEX}))
     item |= {"__few_shots": few_shots, "__index": row.get(_INDEX, index)}
     seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
@@ -87,7 +87,7 @@ def _document(config: Any, row: Mapping[str, Any], few_shots: bool, index: int =
 def render(
     name: str, subject: str, rows: Sequence[Mapping[str, Any]], examples: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Iterator[list[dict[str, Any]]]:
-    """The questions about each row: one for each way of asking that its metrics need."""
+    """The questions about each row: one for each sampling method that the metrics need."""
     config = replace(members(subject)[subject], num_fewshots=settings["num_fewshot"])
     task = LightevalTask(config)
     task._fewshot_docs = [_document(config, row, True, index) for index, row in enumerate(examples)]
@@ -109,7 +109,7 @@ def render(
 
 
 def _among_examples(task: Any, document: Any) -> Any:
-    """What a document is among the examples, so that it is never its own example. lighteval compares fields that differ between the two."""
+    """The content by which a document is found among the examples, so that none is its own. lighteval compares other fields."""
     if task.fewshot_split is not None:
         return document
     same = (each for each in task._fewshot_docs if (each.query, each.choices) == (document.query, document.choices))

@@ -52,7 +52,7 @@ def extract_context_metric(response: Any, metric_context_class: type[ContextT]) 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a stored prompt tells about its question."""
+    """The question of a stored prompt."""
 
     id: int = 0
     """Its number among those of its subject, from 0."""

@@ -278,7 +278,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return self.NAME
 
     def get_metadata(self) -> dict[str, str | list[str]]:
-        """What a report tells about the task."""
+        """The description of the task in reports."""
         about: dict[str, str | list[str]] = {
             "dataset_path": self.DATASET_PATH,
             "sample_split": self.SAMPLE_SPLIT,

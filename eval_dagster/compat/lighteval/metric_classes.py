@@ -24,7 +24,7 @@ DOC_INDEX = "lighteval_doc"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a metric class is made of."""
+    """The parts of a metric class."""
 
     metric: Metric
     name: str

@@ -27,7 +27,7 @@ class QuizEnvironment:
 
     def write(self, version: str) -> None:
         """Write the package, as a new release of it would be installed."""
-        # Python tells a changed file by its second and its size.
+        # Python compares the time of a file in seconds, and its size.
         for compiled in self.folder.rglob("*.pyc"):
             compiled.unlink(missing_ok=True)
         package, information = self.site_packages / "quizbook", self.site_packages / "quizbook-1.dist-info"
