@@ -10,7 +10,7 @@ _TAIL = 12
 """Characters at the end of a prompt that are shown with their white space."""
 
 
-def print_prompt(prompt: RenderedPrompt, title: str) -> None:
+def print_prompt(prompt: RenderedPrompt, title: str, *, num_fewshot: int) -> None:
     """Print the exact prompt of a model, the kind of answer, and the gold answer; or the error if there is no prompt."""
     request = prompt.request
     out.rule(title, align="left")
@@ -20,11 +20,11 @@ def print_prompt(prompt: RenderedPrompt, title: str) -> None:
         out.print("scored, as continuations of the prompt:")
         rows = [(index, repr(choice), "✓" if index in prompt.gold_indices else "") for index, choice in enumerate(request.choices)]
         print_table(None, ("", "choice", "gold"), rows)
-    for name, text in _facts(prompt):
+    for name, text in _facts(prompt, num_fewshot):
         out.print(f"{name:<14}{text}", soft_wrap=True)
 
 
-def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:
+def _facts(prompt: RenderedPrompt, num_fewshot: int) -> Iterator[tuple[str, str]]:
     request = prompt.request
     if prompt.error is not None:
         yield "error", prompt.error
@@ -39,7 +39,8 @@ def _facts(prompt: RenderedPrompt) -> Iterator[tuple[str, str]]:
     if request.images:
         yield "images", str(len(request.images))
     turns = sum(message.role is Role.USER for message in prompt.messages) - 1
-    yield "examples", f"{turns} ({', '.join(prompt.fewshot_ids)})" if turns > 0 else "none"
+    # The code that writes a whole prompt has no turns for its examples.
+    yield "examples", f"{turns} ({', '.join(prompt.fewshot_ids)})" if turns > 0 else str(num_fewshot or "none")
     yield "request", request.request_id
 
 

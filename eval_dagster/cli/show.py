@@ -37,4 +37,5 @@ def show_prompt(eval_name: str, model: str | None, number: int) -> None:
     prompts = render_eval(project, eval_name, rendering_of(project, eval_name, model), most=number + 1)
     if number >= len(prompts):
         raise UsageError(f"eval {eval_name} has {len(prompts)} samples; --sample takes 0 to {len(prompts) - 1}, found {number}")
-    print_prompt(prompts[number], f"{eval_name} · {model} · sample {number} ({prompts[number].sample_id})")
+    title = f"{eval_name} · {model} · sample {number} ({prompts[number].sample_id})"
+    print_prompt(prompts[number], title, num_fewshot=project.num_fewshot(eval_name))

@@ -74,7 +74,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
-        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}")
+        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}", num_fewshot=shots)
     _print_checks(page, project)
 
 

@@ -9,8 +9,11 @@ import pytest
 import yaml
 
 from eval_dagster.cli.import_suite import import_suite
+from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_list import list_registry
 from eval_dagster.errors import TaskDefinitionError, UsageError
+from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role
+from eval_dagster.rendered_prompt import RenderedPrompt
 
 EVALS = """
 models:
@@ -86,3 +89,18 @@ def test_the_command_line_starts_without_slow_packages() -> None:
     code = f"import sys, eval_dagster.cli.app; print(*sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_a_whole_prompt_of_another_package_shows_its_number_of_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    prompt = RenderedPrompt(
+        sample_id="a",
+        source_id="a",
+        subject="",
+        response_type=ResponseType.COMPLETION,
+        messages=(Message(Role.USER, "1 + 1 = 2\n2 + 2 ="),),
+        request=Request(request_id="r", prompt="1 + 1 = 2\n2 + 2 =", generation=GenerationSettings()),
+        ground_truths=("4",),
+    )
+    for shots, shown in ((1, "1"), (0, "none")):
+        print_prompt(prompt, "title", num_fewshot=shots)
+        assert f"examples      {shown}\n" in capsys.readouterr().out
