@@ -67,3 +67,16 @@ def test_values(theirs: dict[str, Any], folder: Path) -> None:
             else:
                 assert equal, name
     assert different.keys() <= OTHER_VALUES.keys(), different
+
+
+@pytest.mark.skipif(not (ours.SHARED / "datasets").is_dir(), reason=f"no datasets in {ours.SHARED}")
+def test_prompts_on_real_rows(folder: Path, tmp_path: Path) -> None:
+    """Every row of the datasets that are there, with all classes that read one of them."""
+    environment = os.environ | {"REAL_ROWS": str(ours.SHARED / "datasets")}
+    code = "import sys; import ours; ours.main(*sys.argv[1:])"
+    subprocess.run([str(PYTHON), "theirs.py", str(tmp_path / "theirs.json")], cwd=HERE, env=environment, check=True, timeout=3600)
+    command = [sys.executable, "-c", code, str(tmp_path / "theirs.json"), str(folder)]
+    ended = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=True, timeout=3600)
+    compared, differences = json.loads(ended.stdout.splitlines()[-1])
+    assert differences == []
+    assert compared > 10_000

@@ -1,7 +1,10 @@
 """Invented rows and answers for the benchmarks of eval-framework. Both environments import this file; it needs Python alone."""
 
 import hashlib
+import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from programs import multipl_e
@@ -32,6 +35,9 @@ WORDS = [
 LETTERS = "ABCDEFGHIJ"
 SPLITS = ("train", "validation", "test", "dev", "v0.1.4", "v0.1.2")
 COUNT = 9
+REAL = os.environ.get("REAL_ROWS")
+"""A folder of datasets, `<path>/<configuration>/<split>-*.parquet`, whose rows are compared instead of invented ones."""
+SUBJECTS, SAMPLES = (1000, 100_000) if REAL else (2, 6)
 
 
 def word(number: int, place: int = 0) -> str:
@@ -295,6 +301,9 @@ _BY_PATH: dict[str, Callable[[int], Row]] = {
 
 def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
     """The rows of a dataset by split. The last row of a split repeats its first."""
+    if REAL and is_real(path):
+        configs = {folder.name: folder for folder in (Path(REAL) / path).iterdir()}
+        return _real_rows(configs[config] if config in configs else next(iter(configs.values())))
     is_program = path == "nuprl/MultiPL-E"
     make = multipl_e(str(config).partition("-")[2]) if is_program else _BY_PATH.get(path, _math)
     found = {}
@@ -303,6 +312,24 @@ def rows_of(path: str, config: str | None) -> dict[str, list[Row]]:
         rows = [make(first + number) for number in range(COUNT)]
         found[split] = [*rows, make(first)]
     return found
+
+
+def is_real(path: str) -> bool:
+    """Whether the folder of real rows has a dataset."""
+    return bool(REAL) and (Path(str(REAL)) / path).is_dir()
+
+
+def _real_rows(folder: Path) -> dict[str, list[Row]]:
+    import pyarrow.parquet as parquet
+
+    rows = {file.name.partition("-")[0]: parquet.read_table(file).to_pylist() for file in sorted(folder.glob("*.parquet"))}
+    some = next(iter(rows.values()))
+    return {split: rows.get(split, some) for split in SPLITS}  # a folder need not have all splits
+
+
+def mark(value: Any) -> Any:
+    """A value to be compared; of many real rows its hash."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest() if REAL else value
 
 
 def loglikelihood(prompt: str, choice: str) -> float:

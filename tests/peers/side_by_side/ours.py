@@ -1,6 +1,8 @@
 """What this project makes of the invented rows, for the files of a folder, and how it differs from what eval-framework makes."""
 
+import json
 import math
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from invented import loglikelihood, rows_of, texts
+from invented import SAMPLES, SUBJECTS, loglikelihood, mark, rows_of, texts
 
 from eval_dagster.datasets.ordered_rows import OrderedRows
 from eval_dagster.errors import RequirementError
@@ -22,10 +24,10 @@ from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.ordered import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples
 
+SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED", Path(__file__).resolve().parents[4] / "shared"))
+"""Where real rows may be."""
 LOST_SPACE = ("COPA", "COPAEvalHarness", "COPA_IDK", "COPA_IDKEvalHarness")
 """Classes whose plain prompts lose the space before the choices in eval-framework."""
-SUBJECTS = 2
-SAMPLES = 6
 
 
 class _Invented:
@@ -105,11 +107,12 @@ def message_differences(name: str, task_class: type[OrderedTask[Any]], shots: in
             "messages": [[message.role.value, message.content] for message in prompt.messages],
             "plain": prompt.request.prompt.rstrip(" ") if name in LOST_SPACE else prompt.request.prompt,
             "llama3": headed.request.prompt,
-            "choices": theirs["choices"] if prompt.request.choices is None else list(prompt.request.choices),
+            "choices": None if prompt.request.choices is None else list(prompt.request.choices),
             "ground_truth": prompt.ground_truth,
         }
         for part, value in ours.items():
-            if value != theirs[part] and not (part == "ground_truth" and not theirs[part]):
+            is_asked = not (part == "choices" and value is None) and not (part == "ground_truth" and theirs[part] in (None, [], ""))
+            if is_asked and mark(value) != theirs[part]:
                 differences.append(f"{part} of {theirs['id']}: {value!r} is not {theirs[part]!r}")
     return differences
 
@@ -171,3 +174,14 @@ def _alike(ours: Any, theirs: Any) -> bool:
 def copied(benchmarks: Path, folder: Path) -> Path:
     """A copy of the benchmark files."""
     return Path(shutil.copytree(benchmarks, folder / "benchmarks"))
+
+
+def main(theirs: str, folder: str) -> None:
+    """Print how many prompts were compared, and the first differences of each class, as JSON."""
+    compared, differences = 0, []
+    for name, by_shots in json.loads(Path(theirs).read_text()).items():
+        for shots, wanted in by_shots.items():
+            compared += len(wanted.get("samples", ()))
+            found = message_differences(name, loaded(wanted["module"], name, Path(folder)), int(shots), wanted)
+            differences += [f"{name}, {shots} shots: {each}" for each in found[:2]]
+    print(json.dumps([compared, differences]))  # noqa: T201 - the other process reads it

@@ -21,11 +21,8 @@ from eval_framework.metrics.loglikelihood.dcs import DistributionalCorrectnessSc
 from eval_framework.shared.types import Completion, Loglikelihood
 from eval_framework.tasks import benchmarks
 from eval_framework.tasks.base import BaseTask, ResponseType
-from invented import loglikelihood, rows_of, texts
+from invented import SAMPLES, SUBJECTS, is_real, loglikelihood, mark, rows_of, texts
 from template_formatting.formatter import ConcatFormatter, Llama3Formatter, Message, Role
-
-SUBJECTS = 2
-SAMPLES = 6
 
 
 def classes() -> dict[str, tuple[str, type[BaseTask]]]:
@@ -181,11 +178,11 @@ def described(name: str, shots: int, with_scores: bool) -> Any:
                 {
                     "id": sample.id,
                     "subject": sample.subject,
-                    "messages": [[message.role.value, message.content] for message in sample.messages],
-                    "plain": prompt,
-                    "llama3": Llama3Formatter().format(sample.messages, output_mode="string"),
-                    "choices": sample.possible_completions,
-                    "ground_truth": sample.ground_truth,
+                    "messages": mark([[message.role.value, message.content] for message in sample.messages]),
+                    "plain": mark(prompt),
+                    "llama3": mark(Llama3Formatter().format(sample.messages, output_mode="string")),
+                    "choices": mark(sample.possible_completions),
+                    "ground_truth": mark(sample.ground_truth),
                     "context": context_of(sample.context),
                     "scores": scored(task, sample, row, prompt, metrics) if with_scores else None,
                 }
@@ -204,8 +201,8 @@ def described(name: str, shots: int, with_scores: bool) -> Any:
 if __name__ == "__main__":
     FOUND = classes()
     patch(FOUND)
-    wanted = sys.argv[2:] or sorted(FOUND)
-    Path(sys.argv[1]).write_text(
-        json.dumps({name: {str(shots): described(name, shots, shots == 0) for shots in (0, 2)} for name in wanted}, default=str)
-    )
+    real = [name for name, (_, made) in sorted(FOUND.items()) if is_real(made.DATASET_PATH)]
+    wanted = sys.argv[2:] or real or sorted(FOUND)
+    described_classes = {name: {str(shots): described(name, shots, shots == 0 and not real) for shots in (0, 2)} for name in wanted}
+    Path(sys.argv[1]).write_text(json.dumps(described_classes, default=str))
     os._exit(0)
