@@ -45,9 +45,7 @@ EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
         "RawLoglikelihood": "eval_dagster.compat.raw_answers:RawLoglikelihood",
     },
     "eval_framework.tasks.base": _ABOUT_TASKS,
-    "eval_framework.tasks.dataset_revisions": _names(
-        f"{_HERE}.revisions", "FROZEN_HF_REVISIONS_LOCKFILE HF_REVISIONS_LOCKFILE HfDatasetRevisions pinned_revision"
-    ),
+    "eval_framework.tasks.dataset_revisions": _names(f"{_HERE}.revisions", "FROZEN_HF_REVISIONS_LOCKFILE HF_REVISIONS_LOCKFILE"),
     "eval_framework.tasks.task_style": {
         **_names(f"{_HERE}.styles", _STYLES),
         **{name: _ABOUT_TASKS[name] for name in ("Language", "ResponseType", "TaskStyle")},

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from eval_dagster.compat.eval_framework.contexts import described
 from eval_dagster.compat.eval_framework.formatters import lost_space, prompt_text
-from eval_dagster.compat.eval_framework.revisions import HfDatasetRevisions
+from eval_dagster.compat.eval_framework.revisions import commit_in
 from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
 from eval_dagster.compat.eval_framework.splits import Rows, Splits, names_in
 from eval_dagster.compat.eval_framework.task_views import answered
@@ -49,7 +49,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         if cls.TASK_STYLER is not None:
             cls.RESPONSE_TYPE, cls.METRICS = cls.TASK_STYLER.response_type, cls.TASK_STYLER.metrics
         if "DATASET_REVISION" not in own and {"REVISION_LOCKFILE", "DATASET_PATH"} & own.keys() and cls.REVISION_LOCKFILE is not None:
-            cls.DATASET_REVISION = HfDatasetRevisions.from_file(cls.REVISION_LOCKFILE).to_dict().get(getattr(cls, "DATASET_PATH", ""))
+            cls.DATASET_REVISION = commit_in(cls.REVISION_LOCKFILE, getattr(cls, "DATASET_PATH", ""))
 
     def __init__(self, num_fewshot: int = 0) -> None:
         super().__init__(num_fewshot)
