@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,8 @@ _JAVATUPLES = ("/usr/share/java/javatuples.jar", "/usr/local/share/java/javatupl
 _JVM = ("-Xmx2g", "-XX:ActiveProcessorCount=1")
 """Without these, heap and threads grow with the machine, beyond the limits of the sandbox."""
 _RUST_FILES = ("bin/rustc", "lib/rustlib", "lib/librustc_driver-*", "lib/libLLVM*", "lib/libstd-*")
-_JAVA_FOLDERS = ("bin", "lib", "conf")
+_JAVA_FILES = ("bin", "lib", "conf", "conf/security/java.security", "lib/jvm.cfg")
+"""Distributions keep the settings below /etc, with symbolic links to them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +47,9 @@ def _cpp() -> Build:
 def _java() -> Build:
     compiler = str(Path(_compiler("javac")).resolve())
     home = Path(compiler).parent.parent
-    java = home / "bin/java"
-    if not (java.is_file() and (home / "lib").is_dir()):
+    if missing := [name for name in ("bin/java", *_JAVA_FILES) if not (home / name).exists()]:
         raise RequirementError(
-            f"{compiler} belongs to no Java development kit: {home} has no bin/java; install one, openjdk-17-jdk for instance"
+            f"{compiler} is not part of a Java development kit: {home} has no {missing[0]}; install one, openjdk-17-jdk for instance"
         )
     library = next((path for path in _JAVATUPLES if Path(path).is_file()), None)
     if library is None:
@@ -57,13 +57,13 @@ def _java() -> Build:
             f"programs in Java need the library javatuples, which this machine does not have as {' or '.join(_JAVATUPLES)}; "
             "on Debian and Ubuntu: apt install libjavatuples-java"
         )
-    folders = [home / name for name in _JAVA_FOLDERS if (home / name).exists()]
+    java, paths = str(home / "bin/java"), tuple(str((home / name).resolve()) for name in _JAVA_FILES)
     return Build(
         commands=(
             (compiler, *(f"-J{option}" for option in _JVM), "-encoding", "UTF8", "-cp", library, "-d", ".", "code.java"),
-            (str(java), *_JVM, "-ea", "-cp", f".:{library}", "Problem"),
+            (java, *_JVM, "-ea", "-cp", f".:{library}", "Problem"),
         ),
-        toolchain=Toolchain(executable=str(java), paths=tuple(map(str, [*folders, *_targets(folders)]))),
+        toolchain=Toolchain(executable=java, paths=paths),
     )
 
 
@@ -111,11 +111,3 @@ def _found(name: str, path: str) -> str:
     if found is None:
         raise RequirementError(f"the programs need {name}, which this machine does not have in {path}; install it")
     return found
-
-
-def _targets(folders: list[Path]) -> Iterator[Path]:
-    """Where the symbolic links in some folders lead: distributions keep settings of Java below /etc."""
-    for folder in folders:
-        for path in (folder, *sorted(folder.rglob("*"))):
-            if path.is_symlink() and path.exists():
-                yield path.resolve()
