@@ -119,7 +119,10 @@ def message_differences(name: str, task_class: type[OrderedTask[Any]], shots: in
 
 
 def score_differences(task_class: type[OrderedTask[Any]], wanted: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """How many values of each metric are equal, and how others differ. eval-framework gives the value of a row with its last question."""
+    """How many values of each metric are equal, and how others differ. Errors on both sides are no difference, and no value.
+
+    eval-framework gives the value of a row with its last question.
+    """
     task = task_class()
     equal: dict[str, int] = defaultdict(int)
     differences: list[str] = []
@@ -131,7 +134,7 @@ def score_differences(task_class: type[OrderedTask[Any]], wanted: Mapping[str, A
             for metric, ours in _scored(task, sample, prompt, theirs, number, views[sample.sample_id, number], is_last).items():
                 values = {metric: expected} if isinstance(expected, str) else _by_name(metric, expected[metric])
                 if _alike(ours, values):
-                    equal[metric] += 1
+                    equal[metric] += not isinstance(ours, str)
                 else:
                     differences.append(f"{metric} of sample {theirs['id']}, answer {number}: {ours} is not {values}")
     return dict(equal), differences
