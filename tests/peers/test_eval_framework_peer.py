@@ -23,7 +23,11 @@ sys.path.insert(0, str(HERE))
 import ours  # noqa: E402 - a folder of scripts, which the other environment runs, too
 
 PYTHON = os.environ.get("EVAL_FRAMEWORK_PYTHON")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(PYTHON is None, reason="EVAL_FRAMEWORK_PYTHON is not set")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(7200),
+    pytest.mark.skipif(PYTHON is None, reason="EVAL_FRAMEWORK_PYTHON is not set"),
+]
 CLASSES = 117
 LANGUAGES = {"cpp": "Cpp", "java": "Java", "js": "Js", "php": "Php", "rs": "Rs", "sh": "Sh"}
 
