@@ -18,6 +18,7 @@ _JAVATUPLES = ("/usr/share/java/javatuples.jar", "/usr/local/share/java/javatupl
 _JVM = ("-Xmx2g", "-XX:ActiveProcessorCount=1")
 """Without these, heap and threads grow with the machine, beyond the limits of the sandbox."""
 _RUST_FILES = ("bin/rustc", "lib/rustlib", "lib/librustc_driver-*", "lib/libLLVM*", "lib/libstd-*")
+"""The compiler's own: other programs may lie beside it."""
 _JAVA_FILES = ("bin", "lib", "conf", "conf/security/java.security", "lib/jvm.cfg")
 """Distributions keep the settings below /etc, with symbolic links to them."""
 
