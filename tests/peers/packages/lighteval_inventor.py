@@ -142,9 +142,10 @@ class Inventor:
         docs, examples = task.eval_docs(), task.fewshot_docs()
         needs_gold = any(metric.category is not SamplingMethod.PERPLEXITY for metric in self.config.metrics)
         good = sum(_is_good(doc, needs_gold) for doc in docs)
-        differ = len({(doc.query, str(doc.choices)) for doc in docs}) / COUNT
+        count = max(len(docs), 1)
+        differ = len({(doc.query, str(doc.choices)) for doc in docs}) / count
         golds = len({str(doc.get_golds()) for doc in docs}) > 1 if docs and needs_gold and good == len(docs) else not needs_gold
-        return (2.0, min(good, 3 * (len(examples) > 2)), good / COUNT, float(golds), differ)
+        return (2.0, min(good, 3 * (len(examples) > 2)), good / count, float(golds), differ)
 
 
 _PERFECT = (2.0, 3.0, 1.0, 1.0, 1.0)
