@@ -92,7 +92,7 @@ def _document(config: Any, row: Mapping[str, Any], few_shots: bool, index: int =
 
 
 def _made(config: Any, row: Mapping[str, Any], few_shots: bool, index: int) -> list[Any]:
-    """The documents that the prompt function makes of a row; none if the task leaves the row out. It may not take the task's name."""
+    """The documents that the prompt function makes of a row; none if the task leaves the row out. Some functions take no name."""
     item = _Watched(copy.deepcopy({key: value for key, value in row.items() if key not in (_INDEX, _DRAWN, _PART)}))
     item |= {"__few_shots": few_shots, "__index": row.get(_INDEX, index)}
     takes_name = len(inspect.signature(config.prompt_function).parameters) > 1
