@@ -8,11 +8,15 @@ class LightevalRegistry(ProcessRegistry):
 
     NAME = "lighteval"
     WORKER = "eval_dagster.bridges.workers.lighteval_worker"
-    COMPANIONS = ("eval_dagster.bridges.workers.lighteval_catalog", "eval_dagster.bridges.workers.installed_versions")
+    COMPANIONS = (
+        "eval_dagster.bridges.workers.lighteval_catalog",
+        "eval_dagster.bridges.workers.installed_versions",
+        "eval_dagster.bridges.workers.random_draws",
+    )
     DISTRIBUTION = "lighteval"
     PACKAGES = ("lighteval",)
     RELEASE = "0.13.0"
-    EXTRA_REQUIREMENTS = ("language_data",)
+    EXTRA_REQUIREMENTS = ("lighteval[extended-tasks]", "language_data")
 
 
 class EvalFrameworkRegistry(ProcessRegistry):

@@ -16,7 +16,7 @@ from eval_dagster.errors import DataError, MachineError, RequirementError
 _LAST_LINES = 8
 """Lines of stderr in an error."""
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_MISSING = ("ModuleNotFoundError", "PackageNotFoundError")
+_MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
 
 
 class WorkerProcess:

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,13 +15,16 @@ from typing import Any
 import lighteval
 import numpy as np
 from installed_versions import versions_around
-from lighteval.metrics.metrics_sample import JudgeLLM
+from lighteval.metrics.metrics_sample import JudgeLLM, SampleLevelComputation
+from lighteval.metrics.sample_preparator import Preparator
 from lighteval.metrics.utils.metric_utils import MetricGrouping
 from lighteval.tasks.lighteval_task import LightevalTask
 from lighteval.tasks.requests import SamplingMethod
 
 _FOLDERS = ("tasks", "multilingual/tasks")
 _RUNS_CODE = ("lighteval.tasks.tasks.lcb", "lighteval.tasks.tasks.slr_bench")
+_BESIDE = ("language_data", "langdetect", "emoji", "spacy", "syllapy", "evaluate", "tiktoken")
+"""Packages that some tasks use where they are installed."""
 KINDS = {
     SamplingMethod.GENERATIVE: "completion",
     SamplingMethod.LOGPROBS: "loglikelihoods",
@@ -48,15 +52,17 @@ def describe(name: str) -> dict[str, Any]:
     first = next(iter(found.values()))
     for config in found.values():
         _require_allowed(config)
+    tasks = f"{len(found)} tasks" if len(found) > 1 else "a task"
+    without = "".join(f"; {reason}" for metric in first.metrics if (reason := _reason_against(metric)))
     return {
-        "description": f"lighteval {metadata.version('lighteval')}: {f'{len(found)} tasks' if len(found) > 1 else 'a task'}",
+        "description": f"lighteval {metadata.version('lighteval')}: {tasks}{without}",
         "subjects": list(found),
-        "response_type": KINDS[first.metrics[0].category],
+        "response_type": KINDS[computed_metrics(first)[0].category],
         "metrics": _metrics(first),
         "num_fewshot": first.num_fewshots,
         "is_macro": True,
         "splits": {subject: splits_of(config) for subject, config in found.items()},
-        "version": [versions_around("lighteval", "language_data"), [[_plain(config), _file_hash(config)] for config in found.values()]],
+        "version": [versions_around("lighteval", *_BESIDE), [[_plain(config), _file_hash(config)] for config in found.values()]],
     }
 
 
@@ -123,26 +129,50 @@ def _no_network() -> Iterator[None]:
 
 
 def _require_allowed(config: Any) -> None:
-    for metric in config.metrics:
-        if isinstance(metric.sample_level_fn, JudgeLLM):
-            raise PermissionError(f"the metric {metric.metric_name} asks another model, which eval_dagster does not do for lighteval")
+    if not computed_metrics(config):
+        reasons = "; ".join(str(_reason_against(metric)) for metric in config.metrics)
+        raise PermissionError(f"none of its metrics can be computed: {reasons}")
     if config.prompt_function.__module__.startswith(_RUNS_CODE):
         raise PermissionError("its metric runs code that the model wrote, outside of the sandbox")
 
 
+def computed_metrics(config: Any) -> list[Any]:
+    """The metrics of a task that are computed."""
+    return [metric for metric in config.metrics if _reason_against(metric) is None]
+
+
+def _reason_against(metric: Any) -> str | None:
+    """Why a metric is left out."""
+    named = ", ".join(shown(name) for name in metric_names(metric))
+    if isinstance(metric.sample_level_fn, JudgeLLM):
+        return f"without {named} (asks another model)"
+    if not isinstance(metric.sample_level_fn, SampleLevelComputation | Preparator):
+        return f"without {named} (a {type(metric.sample_level_fn).__name__}, which lighteval itself cannot compute)"
+    return None
+
+
+def metric_names(metric: Any) -> list[str]:
+    """The names of the values that a metric gives."""
+    return list(metric.metric_name) if isinstance(metric, MetricGrouping) else [metric.metric_name]
+
+
 def _metrics(config: Any) -> list[dict[str, Any]]:
     described = []
-    for metric in config.metrics:
+    for metric in computed_metrics(config):
         better, aggregates = metric.higher_is_better, metric.get_corpus_aggregations()
-        for name in metric.metric_name if isinstance(metric, MetricGrouping) else [metric.metric_name]:
+        for name in metric_names(metric):
             higher = better.get(name, True) if isinstance(better, Mapping) else better
             described.append({"name": shown(name), "higher_is_better": bool(higher), "is_mean": aggregates.get(name, np.mean) is np.mean})
     return described
 
 
 def shown(metric: str) -> str:
-    """The name of a metric without the slash, which stands before a part of one."""
-    return metric.replace("/", ".")
+    """The name of a metric without the slash, which stands before a part of one, and with functions by name, without their addresses."""
+    return _without_addresses(metric).replace("/", ".")
+
+
+def _without_addresses(text: str) -> str:
+    return re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", text)
 
 
 def splits_of(config: Any) -> dict[str, Any]:
@@ -170,7 +200,9 @@ def _file_hash(config: Any) -> dict[str, str]:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     """A configuration as JSON, with functions and classes by name."""
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, str):
+        return _without_addresses(value)
+    if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(each, depth + 1) for key, each in value.items()}

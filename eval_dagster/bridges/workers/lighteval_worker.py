@@ -3,25 +3,31 @@
 import copy
 import hashlib
 import importlib
+import inspect
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import random_draws
 from lighteval.metrics.normalizations import LogProbPMINorm
 from lighteval.models.model_output import ModelResponse
 from lighteval.tasks.lighteval_task import LightevalTask
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import SamplingMethod
-from lighteval_catalog import KINDS, describe, members, names, shown, splits_of
+from lighteval_catalog import KINDS, computed_metrics, describe, members, metric_names, names, shown, splits_of
 
 __all__ = ["aggregate", "describe", "names", "render", "rows", "score"]
 
 _SHUFFLE_SEED = 42
 _INDEX = "lighteval_index"
 """Field of a row: its position in its split, for prompts that depend on it."""
+_DRAWN = "lighteval_drawn"
+"""Field of a row: how many random words were drawn before its document, for prompt functions that draw."""
+_PART = "lighteval_part"
+"""Field of a row: which of its documents is meant, for prompt functions that make several."""
 _UNCONDITIONED = "unconditioned"
 
 
@@ -46,39 +52,54 @@ def rows(name: str, subject: str, splits: Sequence[Mapping[str, Any]], fewshot: 
     """The rows that give a document: the evaluated ones in the order in which lighteval takes them, and those of examples."""
     config = members(subject)[subject]
     by_name = {each["split"]: [row for row in each["rows"] if _is_kept(config, row)] for each in splits}
-    evaluated = [row for split in config.evaluation_splits for row in _with_documents(config, by_name[split], False)]
+    counter = random_draws.Counter()
+    evaluated = [row for split in config.evaluation_splits for row in _with_documents(config, by_name[split], False, counter)]
     random.Random(_SHUFFLE_SEED).shuffle(evaluated)
     if not fewshot:
         return {"evaluated": evaluated}
     sources = [each["split"] for each in splits_of(config)["examples"]]
-    return {"evaluated": evaluated, "examples": [row for split in sources for row in _with_documents(config, by_name[split], True)]}
+    examples = [row for split in sources for row in _with_documents(config, by_name[split], True, counter)]
+    return {"evaluated": evaluated, "examples": examples}
 
 
 def _is_kept(config: Any, row: Mapping[str, Any]) -> bool:
     return config.hf_filter is None or bool(config.hf_filter(row))
 
 
-def _with_documents(config: Any, split: Sequence[Mapping[str, Any]], few_shots: bool) -> list[dict[str, Any]]:
+def _with_documents(
+    config: Any, split: Sequence[Mapping[str, Any]], few_shots: bool, counter: random_draws.Counter
+) -> list[dict[str, Any]]:
+    """The rows that have a document, with what the document depends on beside the row."""
     _Watched.read.clear()
-    kept = [(index, dict(row)) for index, row in enumerate(split) if _document(config, row, few_shots, index)]
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for index, row in enumerate(split):
+        before = counter.drawn
+        made = _made(config, row, few_shots, index)
+        noted = {_DRAWN: before} if counter.advance() else {}
+        kept += [(index, {**row, **noted, **({_PART: part} if part else {})}) for part in range(len(made))]
     if "__index" not in _Watched.read:
         return [row for _, row in kept]
     return [{**row, _INDEX: index} for index, row in kept]
 
 
 def _document(config: Any, row: Mapping[str, Any], few_shots: bool, index: int = 0) -> Any:
-    """The document of a row; None if the task leaves the row out. Random draws of the prompt function depend on the row alone."""
-    item = _Watched(copy.deepcopy({key: value for key, value in row.items() if key != _INDEX}))
-    item |= {"__few_shots": few_shots, "__index": row.get(_INDEX, index)}
-    seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
-    random.seed(seed)
-    np.random.seed(seed)
-    document = config.prompt_function(item, config.name)
-    if document is None or document == []:
-        return None
-    document.id = str(item["__index"] if _INDEX in row else index)
+    """The document of a row that has one."""
+    random_draws.start(row.get(_DRAWN, random_draws.NONE))
+    document = _made(config, row, few_shots, index)[row.get(_PART, 0)]
+    document.id = str(row.get(_INDEX, index))
     document.generation_size, document.stop_sequences = config.generation_size, config.stop_sequence
     return document
+
+
+def _made(config: Any, row: Mapping[str, Any], few_shots: bool, index: int) -> list[Any]:
+    """The documents that the prompt function makes of a row; none if the task leaves the row out. Some functions take no name."""
+    item = _Watched(copy.deepcopy({key: value for key, value in row.items() if key not in (_INDEX, _DRAWN, _PART)}))
+    item |= {"__few_shots": few_shots, "__index": row.get(_INDEX, index)}
+    takes_name = len(inspect.signature(config.prompt_function).parameters) > 1
+    made = config.prompt_function(item, config.name) if takes_name else config.prompt_function(item)
+    if made is None:
+        return []
+    return made if isinstance(made, list) else [made]
 
 
 # ---- questions
@@ -88,7 +109,9 @@ def render(
     name: str, subject: str, rows: Sequence[Mapping[str, Any]], examples: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Iterator[list[dict[str, Any]]]:
     """The questions about each row: one for each sampling method that the metrics need."""
-    config = replace(members(subject)[subject], num_fewshots=settings["num_fewshot"])
+    config = copy.copy(members(subject)[subject])  # `dataclasses.replace` fails for classes with their own arguments
+    config.num_fewshots = settings["num_fewshot"]
+    config.__post_init__()
     task = LightevalTask(config)
     task._fewshot_docs = [_document(config, row, True, index) for index, row in enumerate(examples)]
     generator = random.Random(_SHUFFLE_SEED)
@@ -170,15 +193,36 @@ def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Map
     config = members(subject)[subject]
     document = _document(config, row, False)
     document.task_name = config.full_name
+    seed = int(hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8], 16)
+    random.seed(seed)
+    np.random.seed(seed)
     by_method = {answer["context"]["method"]: answer for answer in answers}
     values: dict[str, Any] = {}
-    for metric in config.metrics:
-        response = _response(by_method[metric.category.value])
-        if _is_pmi(metric):
-            response.logprobs += by_method[_UNCONDITIONED]["loglikelihoods"]
-        found = _sample_values(metric, response, document)
-        values |= {shown(name): _sent(value) for name, value in found.items()}
+    for metric in computed_metrics(config):
+        values |= {shown(name): _sent(value) for name, value in _values(metric, by_method, document).items()}
     return values
+
+
+_lacking: dict[tuple[str, ...], str] = {}
+"""By class and names of a metric: the package or file that it lacks. It is not looked for again: a download is tried for a minute."""
+
+
+def _values(metric: Any, by_method: Mapping[str, Mapping[str, Any]], document: Any) -> dict[str, Any]:
+    """The values of a metric, or under each of its names the reason why there is none."""
+    own_names = metric_names(metric)
+    key = (type(metric.sample_level_fn).__module__, type(metric.sample_level_fn).__qualname__, *own_names)
+    reason = _lacking.get(key)
+    if reason is None:
+        try:
+            response = _response(by_method[metric.category.value])
+            if _is_pmi(metric):
+                response.logprobs += by_method[_UNCONDITIONED]["loglikelihoods"]
+            return _sample_values(metric, response, document)
+        except Exception as error:  # the other metrics of the row are computed
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, ImportError | OSError):
+                _lacking[key] = reason
+    return {name: {"$error": reason} for name in own_names}
 
 
 def _sample_values(metric: Any, response: Any, document: Any) -> dict[str, Any]:
@@ -201,7 +245,7 @@ def _response(answer: Mapping[str, Any]) -> Any:
 def aggregate(name: str, metric: str, items: Sequence[Any]) -> float:
     """The value of a metric of all rows together."""
     functions: dict[str, Callable[[list[Any]], Any]] = {}
-    for each in next(iter(members(name).values())).metrics:
+    for each in computed_metrics(next(iter(members(name).values()))):
         functions |= {shown(key): function for key, function in each.get_corpus_aggregations().items()}
     return float(functions[metric]([_received(item) for item in items]))
 

@@ -93,7 +93,7 @@ def _outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict
     try:
         # An item that cannot be written fails here, and not the whole answer.
         return {"result": json.loads(json.dumps(function(**arguments), default=_plain))}
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _failure(error)
 
 

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -47,11 +48,18 @@ def hints(config: Mapping[str, Any]) -> tuple[dict[str, list[str]], list[str]]:
     for source in sources(config):
         for outer, inner in re.findall(r"""\[["'](\w+)["']\]\[["'](\w+)["']\]""", source):
             paths.setdefault(outer, {})[inner] = None
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(_tree(source)):
             if isinstance(node, ast.Compare | ast.Dict):
                 values = [*(node.keys if isinstance(node, ast.Dict) else node.comparators)]
                 constants |= {each.value: None for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str)}
     return {name: list(inner) for name, inner in paths.items()}, [each for each in constants if 0 < len(each) < 30][:40]
+
+
+def _tree(source: str) -> ast.Module:
+    """The syntax tree. Some sources have escape sequences that Python warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def texts_in(given: Any) -> Iterator[str]:

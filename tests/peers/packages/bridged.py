@@ -2,7 +2,7 @@
 
 from eval_dagster.records import TaskSample
 from eval_dagster.tasks.benchmark import Answer
-from tests.peers.packages.scripted_answers import is_greedy, loglikelihood, text
+from tests.peers.packages.scripted_answers import is_greedy, loglikelihood, texts
 
 
 def answer(question: TaskSample) -> Answer:
@@ -11,7 +11,7 @@ def answer(question: TaskSample) -> Answer:
     context = dict(question.context)  # type: ignore[arg-type, call-overload]
     if kind.value == "completion":
         golds = [question.ground_truth] if isinstance(question.ground_truth, str) else list(question.ground_truth or ())
-        return Answer(prompt=prompt, texts=[text(prompt, golds)], context=context)
+        return Answer(prompt=prompt, texts=texts(prompt, golds, question.num_samples or 1), context=context)
     if kind.value == "perplexity":
         return Answer(prompt=prompt, loglikelihoods=[loglikelihood(prompt, "")], context=context)
     choices = list(question.possible_completions or ())

@@ -22,3 +22,8 @@ def text(prompt: str, golds: Sequence[str]) -> str:
     if golds and drawn % 2:
         return golds[0]
     return f"I think that it is {drawn % 10}."
+
+
+def texts(prompt: str, golds: Sequence[str], count: int) -> list[str]:
+    """Several answers to a prompt; the first is that of `text`."""
+    return [text(prompt + "#" * each, golds) for each in range(count)]
