@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "user_files_"
-_SIBLINGS = "eval_framework.tasks.benchmarks."
-"""A package whose modules are looked for beside a file that imports them, where it is not installed."""
+_SIBLINGS = ("eval_framework.tasks.benchmarks.", "eval_framework.metrics.llm.graders.")
+"""Packages whose modules are looked for beside a file that imports them, where they are not installed."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
@@ -159,7 +159,7 @@ def _import(
 
 def _sibling(package: str, name: str) -> str:
     """The name of the module beside a file that it imports as one of `_SIBLINGS`; any other name as it is."""
-    found = name.removeprefix(_SIBLINGS)
+    found = next((name.removeprefix(each) for each in _SIBLINGS if name.startswith(each)), name)
     if found == name or not is_neighbour(package, found):
         return name
     spec = PathFinder.find_spec(name.partition(".")[0])
