@@ -49,7 +49,6 @@ class Language:
             raise LanguageNotSupportedError(f"there is no configuration for the language {self.iso_639_1!r}; expected one of: {known}")
         return config
 
-
     def to_lingua_language(self) -> Any:
         """The language as `lingua` has it.
 

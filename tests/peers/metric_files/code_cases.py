@@ -7,7 +7,7 @@ from typing import Any
 from writing import Case, context, metric, text
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "side_by_side"))
-from programs import MULTIPL_E  # noqa: E402 - a folder of scripts
+from programs import MULTIPL_E
 
 TESTS = (
     "import unittest\nclass TestCases(unittest.TestCase):\n    def test_one(self):\n        self.assertEqual(add(1), 2)\n"

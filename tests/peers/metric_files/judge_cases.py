@@ -97,13 +97,18 @@ JUDGES: list[Case] = [
         _judged([_about(answer_is_correct=True), _about(answer_is_correct=False), NO_JSON], truth="light"),
     ),
     *metric(
-        "llm.llm_judge_coherence", "LLMJudgeCoherence", _judged(["Good. <coherence_score>3</coherence_score>", "<coherence_score>x</coherence_score>", NO_JSON])
+        "llm.llm_judge_coherence",
+        "LLMJudgeCoherence",
+        _judged(["Good. <coherence_score>3</coherence_score>", "<coherence_score>x</coherence_score>", NO_JSON]),
     ),
     *metric(
         "llm.llm_judge_instruction",
         "LLMJudgeInstruction",
-        _judged([_about(quality="B", **GRADES), _about(quality="Z", is_harmful=True, is_deceitful=False), NO_JSON])
-        + [text("Se on.", judge=_about(quality="5"), context=_in("fi")), text("Es ist.", judge=_about(quality="gut"), context=_in("de"))],
+        [
+            *_judged([_about(quality="B", **GRADES), _about(quality="Z", is_harmful=True, is_deceitful=False), NO_JSON]),
+            text("Se on.", judge=_about(quality="5"), context=_in("fi")),
+            text("Es ist.", judge=_about(quality="gut"), context=_in("de")),
+        ],
     ),
     *metric("llm.llm_judge_mtbench_pair", "MTBenchJudgePair", _bench("Pair", ["So [[A]]", "[[B]]", "[[C]]", "[[D]]", NO_JSON])),
     *metric(

@@ -182,4 +182,3 @@ def _expected(metric_name: str, theirs: Any) -> Any:
         return NO_VALUE
     values = {full_name(metric_name, each["name"]): each["value"] for each in _merged(theirs)}
     return NO_VALUE if None in values.values() else values
-

@@ -52,7 +52,9 @@ def response_of(case: Described, names: Names) -> Any:
     if "loglikelihoods" in given:
         return names.loglikelihood(**given, loglikelihoods_sequence_positions={})
     contexts = given.get("context")
-    given["context"] = [_context(each, names) for each in contexts] if isinstance(contexts, list) else contexts and _context(contexts, names)
+    given["context"] = (
+        [_context(each, names) for each in contexts] if isinstance(contexts, list) else contexts and _context(contexts, names)
+    )
     given["messages"] = [names.message(*each) for each in given["messages"]]
     return names.completion(**given, raw_completion_sequence_positions=None)
 
