@@ -167,7 +167,7 @@ def _score_problems(
         return [] if isinstance(theirs, dict) else [f"there is no response: {problem!r}"]
     scores = score_response([made], [view], None)
     ours = NO_VALUE if any(score.error for score in scores) else {score.metric: score.value for score in scores}
-    expected = _expected(metric.NAME, theirs)
+    expected = expected_scores(metric.NAME, theirs)
     if isinstance(ours, str) or isinstance(expected, str):
         return [] if ours == expected else [f"the scores {scores} are not {expected}"]
     better = {full_name(metric.NAME, each["name"]): each["higher_is_better"] for each in theirs}
@@ -176,8 +176,8 @@ def _score_problems(
     return ([] if is_same else [f"the scores {ours} are not {expected}"]) + [f"the direction of {name} is another" for name in turned]
 
 
-def _expected(metric_name: str, theirs: Any) -> Any:
-    """The scores that a package's results mean."""
+def expected_scores(metric_name: str, theirs: Any) -> dict[str, float] | str:
+    """The scores that the package's results mean."""
     if isinstance(theirs, dict) or not theirs or any(each["error"] or isinstance(each["value"], str) for each in theirs):
         return NO_VALUE
     values = {full_name(metric_name, each["name"]): each["value"] for each in _merged(theirs)}

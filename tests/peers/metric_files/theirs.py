@@ -33,10 +33,10 @@ def modules() -> dict[str, Any]:
     return {each.name.removeprefix(prefix): importlib.import_module(each.name) for each in found if not each.ispkg}
 
 
-def classes(module: Any) -> list[str]:
-    """The metrics of a module that can be calculated."""
+def classes(module: Any) -> dict[str, str]:
+    """The metrics of a module that can be calculated: class and `NAME`."""
     made = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__]
-    return [each.__name__ for each in made if issubclass(each, BaseMetric) and hasattr(each, "NAME") and not inspect.isabstract(each)]
+    return {each.__name__: each.NAME for each in made if issubclass(each, BaseMetric) and hasattr(each, "NAME")}
 
 
 def patch() -> None:
