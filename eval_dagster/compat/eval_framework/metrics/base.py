@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from eval_dagster.compat.aliases import with_aliases
 from eval_dagster.compat.eval_framework.code import COMPANIONS
 from eval_dagster.compat.eval_framework.latex_parser import accept_antlr
-from eval_dagster.compat.eval_framework.metrics.declarations import directions, runs_programs
+from eval_dagster.compat.eval_framework.metrics.declarations import directions, reads_latex, runs_programs
+from eval_dagster.compat.eval_framework.metrics.latex import LATEX_PACKAGES
 from eval_dagster.compat.eval_framework.responses import Completion
 from eval_dagster.compat.eval_framework.views import foreign_view
 from eval_dagster.errors import RequirementError
@@ -54,8 +55,10 @@ class BaseMetric(base.BaseMetric[ResponseT]):
         """Give `calculate` the view that it expects, and take from the code what the class does not declare."""
         super().__init_subclass__(**arguments)
         accept_antlr(getattr(cls, "NAME", cls.__name__))
+        if reads_latex(cls):
+            cls.PACKAGES = (*vars(cls).get("PACKAGES", ()), *LATEX_PACKAGES)
         if runs_programs(cls):
-            cls.EXECUTES_CODE, cls.COMPANIONS = True, COMPANIONS
+            cls.EXECUTES_CODE, cls.COMPANIONS = True, (*vars(cls).get("COMPANIONS", ()), *COMPANIONS)
         if "__init__" in vars(cls):
             cls.__init__ = with_aliases(vars(cls)["__init__"])  # type: ignore[method-assign]
         if "calculate" in vars(cls):

@@ -1,9 +1,11 @@
-"""What eval-framework's metrics do not declare, and their code shows: whether higher values are better, and whether programs run."""
+"""What eval-framework's metrics do not declare, and their code shows: which values are better, whether programs run, and what is parsed."""
 
 import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
 from types import FunctionType
+from typing import Any
 
 from eval_dagster.compat.eval_framework.code import execute_python_code_with_tests, run_python_code
 from eval_dagster.compat.eval_framework.sandbox_sessions import SandboxSession
@@ -40,6 +42,16 @@ def _text(written: ast.AST | None) -> str:
 
 def runs_programs(metric: type) -> bool:
     """Whether a method of a class uses a function that runs programs."""
+    return any(used is each for used in _used(metric) for each in _RUNNERS)
+
+
+def reads_latex(metric: type) -> bool:
+    """Whether a method of a class uses sympy's parser of LaTeX."""
+    return any(getattr(used, "__module__", None) == "sympy.parsing.latex" for used in _used(metric))
+
+
+def _used(metric: type) -> Iterator[Any]:
+    """What the methods of a class use by the names of their module."""
     methods = [each.__func__ if isinstance(each, staticmethod | classmethod) else each for each in vars(metric).values()]
-    functions = [inspect.unwrap(each) for each in methods if isinstance(each, FunctionType)]
-    return any(each.__globals__.get(name) in _RUNNERS for each in functions for name in each.__code__.co_names)
+    for function in (inspect.unwrap(each) for each in methods if isinstance(each, FunctionType)):
+        yield from (function.__globals__.get(name) for name in function.__code__.co_names)
