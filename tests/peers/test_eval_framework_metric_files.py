@@ -39,7 +39,9 @@ NOT_LOADED = {"base": "Python 3.12", "llm.llm_judge_sql": "there is no module 'm
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("theirs")
     (folder / "cases.json").write_text(json.dumps([*cases.CASES, *route.cases()]))
-    subprocess.run([str(PYTHON), "theirs.py", str(folder / "cases.json"), str(folder / "theirs.json")], cwd=HERE, check=True, timeout=600)
+    command = [str(PYTHON), "theirs.py", str(folder / "cases.json"), str(folder / "theirs.json")]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(command, cwd=HERE, env=environment, check=True, timeout=600)
     found: dict[str, Any] = json.loads((folder / "theirs.json").read_text())
     return found
 

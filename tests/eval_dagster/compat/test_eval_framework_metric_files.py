@@ -232,6 +232,26 @@ def test_a_file_reads_latex(load: Load, capsys: pytest.CaptureFixture[str]) -> N
     assert set(metric.PACKAGES) == {"antlr4-python3-runtime", "sympy"}
 
 
+SIBLING = """
+from eval_framework.metrics.completion.text_counter import WordCounter
+from eval_framework.metrics.completion.voices import loud
+
+
+class Loud(BaseMetric[Completion]):
+    NAME = "loud"
+
+    def calculate(self, response):
+        return [MetricResult(metric_name=self.NAME, value=float(loud(response.completion)), higher_is_better=True)]
+"""
+
+
+def test_a_metric_file_imports_one_beside_it(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(TaskDefinitionError, match=r"offers no .voices. of .*; a copy of voices\.py beside"):
+        load(SIBLING, "Loud")
+    (tmp_path / "voices.py").write_text("def loud(text):\n    return text.isupper()\n")
+    assert scores(load(SIBLING, "Loud"), "HEY") == {"loud": 1.0}
+
+
 LATE = """
 class Late(BaseMetric[Completion]):
     NAME = "late"
