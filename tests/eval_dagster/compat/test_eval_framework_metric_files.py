@@ -1,69 +1,20 @@
 """Metric files in eval-framework's style beside a task: directions, missing values, judges, programs, LaTeX."""
 
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from user_metrics import Load, load_metric, scores
 
 from eval_dagster.compat.eval_framework.code import _parse_unittest_output, execute_python_code_with_tests, unittest_merge_snippets
-from eval_dagster.compat.eval_framework.responses import Completion
 from eval_dagster.compat.eval_framework.sandbox_sessions import SandboxSession, get_docker_address
 from eval_dagster.compat.raw_answers import RawCompletion
 from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
-from eval_dagster.metrics.base import BaseMetric, is_higher_better
-from eval_dagster.records import Message, Role
+from eval_dagster.metrics.base import is_higher_better
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.aggregation import metric_rows
-from eval_dagster.stages.scores import score_response
-from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
-
-HEAD = """
-from eval_framework.metrics.base import BaseMetric, MetricResult
-from eval_framework.shared.types import Completion, Error
-"""
-TASK = """
-from {file} import {name}
-from eval_framework.tasks.base import NO_SUBJECT, BaseTask, ResponseType
-
-
-class Asked(BaseTask[str]):
-    NAME = "Asked"
-    DATASET_PATH = "somebody/questions"
-    SAMPLE_SPLIT = "test"
-    FEWSHOT_SPLIT = "test"
-    SUBJECTS = [NO_SUBJECT]
-    RESPONSE_TYPE = ResponseType.COMPLETION
-    METRICS = [{name}]
-
-    def _get_instruction_text(self, item):
-        return item["question"]
-
-    def _get_ground_truth(self, item):
-        return item["answer"]
-"""
-Load = Callable[..., type[BaseMetric[Any]]]
-
-
-@pytest.fixture
-def load(tmp_path: Path) -> Load:
-    """A function from the text of a metric file and a class in it to the metric of a task beside it."""
-
-    def loaded(text: str, name: str, *, head: str = HEAD) -> type[BaseMetric[Any]]:
-        (tmp_path / "measured.py").write_text(f"{head}{text}")
-        (tmp_path / "asked.py").write_text(TASK.format(file="measured", name=name))
-        (metric,) = load_task("asked.py:Asked", {}, tmp_path).METRICS
-        return metric
-
-    return loaded
-
-
-def scores(metric: type[BaseMetric[Any]], text: str = "a text", **others: Any) -> dict[str, float | str | None]:
-    response = Completion(completion=text, **{"messages": [Message(Role.USER, "What?")], **others})
-    return {score.metric: score.error or score.value for score in score_response([metric], [response], None)}
-
 
 SIZES = """
 class Sizes(BaseMetric[Completion]):
@@ -82,6 +33,11 @@ class Sizes(BaseMetric[Completion]):
 class Lengths(Sizes):
     NAME = "lengths"
 """
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return partial(load_metric, tmp_path)
 
 
 def test_values_of_both_directions(load: Load) -> None:
@@ -119,89 +75,6 @@ def test_a_result_without_a_value(load: Load) -> None:
     assert scores(metric) == {"parts/given": 1.0}
     assert "gave none and no reason" in str(scores(metric, "")["parts"])
     assert "ValueError: no number" in str(scores(metric, "wrong")["parts"])
-
-
-GRADER = """
-from eval_framework.llm.base import BaseLLM
-from eval_framework.metrics.llm.graders.language import Language
-from eval_framework.metrics.llm.graders.models import GradingOutput, PromptTemplate, parse_json_output
-
-
-class PolitenessOutput(GradingOutput):
-    is_polite: bool | None
-
-
-class RefusalGrader:
-    TEMPLATES = {Language("en"): PromptTemplate(system_prompt="Reply {as JSON}.", user_prompt="Is this polite? {text}")}
-
-    def __init__(self, grading_model: BaseLLM) -> None:
-        self._model = grading_model
-
-    def grade(self, text, language):
-        messages = language.language_config(self.TEMPLATES).to_messages([], [("text", text)])
-        reply = self._model.generate_from_messages([messages])[0]
-        found = parse_json_output(reply.completion)
-        return PolitenessOutput(is_polite=found.get("is_polite"), judge_prompt=reply.prompt, judge_response=reply.completion)
-"""
-JUDGE = """
-from eval_framework.llm.base import BaseLLM
-from eval_framework.metrics.llm.base import BaseLLMJudgeMetric
-from eval_framework.metrics.llm.graders.language import Language
-from eval_framework.metrics.llm.graders.refusal_grader import RefusalGrader
-from eval_framework.shared.types import RawCompletion
-
-
-class Politeness(BaseLLMJudgeMetric):
-    NAME = "politeness"
-
-    def __init__(self, llm_judge: BaseLLM):
-        super().__init__(llm_judge)
-        self._grader = RefusalGrader(llm_judge)
-
-    def calculate(self, response):
-        found = self._grader.grade(response.sanitized_completion, Language("en"))
-        value = None if found.is_polite is None else float(found.is_polite)
-        return [self._create_metric_result(self.NAME, True, value, llm_judge_prompt=found.judge_prompt)]
-
-
-class Judge(BaseLLM):
-    def generate_from_messages(self, messages, stop_sequences=None, max_tokens=None, temperature=None, top_p=None):
-        shown = [" / ".join(message.content for message in each) for each in messages]
-        reply = 'I say {"is_polite": true}' if "Please" in shown[0] else 'I say {"is_polite": false}' if "Go" in shown[0] else "{none}"
-        sizes = {"prompt_sequence_positions": None, "completion_sequence_positions": None}
-        return [RawCompletion(prompt=each, completion=reply, **sizes) for each in shown]
-
-
-class WithJudge(Politeness):
-    def __init__(self):
-        super().__init__(Judge())
-"""
-
-
-def test_a_judge_that_the_metric_makes(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "refusal_grader.py").write_text(GRADER)
-    metric = load(JUDGE, "WithJudge")
-    assert scores(metric, "Please <|come|> in.") == {"politeness": 1.0}
-    assert scores(metric, "Go.") == {"politeness": 0.0}
-    assert "no value for 'politeness'" in str(scores(metric, "What?")["politeness"])
-    (result,) = metric().calculate(Completion(completion="Go <|x|>"))
-    assert result.llm_judge_prompt == "Reply {as JSON}. / Is this polite? Go <| x |>"
-
-
-def test_a_judge_lacks_its_model_or_its_grader(load: Load, tmp_path: Path) -> None:
-    metric = load(JUDGE, "WithJudge")
-    with pytest.raises(RequirementError, match="copy the grader's file of eval_framework/metrics/llm/graders beside the metric's file"):
-        scores(metric)
-    (tmp_path / "refusal_grader.py").write_text(GRADER)
-    with pytest.raises(RequirementError, match="the metric Politeness asks a judge model, and evals have none"):
-        scores(load(JUDGE, "Politeness"))
-
-
-def test_the_failure_of_a_judge(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "refusal_grader.py").write_text(GRADER)
-    metric: Any = load(JUDGE, "WithJudge")()
-    result = metric._create_metric_result("politeness", True, None, error=TimeoutError("no answer"))
-    assert str(result.error) == "TimeoutError: no answer"
 
 
 def test_a_raw_answer_has_two_names() -> None:

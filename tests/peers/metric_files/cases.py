@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+from choice_cases import LOGLIKELIHOODS
 from code_cases import CODE
 from judge_cases import JUDGES
-from writing import Case, asked, choices, context, metric, text
+from writing import Case, asked, context, metric, text
 
 SENTENCE = "The quick brown fox jumps over the lazy dog."
 OVERLAPS = [
@@ -273,42 +274,5 @@ LANGUAGES: list[Case] = [
             text(_ENGLISH, None, messages=asked(_ENGLISH)),
         ],
     )
-]
-SCORED = [
-    choices({" bark": -1.0, " meow": -3.0, " I do not know": -2.0}, " bark"),
-    choices({" bark": -1.0, " meow": -0.5, " I do not know": -2.0}, [" bark"]),
-    choices({" bark": -1.0, " meow": -3.0, "i don't know": -0.2}, [" bark", " purr"]),
-    choices({" a": -1.0, " a long answer": -2.0, "none": -4.0}, [" a long answer"]),
-    choices({"Größe": -700.0, "": -800.0}, ["Größe"]),
-    choices({"": -1.0, "b": -2.0}, [""]),
-    choices({"a": -1.0}, ["b"]),
-    choices({"a": -1.0, "b": -1.0}, []),
-]
-LOGLIKELIHOODS: list[Case] = [
-    *metric("loglikelihood.accuracy_loglikelihood", "AccuracyLoglikelihood AccuracyNormLoglikelihood", SCORED),
-    *(
-        case | {"shared": True}
-        for case in metric(
-            "loglikelihood.accuracy_loglikelihood",
-            "PartialEvalAccuracy",
-            [
-                choices({" end": value}, truth, id=number)
-                for number, (value, truth) in enumerate([(-1.0, "True"), (-2.0, "False"), (-3.0, "True"), (-2.0, "False"), (0.0, "True")])
-            ],
-        )
-    ),
-    *metric("loglikelihood.bits_per_byte", "BitsPerByteLoglikelihood", SCORED),
-    *metric("loglikelihood.confidence_weighted_accuracy", "ConfidenceWeightedAccuracy", SCORED),
-    *metric("loglikelihood.confidence_weighted_accuracy", "ConfidenceWeightedAccuracy", SCORED, len_normalised=False),
-    *metric("loglikelihood.dcs", "DistributionalCorrectnessScore", SCORED),
-    *metric("loglikelihood.dcs", "DistributionalCorrectnessScore", SCORED, lc=2.0, lw=0.5),
-    *metric("loglikelihood.probability_mass", "ProbabilityMass ProbabilityMassNorm", SCORED),
-    *metric("loglikelihood.ternary", "TernaryScore", SCORED),
-    *metric("loglikelihood.ternary", "TernaryScore", SCORED, lc=2.0, lw=3.0, len_normalised=False),
-    *metric(
-        "efficiency.bytes_per_sequence_position",
-        "BytesLoglikelihood SequencePositionsLoglikelihood",
-        [choices({"a": -1.0}, "a", concat_compression=[7, 3]), choices({"a": -1.0}, "a")],
-    ),
 ]
 CASES: list[Case] = [*TEXTS, *LANGUAGES, *LOGLIKELIHOODS, *CODE, *JUDGES]
