@@ -23,9 +23,9 @@ from eval_dagster.stages.scores import score_response
 
 HERE = Path(__file__).parent / "metric_files"
 sys.path.insert(0, str(HERE))
-import cases  # noqa: E402 - a folder of scripts, which the other environment runs, too
-import ours as files  # noqa: E402
-import responses  # noqa: E402
+import copied_metrics as files  # noqa: E402 - a folder of scripts, which the other environment runs, too
+import metric_cases as cases  # noqa: E402
+import metric_responses as responses  # noqa: E402
 import route  # noqa: E402
 
 PYTHON = os.environ.get("EVAL_FRAMEWORK_PYTHON")

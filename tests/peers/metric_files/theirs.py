@@ -10,13 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "side_by_side"))
 import eval_framework.metrics
 import eval_framework.metrics.completion.code_assertion as assertion
 import eval_framework.metrics.completion.multipl_e_assertion as multipl_e
 import eval_framework.metrics.llm.llm_judge_sql as sql
 import eval_framework.tasks.utils as utils
-import responses
+import metric_responses as responses
 from eval_framework.metrics.base import BaseMetric
 from eval_framework.shared import types
 from llm_sandbox.exceptions import SandboxTimeoutError

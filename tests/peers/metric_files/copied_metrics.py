@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import responses
+import metric_responses as responses
 
 from eval_dagster.compat.eval_framework import code, contexts
 from eval_dagster.compat.eval_framework.responses import Completion, ConcatCompression, Loglikelihood
