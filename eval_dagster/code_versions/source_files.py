@@ -19,11 +19,8 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "user_files_"
-_SIBLINGS = re.compile(
-    r"eval_framework\.(tasks\.benchmarks|metrics\.(completion|efficiency|llm|loglikelihood)(?!\.(base|utils)$)"
-    r"|metrics\.llm\.graders(?=\.\w+_grader$))\.(?=\w+$)"
-)
-"""Packages whose modules are looked for beside a file that imports them, where they are not installed: those of benchmarks and metrics."""
+_SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
+"""Packages whose modules are looked for beside a file that imports them, where they are not installed; of graders, those with prompts."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 

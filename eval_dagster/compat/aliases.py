@@ -29,7 +29,6 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 
 _PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in [*ALIASES, f"{OWN_TASKS}."]) for end in range(1, len(parts))}
 _TOP_LEVEL = sorted({name.partition(".")[0] for name in ALIASES})
-_WITH_COPIES = {f"eval_framework.metrics.{part}" for part in ("completion", "efficiency", "llm", "loglikelihood")}
 _lock = threading.RLock()
 
 
@@ -147,8 +146,7 @@ def _unknown(module: str, name: str) -> _UnknownAliasError:
         return _UnknownAliasError(f"{module}.{name} is a task file of lighteval, and there is no file {name}.py beside the task file")
     modules = sorted({each.removeprefix(f"{module}.").partition(".")[0] for each in ALIASES if each.startswith(f"{module}.")})
     there = [*ALIASES.get(module, ()), *modules]
-    copied = f"; a copy of {name}.py beside the file is used, too" if module in _WITH_COPIES else ""
-    return _UnknownAliasError(f"eval_dagster offers no {name!r} of {module}{did_you_mean(name, there)}; it has: {', '.join(there)}{copied}")
+    return _UnknownAliasError(f"eval_dagster offers no {name!r} of {module}{did_you_mean(name, there)}; it has: {', '.join(there)}")
 
 
 def _is_module(folder: Path, parts: Sequence[str]) -> bool:
