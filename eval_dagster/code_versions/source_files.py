@@ -6,6 +6,7 @@ folders are two modules, and none of them takes the name of an installed one fro
 
 import builtins
 import hashlib
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,8 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "user_files_"
-_SIBLINGS = "eval_framework.tasks.benchmarks."
-"""A package whose modules are looked for beside a file that imports them, where it is not installed."""
+_SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
+"""Packages whose modules are looked for beside a file that imports them, where they are not installed; of graders, those with prompts."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
@@ -159,7 +160,7 @@ def _import(
 
 def _sibling(package: str, name: str) -> str:
     """The name of the module beside a file that it imports as one of `_SIBLINGS`; any other name as it is."""
-    found = name.removeprefix(_SIBLINGS)
+    found = name[prefix.end() :] if (prefix := _SIBLINGS.match(name)) else name
     if found == name or not is_neighbour(package, found):
         return name
     spec = PathFinder.find_spec(name.partition(".")[0])

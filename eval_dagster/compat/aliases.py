@@ -5,8 +5,9 @@ They exist while a task file is loaded, and only for packages that are not insta
 
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -61,6 +62,22 @@ def aliases(beside: str = "") -> Iterator[None]:
 def installed_origin(task: type) -> str:
     """The installed package, among those with aliases, that a class descends from; empty if there is none."""
     return next((top for base in task.__mro__ if (top := base.__module__.partition(".")[0]) in _TOP_LEVEL), "")
+
+
+def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that may import by the names of these packages: if that fails, it runs again within a block of `aliases`."""
+
+    @wraps(function)
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            return function(*given, **named)
+        except ModuleNotFoundError as problem:
+            if str(problem.name).partition(".")[0] not in _TOP_LEVEL:
+                raise
+        with aliases():
+            return function(*given, **named)
+
+    return called
 
 
 class _UnknownAliasError(TaskDefinitionError, ImportError):

@@ -190,6 +190,12 @@ def named_values(metric_name: str, result: object) -> dict[str, float]:
     return values
 
 
+def is_higher_better(metric: type[BaseMetric[Any]], name: str) -> bool:
+    """Whether higher is better for a value by its full name: as the metric's `DIRECTIONS` say, where it has them."""
+    directions: Mapping[str, bool] = getattr(metric, "DIRECTIONS", {})
+    return directions.get(name, metric.HIGHER_IS_BETTER)
+
+
 def require_direction(metric: type[BaseMetric[Any]], result: object) -> None:
     """Check that a result of `calculate` has the direction of the metric.
 
@@ -198,7 +204,9 @@ def require_direction(metric: type[BaseMetric[Any]], result: object) -> None:
     """
     parts = result if isinstance(result, Sequence) and not isinstance(result, str) else [result]
     for part in parts:
-        if isinstance(part, MetricResult) and part.higher_is_better != metric.HIGHER_IS_BETTER:
+        if not isinstance(part, MetricResult):
+            continue
+        if part.higher_is_better != is_higher_better(metric, full_name(metric.NAME, part.metric_name)):
             raise DataError(
                 f"the metric {metric.NAME} gave {part.metric_name!r} with higher_is_better={part.higher_is_better}, but its "
                 f"HIGHER_IS_BETTER is {metric.HIGHER_IS_BETTER}; set HIGHER_IS_BETTER = {part.higher_is_better} in the class "
@@ -213,12 +221,13 @@ def _named(metric_name: str, result: object) -> Iterator[tuple[str, object]]:
         for part in [result] if isinstance(result, MetricResult) else result:
             if not isinstance(part, MetricResult):
                 raise DataError(f"the metric {metric_name} gave a list that holds {part!r}; expected each to be a MetricResult")
-            yield _full_name(metric_name, part.metric_name), _value(part)
+            yield full_name(metric_name, part.metric_name), _value(part)
     else:
         yield metric_name, result
 
 
-def _full_name(metric_name: str, name: str) -> str:
+def full_name(metric_name: str, name: str) -> str:
+    """The name of a value among all scores: with the metric's in front."""
     return name if name == metric_name or name.startswith(f"{metric_name}/") else f"{metric_name}/{name}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better
 from eval_dagster.metrics.items import Item, ItemMetric, item_of
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
@@ -67,7 +67,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
                 "metric": each.name,
                 "aggregation": each.aggregation,
                 "subject": each.subject,
-                "higher_is_better": metric.HIGHER_IS_BETTER,
+                "higher_is_better": is_higher_better(metric, each.name),
                 "is_headline": each is shown,
                 "metric_version": versions[metric.NAME],
             }

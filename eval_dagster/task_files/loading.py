@@ -1,5 +1,6 @@
 """Finds task classes by a name of the registry, or in a file."""
 
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -164,7 +165,8 @@ def _import_file(file: Path, folder: Path) -> ModuleType:
         reason = (
             _missing_module(error, file, folder) or f"{type(error).__name__}: {shown_text(str(error))}{_place_in_neighbour(error, file)}"
         )
-        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{_unused_neighbour(error, file, folder)}") from error
+        hint = _unused_neighbour(error, file, folder) or _later_python(error)
+        raise TaskDefinitionError(f"{where} cannot be imported: {reason}{hint}") from error
 
 
 def _line_of(error: BaseException, file: Path) -> str:
@@ -199,6 +201,15 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
         f"there is no module {name!r}: looked for {path}.py and {path}/ in {places}, and for an installed package"
         f"{did_you_mean(name, neighbours(file))}{_place_in_neighbour(error, file)}"
     )
+
+
+def _later_python(error: BaseException) -> str:
+    """Advice for a file with a wrong syntax that imports from eval-framework, which needs Python 3.12."""
+    if not isinstance(error, SyntaxError) or sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
+        return ""
+    is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)
+    version = ".".join(map(str, sys.version_info[:2]))
+    return f"; files for eval-framework may use syntax of Python 3.12, and this is Python {version}" if is_foreign else ""
 
 
 def _unused_neighbour(error: BaseException, file: Path, folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Runs programs in the sandbox, by eval-framework's names."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -121,11 +122,13 @@ def execute_python_code_with_tests(
 
     Raises:
         ProgramTimeoutError: It took too much time.
-        DataError: It imports a package that `package_mapping` names.
+        DataError: It imports a package that `package_mapping` names, or with a `dockerfile` any package.
         RequirementError: The project does not allow execution, or the machine has no sandbox.
     """
     whole = merge_code_fn(code, test_code)
     packages = get_external_dependencies(whole, package_mapping)
+    if dockerfile is not None:  # a container that has packages
+        packages = sorted(extract_imports(whole)[1] - sys.stdlib_module_names)
     return parse_output_fn(run_python_code(whole, image=image, dockerfile=dockerfile, timeout=timeout, packages=packages))
 
 

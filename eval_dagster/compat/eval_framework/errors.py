@@ -1,7 +1,6 @@
-"""Exceptions, the logger and the type of judge models, by eval-framework's names."""
+"""Exceptions and the logger, by eval-framework's names."""
 
 import logging
-from typing import Any, Protocol
 
 logger = logging.getLogger("eval_dagster.eval_framework")
 
@@ -12,11 +11,3 @@ class LogicError(Exception):
 
 class PromptTooLongException(Exception):  # noqa: N818 - eval-framework's name
     """A prompt is longer than a model's context."""
-
-
-class BaseLLM(Protocol):
-    """A model that a metric asks itself. Evals have none; a test may give one."""
-
-    def generate_from_messages(self, messages: Any, *given: Any, **named: Any) -> Any:
-        """Ask with conversations."""
-        ...

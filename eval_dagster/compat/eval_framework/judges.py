@@ -1,4 +1,4 @@
-"""What judges of eval-framework are made of. Evals have no judge model, so that nothing of it can be used."""
+"""Judge models, and the graders of eval-framework, which consist of prompts that this project does not have."""
 
 from typing import Any
 
@@ -13,7 +13,6 @@ GRADERS = {
     "format_correctness_grader": "FormatCorrectnessGrader FormatCorrectnessOutput",
     "instruction_grader": "InstructionGrader InstructionGradingOutput",
     "long_context_grader": "LongContextGrader LongContextGradingOutput",
-    "models": "FOFOPromptTemplate GradingOutput PromptTemplate PromptTemplateWithParseMap parse_json_output",
     "refusal_grader": "RefusalGrader RefusalGradingOutput",
     "sql_quality_grader": "SqlQualityGrader SqlQualityGradingOutput",
     "summary_world_knowledge_grader": "SummarizationWorldKnowledgeGrader SummarizationWorldKnowledgeGradingOutput",
@@ -21,12 +20,32 @@ GRADERS = {
 """Modules of eval-framework's graders and their names."""
 
 
+class BaseLLM:
+    """A model that a metric asks itself. An eval has none: the metric makes it."""
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return type(self).__name__
+
+    def generate_from_messages(self, messages: Any, *given: Any, **named: Any) -> Any:
+        """Ask with conversations, and return a `RawCompletion` for each."""
+        raise NotImplementedError
+
+    def generate(self, samples: Any, *given: Any, **named: Any) -> Any:
+        """Ask with the conversations of samples."""
+        return self.generate_from_messages([sample.messages for sample in samples], *given, **named)
+
+
 class JudgeOnly:
-    """Replaces each of these names."""
+    """Replaces each of these names where the file that defines it is not beside the metric's."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Raises `RequirementError`."""
-        raise RequirementError("this asks a judge model, and evals have none; give a metric that computes its value")
+        raise RequirementError(
+            "the metric's grader consists of a prompt for a judge model, which this package does not have; copy the grader's file of "
+            "eval_framework/metrics/llm/graders beside the metric's file"
+        )
 
 
 def order_answers_for_comparison(answer_1: str, answer_2: str, swap: bool) -> tuple[str, str]:

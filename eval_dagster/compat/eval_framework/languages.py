@@ -49,16 +49,29 @@ class Language:
             raise LanguageNotSupportedError(f"there is no configuration for the language {self.iso_639_1!r}; expected one of: {known}")
         return config
 
+    def to_lingua_language(self) -> Any:
+        """The language as `lingua` has it.
 
-@cache
-def _detector() -> Any:
+        Raises:
+            RequirementError: `lingua` is not installed.
+        """
+        lingua = _lingua()
+        return lingua.Language.from_iso_code_639_1(getattr(lingua.IsoCode639_1, self.iso_639_1.upper()))
+
+
+def _lingua() -> Any:
     try:
-        lingua: Any = import_module("lingua")
+        return import_module("lingua")
     except ModuleNotFoundError as problem:
         raise RequirementError(
             "the language of a text is found by the Python package lingua, which cannot be imported "
             f"({problem}); install it: pip install lingua-language-detector"
         ) from problem
+
+
+@cache
+def _detector() -> Any:
+    lingua = _lingua()
     languages = [getattr(lingua.Language, name.upper()) for name in _NAMES.values()]
     return lingua.LanguageDetectorBuilder.from_languages(*languages).build()
 

@@ -33,7 +33,7 @@ _ABOUT_TASKS = {
 
 EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
     "eval_framework.exceptions": _names(f"{_HERE}.errors", "LogicError"),
-    "eval_framework.llm.base": _names(f"{_HERE}.errors", "BaseLLM"),
+    "eval_framework.llm.base": _names(f"{_HERE}.judges", "BaseLLM"),
     "eval_framework.logger": _names(f"{_HERE}.errors", "logger"),
     "eval_framework.models.sample": {"ResponseType": f"{_RECORDS}:ResponseType", "Sample": f"{_RECORDS}:TaskSample"},
     "eval_framework.shared.types": {
@@ -41,8 +41,7 @@ EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
         **_names(f"{_HERE}.responses", f"{_RESPONSES} BaseCompletion=Completion BaseLoglikelihood=Loglikelihood"),
         **_names(f"{_HERE}.errors", "PromptTooLongException"),
         "Error": "eval_dagster.metrics.base:Error",
-        "RawCompletion": "eval_dagster.compat.raw_answers:RawCompletion",
-        "RawLoglikelihood": "eval_dagster.compat.raw_answers:RawLoglikelihood",
+        **_names("eval_dagster.compat.raw_answers", "RawCompletion RawLoglikelihood"),
     },
     "eval_framework.tasks.base": _ABOUT_TASKS,
     "eval_framework.tasks.dataset_revisions": _names(f"{_HERE}.revisions", "FROZEN_HF_REVISIONS_LOCKFILE HF_REVISIONS_LOCKFILE"),
@@ -59,6 +58,7 @@ EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
             "_parse_unittest_output execute_python_code_with_tests extract_imports get_external_dependencies run_python_code "
             "unittest_merge_snippets",
         ),
+        **_names(f"{_HERE}.sandbox_sessions", "get_docker_address get_or_create_pool"),
         "RANDOM_SEED": f"{_HERE}.task:RANDOM_SEED",
     },
     "eval_framework.utils.helpers": _names(f"{_HERE}.numbers", "cosine_similarity count_bytes pairwise_cosine_similarity"),
@@ -117,10 +117,15 @@ EVAL_FRAMEWORK: Mapping[str, Mapping[str, str]] = {
         "ParagraphCounter ParagraphCounterMetricContext ResponseToOriginalLengthRatio SentenceCounter SentenceCounterMetricContext "
         "WordCounter WordCounterMetricContext",
     ),
+    f"{_METRICS}.llm.graders.models": _names(
+        f"{_HERE}.graders", "FOFOPromptTemplate GradingOutput PromptTemplate PromptTemplateWithParseMap parse_json_output"
+    ),
     f"{_METRICS}.llm.utils": _names(f"{_HERE}.judges", "order_answers_for_comparison"),
     **{f"{_METRICS}.llm.graders.{module}": dict.fromkeys(names.split(), f"{_HERE}.judges:JudgeOnly") for module, names in GRADERS.items()},
     "eval_framework.external.drop_process_results": _names(f"{_HERE}.external", "process_results=drop_results"),
     "eval_framework.external.ifeval_impl.utils": _names(f"{_HERE}.external", "process_results=ifeval_results"),
+    "llm_sandbox": _names(f"{_HERE}.sandbox_sessions", "SandboxSession"),
+    "llm_sandbox.const": _names(f"{_HERE}.sandbox_sessions", "DefaultImage SupportedLanguage"),
     "llm_sandbox.exceptions": _names(f"{_HERE}.code", "SandboxTimeoutError=ProgramTimeoutError"),
     "template_formatting.formatter": {
         **_names(f"{_HERE}.formatters", "BaseFormatter ConcatFormatter IdentityFormatter Llama3Formatter"),
