@@ -153,6 +153,31 @@ class Request:
     """Whether the logit of every output token is wanted."""
     images: tuple[bytes, ...] = ()
     """PNG files that belong to the prompt, in the order of its image marks."""
+    messages: tuple[Message, ...] | None = None
+    """The conversation that is sent to a server instead of `prompt`, which shows it as one text. Null where the prompt is sent."""
+    tools: tuple[str, ...] = ()
+    """The tools that the model may call: definitions as JSON texts, in the form of OpenAI."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerReport:
+    """What a server reports about its answer to a request. What it leaves out is null, never 0."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    """Tokens of the answer, its reasoning included."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt that the server had in its cache."""
+    reasoning_tokens: int | None = None
+    """Tokens of the reasoning."""
+    cost: float | None = None
+    """US dollars, by the price in evals.yaml; null without a price, or where the tokens are not known."""
+    attempts: int = 1
+    """Times that the request was sent, those included that failed."""
+    model: str | None = None
+    """The name of the model that answered."""
+    fingerprint: str | None = None
+    """`system_fingerprint`: what the server names its own state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +196,10 @@ class ModelResponse:
     text_post_processed: Sequence[str] | None = None
     """The texts without their reasoning; set by `post_process`."""
     reasonings: Sequence[str | None] = ()
-    """The reasoning between the thinking tags of each text, null where there is none; set by `post_process`."""
+    """The reasoning of each text, null where there is none: as the server separated it, else that between the thinking tags, which
+    `post_process` sets."""
+    tool_calls: Sequence[Sequence[str]] = ()
+    """The calls of tools in each text, as JSON texts in the form of OpenAI."""
     output_tokens: Sequence[Sequence[int]] = ()
     """Token ids, one list a choice or a generated text; for a perplexity one list a token."""
     logprobs: Sequence[float] = ()
@@ -191,7 +219,9 @@ class ModelResponse:
     finish_reason: Sequence[str] = ()
     """One a generated text: `stop` (end token or stop sequence) or `length` (cut at `max_tokens`, or where the context ends)."""
     latency_s: float = 0.0
-    """Seconds of model time: the batch's seconds divided by the requests in it."""
+    """Seconds of model time: the batch's seconds divided by the requests in it. Of a served model, those from sending to the answer."""
+    report: ServerReport | None = None
+    """What a server reports; null for a model on this machine."""
     error: str | None = None
     """Class and message of the error of this request; all lists are empty then."""
     retryable: bool = False
@@ -211,7 +241,9 @@ class ModelResponse:
         """The response with `text_post_processed` and `reasonings` set: the text between the opening and closing tag is split off."""
         prompt = self.input if isinstance(self.input, str) else ""
         parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in self.text]
-        return replace(self, text_post_processed=[part.answer for part in parts], reasonings=[part.reasoning for part in parts])
+        separated = self.reasonings or [None] * len(parts)
+        reasonings = [own or part.reasoning for own, part in zip(separated, parts, strict=True)]
+        return replace(self, text_post_processed=[part.answer for part in parts], reasonings=reasonings)
 
 
 @dataclass(frozen=True, kw_only=True)
