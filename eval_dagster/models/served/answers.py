@@ -1,7 +1,7 @@
 """Reads the answers of a server, and says what is wrong with one that is no answer."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +24,27 @@ class BadAnswerError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """The answer to a call."""
+class Reply:
+    """What a server replies to a call."""
 
-    text: str
-    finish_reason: str
-    reasoning: str | None = None
-    tool_calls: tuple[str, ...] = ()
+    content: Any
+    """What the call reads in it, such as a `Text`."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     model: str | None = None
     fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A generated text."""
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
+    tool_calls: tuple[str, ...] = ()
 
 
 def cut(text: str) -> str:
@@ -57,18 +65,31 @@ def parsed(body: bytes) -> Mapping[str, Any]:
     return found
 
 
-def read_answer(found: Mapping[str, Any], stop_sequences: Sequence[str]) -> Answer:
-    """The answer in a response to `/chat/completions` or `/completions`.
+def read_reply(found: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Reply:
+    """The reply in a response to `/chat/completions` or `/completions`. `read` is given its first choice.
 
     Raises:
-        BadAnswerError: It has no text, a refusal, a text that a filter stopped, or an error.
+        BadAnswerError: It has no choice or is an error, or as `read` does.
     """
     if found.get("error"):
         raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(found['error']))}")
     choices = found.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
-    choice = choices[0]
+    return Reply(
+        content=read(choices[0]),
+        model=found["model"] if isinstance(found.get("model"), str) else None,
+        fingerprint=found["system_fingerprint"] if isinstance(found.get("system_fingerprint"), str) else None,
+        **_usage(found.get("usage")),
+    )
+
+
+def read_text(choice: Mapping[str, Any], stop_sequences: Sequence[str]) -> Text:
+    """The text of a choice, cut at the first stop sequence.
+
+    Raises:
+        BadAnswerError: It has no text, a refusal, or a text that a filter stopped.
+    """
     message = choice.get("message")
     turn: Mapping[str, Any] = message if isinstance(message, dict) else choice
     reason = choice.get("finish_reason")
@@ -84,14 +105,11 @@ def read_answer(found: Mapping[str, Any], stop_sequences: Sequence[str]) -> Answ
     if not isinstance(text, str):
         raise BadAnswerError(f"the answer has no text: {cut(json.dumps(choice))}")
     text, is_cut = cut_at_stop(text, stop_sequences)
-    return Answer(
+    return Text(
         text=text,
         finish_reason="length" if reason == "length" and not is_cut else "stop",
         reasoning=reasoning if isinstance(reasoning, str) else None,
         tool_calls=calls,
-        model=found["model"] if isinstance(found.get("model"), str) else None,
-        fingerprint=found["system_fingerprint"] if isinstance(found.get("system_fingerprint"), str) else None,
-        **_usage(found.get("usage")),
     )
 
 

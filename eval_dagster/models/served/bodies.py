@@ -6,12 +6,14 @@ and count for `n` above 1.
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answers import read_text
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
@@ -25,8 +27,8 @@ class Call:
 
     path: str
     body: Mapping[str, Any]
-    stop_sequences: Sequence[str] = ()
-    """At which the text ends, whatever the server does."""
+    read: Callable[[Mapping[str, Any]], Any]
+    """Reads the first choice of the response. Raises `BadAnswerError` where it is no answer."""
 
     @property
     def tokens(self) -> int:
@@ -36,7 +38,13 @@ class Call:
         return len(json.dumps(asked)) // _CHARACTERS_PER_TOKEN + int(most)
 
 
-def calls_of(request: Request, config: OpenAIModel) -> list[Call]:
+def about_tokens(request: Request) -> int:
+    """About how many tokens a call of a request may take, of prompt and answer."""
+    most = request.generation.max_tokens if request.generation is not None else None
+    return len(request.prompt) // _CHARACTERS_PER_TOKEN + (most or 0)
+
+
+def text_calls(request: Request, config: OpenAIModel) -> list[Call]:
     """The calls that generate the texts of a request, in their order.
 
     Raises:
@@ -48,9 +56,9 @@ def calls_of(request: Request, config: OpenAIModel) -> list[Call]:
     asked = dict(_prompt(request))
     fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
     path = CHAT if "messages" in asked else COMPLETIONS
+    read = partial(read_text, stop_sequences=settings.stop_sequences)
     return [
-        Call(path=path, body={**fixed, **_seed(settings, index), **config.extra_body}, stop_sequences=settings.stop_sequences)
-        for index in range(settings.num_samples)
+        Call(path=path, body={**fixed, **_seed(settings, index), **config.extra_body}, read=read) for index in range(settings.num_samples)
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import aiohttp
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import Answer, BadAnswerError, cut, parsed, read_answer
+from eval_dagster.models.served.answers import BadAnswerError, Reply, cut, parsed, read_reply
 from eval_dagster.models.served.bodies import Call
 from eval_dagster.models.served.secrets import Headers
 
@@ -69,7 +69,7 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, call: Call) -> Answer:
+    async def ask(self, call: Call) -> Reply:
         """Send a call once.
 
         Raises:
@@ -77,7 +77,11 @@ class Client:
             PushbackError: The server has too much to do, or the connection broke.
             StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
         """
-        return read_answer(await self.post(call.path, call.body), call.stop_sequences)
+        return read_reply(await self.post(call.path, call.body), call.read)
+
+    async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post as `post` does, to a path beside `/v1`."""
+        return await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post a body once, and return the JSON object that came back. Raises as `ask` does."""

@@ -5,32 +5,24 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 
-from eval_dagster.config.models import OpenAIModel, Price
+from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import Answer, BadAnswerError
-from eval_dagster.models.served.bodies import Call, calls_of
+from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.pacing import Pace
+from eval_dagster.models.served.responses import CallReply, score_response, text_response
+from eval_dagster.models.served.scoring import NoScoresError, Scorer, find_scorer, require_scorable
 from eval_dagster.models.served.secrets import Headers
 from eval_dagster.models.served.threads import Put, Stream
 from eval_dagster.models.usage import GenerationUsage, Usage
-from eval_dagster.records import ModelResponse, Request, ServerReport
+from eval_dagster.records import ModelResponse, Request
 
 _LONGEST_WAIT_S = 30.0
 """Most seconds between two attempts at a call."""
 
 Answered = tuple[Request, ModelResponse]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Answered:
-    """The answer to a call."""
-
-    answer: Answer
-    attempts: int
-    seconds: float
 
 
 class ServedModel:
@@ -86,30 +78,63 @@ class _Series:
         self._pace = pace
         self._put = put
         self._last_answer = time.monotonic()
+        self._scorer: Scorer | NoScoresError | None = None
 
     async def ask(self, requests: Sequence[Request]) -> None:
         """Answer the requests. A request is begun when its first call may be sent, so that few are held at once."""
+        if any(request.choices is not None for request in requests):
+            try:
+                self._scorer = await find_scorer(self._name, self._config, self._client)
+            except NoScoresError as error:
+                self._scorer = error
         async with asyncio.TaskGroup() as group:
             for request in requests:
-                try:
-                    calls = calls_of(request, self._config)
-                except ModelError as error:
-                    self._put((request, ModelResponse(error=f"{type(error).__name__}: {error}")))
-                    continue
-                await self._pace.wait(calls[0].tokens)
-                group.create_task(self._answer(request, calls))
+                await self._pace.wait(about_tokens(request))
+                group.create_task(self._answer(request))
 
-    async def _answer(self, request: Request, calls: Sequence[Call]) -> None:
+    async def _answer(self, request: Request) -> None:
         """Answer a request whose first call has its place."""
         try:
-            answered = await asyncio.gather(*(self._call(call, has_place=index == 0) for index, call in enumerate(calls)))
+            response = await (self._text(request) if request.generation is not None else self._scores(request))
         except BadAnswerError as error:
             response = ModelResponse(error=f"{error.kind}: {error}", retryable=error.helps_to_retry)
-        else:
-            response = _response(request, answered, self._config.price)
         self._put((request, response))
 
-    async def _call(self, call: Call, *, has_place: bool) -> _Answered:
+    async def _text(self, request: Request) -> ModelResponse:
+        try:
+            calls = text_calls(request, self._config)
+        except ModelError as error:
+            return self._unsent(error)
+        return text_response(request, await self._calls(calls), self._config.price)
+
+    async def _scores(self, request: Request) -> ModelResponse:
+        try:
+            require_scorable(request)
+            if not isinstance(self._scorer, Scorer):
+                raise self._scorer or NoScoresError("The request asks for nothing.")
+            plan = await self._scorer.plan(request)
+        except PushbackError as error:
+            self._pace.pushed_back(error.retry_after_s)
+            raise BadAnswerError(str(error)) from None
+        except StoppedError:
+            self._pace.failed()
+            raise
+        except ModelError as error:
+            return self._unsent(error)
+        except BadAnswerError:
+            self._pace.failed()
+            raise
+        return score_response(request, plan, await self._calls(plan.calls), self._config.price)
+
+    def _unsent(self, error: ModelError) -> ModelResponse:
+        self._pace.failed()
+        # Another server, or another version of it, may give scores.
+        return ModelResponse(error=f"{type(error).__name__}: {error}", retryable=isinstance(error, NoScoresError))
+
+    async def _calls(self, calls: Sequence[Call]) -> list[CallReply]:
+        return await asyncio.gather(*(self._call(call, has_place=index == 0) for index, call in enumerate(calls)))
+
+    async def _call(self, call: Call, *, has_place: bool) -> CallReply:
         """Send a call until it is answered, or until no further attempt may be made."""
         failures = sent = 0
         while True:
@@ -119,7 +144,7 @@ class _Series:
             sent += 1
             began = time.monotonic()
             try:
-                answer = await self._client.ask(call)
+                reply = await self._client.ask(call)
             except PushbackError as error:
                 self._pace.pushed_back(error.retry_after_s)
                 self._require_patience(error)
@@ -135,8 +160,8 @@ class _Series:
                 raise
             else:
                 self._last_answer = time.monotonic()
-                self._pace.answered((answer.prompt_tokens or 0) + (answer.output_tokens or 0) or call.tokens)
-                return _Answered(answer=answer, attempts=sent, seconds=self._last_answer - began)
+                self._pace.answered((reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens)
+                return CallReply(reply=reply, attempts=sent, seconds=self._last_answer - began)
 
     def _require_patience(self, error: PushbackError) -> None:
         waited = time.monotonic() - self._last_answer
@@ -150,41 +175,3 @@ class _Series:
 def _backoff(failures: int) -> float:
     """Seconds until the next attempt: twice as many after each failure, with half of them by chance, so that calls spread."""
     return min(_LONGEST_WAIT_S, 2.0 ** (failures - 2)) * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
-
-
-def _response(request: Request, answered: Sequence[_Answered], price: Price | None) -> ModelResponse:
-    answers = [each.answer for each in answered]
-    report = ServerReport(
-        prompt_tokens=_total(answers, "prompt_tokens"),
-        output_tokens=_total(answers, "output_tokens"),
-        cached_tokens=_total(answers, "cached_tokens"),
-        reasoning_tokens=_total(answers, "reasoning_tokens"),
-        attempts=sum(each.attempts for each in answered),
-        model=answers[0].model,
-        fingerprint=answers[0].fingerprint,
-    )
-    has_reasoning = any(answer.reasoning is not None for answer in answers)
-    return ModelResponse(
-        input=request.prompt,
-        text=tuple(answer.text for answer in answers),
-        finish_reason=tuple(answer.finish_reason for answer in answers),
-        reasonings=tuple(answer.reasoning for answer in answers) if has_reasoning else (),
-        tool_calls=tuple(answer.tool_calls for answer in answers) if any(answer.tool_calls for answer in answers) else (),
-        latency_s=max(each.seconds for each in answered),
-        report=replace(report, cost=cost_of(report, price)),
-    )
-
-
-def _total(answers: Sequence[Answer], name: str) -> int | None:
-    """The sum of a count; null where an answer lacks it."""
-    counts = [getattr(answer, name) for answer in answers]
-    return None if None in counts else sum(counts)
-
-
-def cost_of(report: ServerReport, price: Price | None) -> float | None:
-    """US dollars for an answer; null without a price, or where the server does not count the tokens."""
-    if price is None or report.prompt_tokens is None or report.output_tokens is None:
-        return None
-    cached = report.cached_tokens or 0
-    cached_price = price.input if price.cached_input is None else price.cached_input
-    return ((report.prompt_tokens - cached) * price.input + cached * cached_price + report.output_tokens * price.output) / 1_000_000
