@@ -31,9 +31,9 @@ class Vocabulary:
             self._tokens.append(token)
         return known
 
-    def text_of(self, ids: list[int]) -> str:
+    def tokens_of(self, ids: list[int]) -> list[str]:
         """Raises `IndexError` for an id that no text had yet."""
-        return "".join(self._tokens[each] for each in ids)
+        return [self._tokens[each] for each in ids]
 
 
 def split(text: str) -> list[str]:
@@ -41,12 +41,12 @@ def split(text: str) -> list[str]:
     return _TOKEN.findall(text)
 
 
-def prompt_text(body: dict[str, Any], vocabulary: Vocabulary) -> str:
-    """What a request asks to continue, chat messages as text."""
+def prompt_tokens(body: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
+    """The tokens that a request asks to continue, chat messages as text."""
     if "messages" in body:
-        return "".join(f"<{each['role']}>{_content(each['content'])}\n" for each in body["messages"]) + "<assistant>"
+        return split("".join(f"<{each['role']}>{_content(each['content'])}\n" for each in body["messages"]) + "<assistant>")
     prompt = body["prompt"]
-    return prompt if isinstance(prompt, str) else vocabulary.text_of(prompt)
+    return split(prompt) if isinstance(prompt, str) else vocabulary.tokens_of(prompt)
 
 
 def _content(content: Any) -> str:
@@ -87,11 +87,11 @@ class HashModel:
             state = crc32(tokens[-1].encode(), state)
         return tokens, maximum is None or length <= maximum
 
-    def logprobs(self, state: int, tokens: list[str]) -> list[tuple[float, tuple[str, float]]]:
-        """For each token its log-probability after the state and the tokens before it, and the best token with its own."""
+    def logprobs(self, state: int, tokens: list[str], most: int) -> list[tuple[float, dict[str, float]]]:
+        """For each token its log-probability after the state and the tokens before it, and the `most` probable words with their own."""
         found = []
         for token in tokens:
-            best = self.best(state)
-            found.append((self.logprob(state, token), (best, self.logprob(state, best))))
+            words = sorted(((self.logprob(state, word), word) for word in _WORDS), reverse=True)[:most]
+            found.append((self.logprob(state, token), {word: value for value, word in words}))
             state = crc32(token.encode(), state)
         return found

@@ -69,6 +69,9 @@ def test_a_log_probability_is_the_same_generated_forced_and_echoed(stub: Stub) -
     assert forced["text"] == " Paris"
     paris = complete(stub, PROMPT + " Paris", max_tokens=0, logprobs=1, echo=True)
     assert forced["logprobs"]["token_logprobs"] == paris["logprobs"]["token_logprobs"][-1:]
+    named = complete(stub, PROMPT, max_tokens=1, logprobs=1, return_tokens_as_token_ids=True)["logprobs"]
+    assert named["tokens"] == list(named["top_logprobs"][0]) != []
+    assert named["tokens"][0].startswith("token_id:")
     assert forced["logprobs"]["token_logprobs"][0] < math.log(0.5) < max(forced["logprobs"]["top_logprobs"][0].values())
 
 
