@@ -148,6 +148,8 @@ class OpenAIModel(ModelSection):
     """The address before `/completions` and `/chat/completions`."""
     model: str = Field(min_length=1)
     """The name of the model on the server."""
+    served_as: str | None = None
+    """The name by which the server calls the model in its answers, where it is another one than `model`."""
     api_key_env: EnvironmentVariable | None = None
     """The environment variable that holds the key."""
     headers: dict[str, str] = Field(default_factory=dict)

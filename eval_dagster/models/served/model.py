@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answering_names import AnsweringNames
 from eval_dagster.models.served.answers import BadAnswerError
 from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
@@ -79,6 +80,7 @@ class _Series:
         self._put = put
         self._last_answer = time.monotonic()
         self._scorer: Scorer | NoScoresError | None = None
+        self._names = AnsweringNames(name, config)
 
     async def ask(self, requests: Sequence[Request]) -> None:
         """Answer the requests. A request is begun when its first call may be sent, so that few are held at once."""
@@ -145,6 +147,7 @@ class _Series:
             began = time.monotonic()
             try:
                 reply = await self._client.ask(call)
+                self._names.require(reply.model)
             except PushbackError as error:
                 self._pace.pushed_back(error.retry_after_s)
                 self._require_patience(error)

@@ -18,7 +18,7 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answers import BadAnswerError
 from eval_dagster.models.served.bodies import COMPLETIONS, Call
-from eval_dagster.models.served.client import Client, PushbackError
+from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.server_tokens import ServerTokenizer
 from eval_dagster.models.served.token_logprobs import TokenLogprob, read_token_logprobs
 from eval_dagster.models.transformers.encoding.tokenization import check_continuations, split_choices
@@ -35,6 +35,8 @@ _CLOSE = 0.1
 _BIAS = 100
 """Makes a token certain. It is the greatest bias that servers accept."""
 _ATTEMPTS = 5
+_NOT_THERE = (404, 405)
+"""Statuses for a path that a server does not have."""
 
 
 class NoScoresError(ModelError):
@@ -195,6 +197,10 @@ async def _patiently(ask: Any) -> Any:
             if attempt == _ATTEMPTS - 1:
                 raise BadAnswerError(str(error)) from None
             await asyncio.sleep(min(error.retry_after_s or 2.0**attempt, 30.0))
+        except StoppedError as error:
+            if error.status not in _NOT_THERE:
+                raise
+            raise BadAnswerError(str(error), kind="NoLogprobsError") from None
         except BadAnswerError as error:
             if not error.helps_to_retry or error.kind == "NoLogprobsError" or attempt == _ATTEMPTS - 1:
                 raise
