@@ -77,7 +77,9 @@ def running_server(
         process = subprocess.Popen(
             [sys.executable, "-m", f"servers.{program}", str(address), *arguments],
             cwd=working_folder or folder,
-            env=os.environ | {"PYTHONPATH": str(_TESTS)} | dict(variables or {}),
+            env=os.environ
+            | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_TESTS), os.environ.get("PYTHONPATH"))))}
+            | dict(variables or {}),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
