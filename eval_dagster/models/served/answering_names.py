@@ -8,7 +8,7 @@ from eval_dagster.models.served.client import StoppedError
 
 _MOST_OTHERS = 3
 """Answers of another model, with none of the right one among them, after which a series of requests ends."""
-_DATE = re.compile(r"[-@:](\d[\d.-]*|latest|preview)")
+_DATE = re.compile(r"[-@:](\d[\d.-]*|latest|preview|main)")
 """What a provider adds to a model's name in its answers, such as a date."""
 
 
