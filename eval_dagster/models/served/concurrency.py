@@ -5,7 +5,7 @@ The number, here called the level, is found from the answers and the pushbacks a
 1. Double it while the throughput gains 10 % or more.
 2. Then stay, and compare now and then with a level a quarter higher and with one a fifth lower. A gain of 6 % starts the doubling again.
 3. Halve it on pushback: the server rejects a request or closes its connection. Then rise again by one an answer, up to the number of
-   requests that the server had accepted.
+   requests that the server had accepted. If it had accepted none, begin again with 1.
 
 Throughput is level x tokens / seconds, where tokens and seconds are sums over the requests that were answered (Little's law: Little 1961,
 Operations Research 9(3)). This sum has much less noise than the tokens that come in within a time, because long answers take longer.
@@ -99,6 +99,10 @@ class ConcurrencyLevel:
         self._found_level, self._found_rate = self.level, 0.0
         self._sent_before = 0
         """Requests under way now that were sent before the last halving, at most."""
+        self._accepted = 0
+        """Requests under way at the last halving that were not rejected since."""
+        self._has_answer = True
+        """Whether a request was answered since the last halving."""
         self._phase = _Phase.DOUBLING
         self._is_quick = True
         self._measured = _Measurement(-math.inf)
@@ -117,7 +121,8 @@ class ConcurrencyLevel:
             tokens: Work of the request, in tokens or another unit that its time is about proportional to.
             under_way: Requests of this process that were under way, with this one. If fewer than its share, the answer shows nothing.
         """
-        self.failed()
+        self._sent_before -= 1
+        self._has_answer = True
         if not self.leads:
             return
         if self._phase is _Phase.RECOVERING:
@@ -137,17 +142,21 @@ class ConcurrencyLevel:
             Whether this is the first pushback of those requests.
         """
         self._sent_before -= 1
-        self._is_quick = False
-        if self._sent_before >= 0:
-            if self.ceiling is not None:
-                self.ceiling = max(self.level, self.ceiling - self.holders)
-            return False
-        self._sent_before = under_way - 1
-        self._stay = min(2 * self._stay, _LONGEST_STAY)
-        accepted = (under_way - 1) * self.holders
-        self._go(now, _Phase.RECOVERING, self.level / 2)
-        self.ceiling = max(self.level, accepted)
-        return True
+        is_first = self._sent_before < 0
+        if is_first:
+            self._sent_before = self._accepted = under_way - 1
+            self._stay = min(2 * self._stay, _LONGEST_STAY)
+            self._is_quick = False
+            self._go(now, _Phase.RECOVERING, self.level / 2)
+            accepts_some, self._has_answer = self._has_answer, False
+        else:
+            self._accepted -= 1
+            accepts_some = self._phase is _Phase.RECOVERING
+        if accepts_some and self._accepted > 0:
+            self.ceiling = max(self.level, self._accepted * self.holders)
+        else:
+            self._begin_again(now)
+        return is_first
 
     def follow(self, now: float, level: int, ceiling: int | None) -> None:
         """Take the level and the ceiling that another process found. A lower level is a pushback that the other process got."""
@@ -169,6 +178,12 @@ class ConcurrencyLevel:
         self._phase = phase
         self.level = self._within(level)
         self._measured = _Measurement(now)
+
+    def _begin_again(self, now: float) -> None:
+        """Find the level anew from here: a server that rejects everything shows no bound. It restarts, or a limit of time is spent."""
+        self.ceiling = None
+        self._stay, self._is_quick, self._found_rate = _STAY, True, 0.0
+        self._go(now, _Phase.DOUBLING, self.level)
 
     def _recover(self, now: float) -> None:
         ceiling = self._within(self.ceiling or self.level)

@@ -54,6 +54,8 @@ class _Place:
 
     sent: float
     tokens: int
+    taken: float
+    """Of the tokens a minute."""
     is_free: bool = False
 
 
@@ -154,13 +156,15 @@ class Pace:
             work: What the time of the request is about proportional to, for instance the tokens of the answer. `tokens` if None.
         """
         now, under_way, place = self._loop.time(), self._under_way, _PLACE.get()
-        self._free(place, used=tokens)
+        self._free(place)
+        if self._tokens is not None:
+            self._tokens.correct(place.tokens, place.taken, tokens)
         self._pushbacks = 0
         self._level.answered(now, place.sent, tokens if work is None else work, under_way)
         self._admit(now)
 
     def failed(self) -> None:
-        """End a request that shows nothing about the server's limits."""
+        """End a request that shows nothing about the server's limits. It counts in full against the rates, as a rejected one does."""
         self._free(_PLACE.get())
         self._level.failed()
         self._admit(self._loop.time())
@@ -168,7 +172,7 @@ class Pace:
     def pushed_back(self, retry_after_s: float | None) -> None:
         """End a request that the server rejected because of its load or its limits: pause, with a lower level afterwards."""
         now, under_way = self._loop.time(), self._under_way
-        self._free(_PLACE.get(), used=0)
+        self._free(_PLACE.get())
         longest = self._settings.longest_pause_s
         if self._level.pushed_back(now, under_way):
             pause = max(retry_after_s or 0.0, _SHORTEST_PAUSE_S * 2.0 ** min(self._pushbacks, 32))
@@ -200,17 +204,13 @@ class Pace:
             self._next_at = now + _TRICKLE_S / self._level.share
         if self._requests is not None:
             self._requests.take(1)
-        if self._tokens is not None:
-            self._tokens.take(tokens)
-        return _Place(now, tokens)
+        taken = self._tokens.take(tokens) if self._tokens is not None else 0.0
+        return _Place(now, tokens, taken)
 
-    def _free(self, place: _Place, used: int | None = None) -> None:
-        """Free a place. Where it is not known what the request used, the estimate stays."""
+    def _free(self, place: _Place) -> None:
         assert not place.is_free, "the request has an end already"
         place.is_free = True
         self._under_way -= 1
-        if self._tokens is not None and used is not None:
-            self._tokens.correct(place.tokens, used)
 
     def _admit(self, now: float) -> None:
         """Let those go who may; the next call is at the next end of a request, or by a timer."""
@@ -272,6 +272,7 @@ class Pace:
         if self._pushed_back_at == mine.pushed_back_at:  # else this process knows more by now
             self._pushed_back_at = state.pushed_back_at
             level.follow(now, state.level, state.ceiling)
-        if state.paused_until > mine.paused_until:
-            self._pause(min(state.paused_until - ahead, now + self._settings.longest_pause_s + _LONGEST_JITTER_S))
+        longest = time.time() + self._settings.longest_pause_s + _LONGEST_JITTER_S  # later where the clock was set back
+        if mine.paused_until < state.paused_until <= longest:
+            self._pause(state.paused_until - ahead)
         self._admit(now)
