@@ -120,18 +120,12 @@ def lengths(count: int, seed: int) -> list[int]:
     return [max(1, int(chance.lognormvariate(math.log(120) - 0.5, 1.0))) for _ in range(count)]
 
 
-def evaluate(
-    settings: PaceSettings,
-    server: SimulatedServer,
-    count: int,
-    *,
-    seed: int = 0,
-    retry_after_s: float | None = None,
-    work: Callable[[int], float] = float,
-) -> Outcome:
+async def answer_all(
+    pace: Pace, server: SimulatedServer, answers: list[int], retry_after_s: float | None = None, work: Callable[[int], float] = float
+) -> None:
     """Send requests until all are answered, as a client does: rejected ones are sent again when the pace lets them."""
 
-    async def send(pace: Pace, length: int) -> None:
+    async def send(length: int) -> None:
         while True:
             try:
                 await server.answer(length)
@@ -142,11 +136,26 @@ def evaluate(
                 pace.answered(length, work(length))
                 return
 
+    async with asyncio.TaskGroup() as group:
+        for length in answers:
+            await pace.wait(length)
+            group.create_task(send(length))
+
+
+def evaluate(
+    settings: PaceSettings,
+    server: SimulatedServer,
+    count: int,
+    *,
+    seed: int = 0,
+    retry_after_s: float | None = None,
+    work: Callable[[int], float] = float,
+) -> Outcome:
+    """Answer a number of requests by one process."""
+
     async def main() -> Outcome:
-        async with Pace(settings, seed=seed) as pace, asyncio.TaskGroup() as group:
-            for length in lengths(count, seed):
-                await pace.wait(length)
-                group.create_task(send(pace, length))
+        async with Pace(settings, seed=seed) as pace:
+            await answer_all(pace, server, lengths(count, seed), retry_after_s, work)
         return Outcome(asyncio.get_running_loop().time(), pace.level, server)
 
     return run_simulated(main)

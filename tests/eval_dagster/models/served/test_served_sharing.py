@@ -6,8 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from simulated_server import SimulatedServer, answer_all, evaluate, lengths, run_simulated
 
 from eval_dagster.models.served import pacing
 from eval_dagster.models.served.pacing import Pace, PaceSettings
@@ -157,3 +160,52 @@ def test_a_disk_that_is_full_ends_the_requests(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(IsADirectoryError):
         asyncio.run(main())
+
+
+@pytest.fixture
+def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exchanges take no time, and the clock of the machine is the simulated one."""
+
+    async def at_once(function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(time=lambda: 1e9 + asyncio.get_running_loop().time()))
+
+
+@pytest.mark.usefixtures("simulated_clock")
+@pytest.mark.parametrize("bound", [None, 24])
+def test_two_processes_together_are_as_fast_as_the_best_fixed_level(tmp_path: Path, bound: int | None) -> None:
+    async def run(server: SimulatedServer, answers: list[int], ends: list[float]) -> None:
+        async with Pace(PaceSettings(), tmp_path, seed=0) as pace:
+            await answer_all(pace, server, answers)
+        ends.append(asyncio.get_running_loop().time())
+
+    async def main() -> list[float]:
+        server, ends = SimulatedServer(64, bound=bound), list[float]()
+        await asyncio.gather(run(server, lengths(1500, 0)[::2], ends), run(server, lengths(1500, 0)[1::2], ends))
+        return ends
+
+    first, second = run_simulated(main)
+    best = evaluate(PaceSettings(fixed=bound or 64), SimulatedServer(64), 1500).seconds
+    assert best / second > 0.85
+    assert first / second > 0.7  # both advance
+
+
+@pytest.mark.usefixtures("simulated_clock")
+def test_a_process_has_the_whole_level_when_the_other_one_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = SimulatedServer(64)
+        async with Pace(PaceSettings(), tmp_path, seed=0) as first:
+            work = asyncio.create_task(answer_all(first, server, lengths(3000, 0)))
+            await asyncio.sleep(100)
+            level = first.level
+            async with Pace(PaceSettings(), tmp_path, seed=1) as second:
+                await asyncio.sleep(30)
+                assert first.under_way <= first.level // 2
+                assert second.level == first.level
+            await asyncio.sleep(10)
+            assert first.under_way >= 0.7 * level
+            await work
+
+    run_simulated(main)
