@@ -148,14 +148,14 @@ class ConcurrencyLevel:
             self._stay = min(2 * self._stay, _LONGEST_STAY)
             self._is_quick = False
             self._go(now, _Phase.RECOVERING, self.level / 2)
-            accepts_some, self._has_answer = self._has_answer, False
+            has_answer, self._has_answer = self._has_answer, False
         else:
             self._accepted -= 1
-            accepts_some = self._phase is _Phase.RECOVERING
-        if accepts_some and self._accepted > 0:
-            self.ceiling = max(self.level, self._accepted * self.holders)
-        else:
+            has_answer = True
+        if self._accepted <= 0 or not has_answer:
             self._begin_again(now)
+        elif self._phase is _Phase.RECOVERING:
+            self.ceiling = max(self.level, self._accepted * self.holders)
         return is_first
 
     def follow(self, now: float, level: int, ceiling: int | None) -> None:
@@ -189,6 +189,7 @@ class ConcurrencyLevel:
         ceiling = self._within(self.ceiling or self.level)
         self.level = self._within(min(self.level + self.holders, max(self.level, ceiling)))
         if self.level >= ceiling:
+            self._sent_before = 0
             self._go(now, _Phase.STAYING, self.level)
 
     def _decide(self, now: float) -> None:
@@ -212,7 +213,7 @@ class ConcurrencyLevel:
             least = _GAIN if self._phase is _Phase.DOUBLING else _STEP_GAIN
             if rate < least * self._found_rate:
                 self._return(now)
-            elif is_clear or measured.is_second:
+            elif is_clear or measured.is_second or self._phase is _Phase.HIGHER:
                 self._keep(now, rate)
             else:
                 self._measured = _Measurement(measured.since, is_second=True)
@@ -228,10 +229,10 @@ class ConcurrencyLevel:
             self._go(now, _Phase.LOWER, self._found_level * _DOWN)
 
     def _keep(self, now: float, rate: float) -> None:
-        """Keep a level that gained, and double it, unless the server has pushed back before."""
+        """Keep a level that gained, and try a higher one: twice as many, or a quarter more where the server has pushed back before."""
         self._stay = _STAY
         self._found_level, self._found_rate = self.level, rate
         if self.ceiling is None:
             self._go(now, _Phase.DOUBLING, self.level * 2)
         else:
-            self._go(now, _Phase.STAYING, self.level)
+            self._go(now, _Phase.HIGHER, max(self.level + 1, self.level * _UP))
