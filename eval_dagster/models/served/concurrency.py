@@ -32,6 +32,8 @@ _FULL = 0.9
 _FEWEST = 4
 """Answers of a measurement, at least."""
 _SMALL_ERROR = 0.1
+_FOLLOWED_S = 1.0
+"""Seconds until the other processes have a new level, about."""
 _STAY, _LONGEST_STAY = 4, 64
 """Rounds of answers between comparisons, and after pushbacks at most: each one doubles them."""
 
@@ -177,7 +179,7 @@ class ConcurrencyLevel:
     def _go(self, now: float, phase: _Phase, level: float) -> None:
         self._phase = phase
         self.level = self._within(level)
-        self._measured = _Measurement(now)
+        self._measured = _Measurement(now + (_FOLLOWED_S if self.holders > 1 else 0.0))
 
     def _begin_again(self, now: float) -> None:
         """Find the level anew from here: a server that rejects everything shows no bound. It restarts, or a limit of time is spent."""
