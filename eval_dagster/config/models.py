@@ -141,6 +141,8 @@ class OpenAIModel(ModelSection):
 
     backend: Literal["openai"]
     """A server with the interface of OpenAI."""
+    prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
+    """How messages become the prompt; `chat` sends the messages themselves."""
     base_url: str = Field(
         pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$",
         description="an address such as http://127.0.0.1:8000/v1, without user, password, query and fragment",

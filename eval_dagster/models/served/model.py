@@ -163,7 +163,7 @@ class _Series:
                 raise
             else:
                 self._last_answer = time.monotonic()
-                self._pace.answered((reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens)
+                self._pace.answered((reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens, reply.output_tokens)
                 return CallReply(reply=reply, attempts=sent, seconds=self._last_answer - began)
 
     def _require_patience(self, error: PushbackError) -> None:
