@@ -23,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import RequirementError
 from eval_dagster.models.transformers.handle import TransformersHandle
-from eval_dagster.sandbox import Limits, Program, SandboxPolicy, SandboxResult, require_sandbox, run_python, sandbox_policy
+from eval_dagster.sandbox import Limits, Program, SandboxPolicy, SandboxResult, Toolchain, require_sandbox, run_python, sandbox_policy
 from eval_dagster.tracking import store
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
@@ -104,11 +104,11 @@ def _sandbox() -> None:
 
 @pytest.fixture
 def run_program(_sandbox: None) -> Iterator[Callable[..., SandboxResult]]:
-    """A function from code to how it ended in the sandbox; other arguments are fields of `Program` and `Limits`."""
+    """A function from code to how it ended in the sandbox; other arguments are a toolchain, and fields of `Program` and `Limits`."""
 
-    def run(code: str, **settings: Any) -> SandboxResult:
+    def run(code: str, *, toolchain: Toolchain | None = None, **settings: Any) -> SandboxResult:
         limits = {field.name: settings.pop(field.name) for field in fields(Limits) if field.name in settings}
-        return run_python(Program(code=textwrap.dedent(code), **settings), Limits(**limits))
+        return run_python(Program(code=textwrap.dedent(code), **settings), Limits(**limits), toolchain)
 
     with sandbox_policy(SandboxPolicy(allowed=True)):
         yield run

@@ -15,6 +15,7 @@ from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
 from eval_dagster.config.schema import EvalConfig
 from eval_dagster.errors import DataError, UsageError
+from eval_dagster.metrics.base import RowMetric
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.prompts.checks import formatting_problems
@@ -182,6 +183,8 @@ def _print_checks(page: _Page, project: Project) -> None:
     out.print()
     if not_tried:
         out.print(f"not checked: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
+    if of_rows := [metric.NAME for metric in page.rendering.task.METRICS if issubclass(metric, RowMetric)]:
+        out.print(f"not checked: {', '.join(of_rows)}, which needs the answers to all questions about a row")
     rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
     if not problems:
         out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))

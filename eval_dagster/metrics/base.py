@@ -127,6 +127,21 @@ class RepeatedMetric(BaseMetric[Completion]):
         raise NotImplementedError
 
 
+class RowMetric(BaseMetric[ResponseT]):
+    """A metric of a row whose task asks several questions about it: which of two prompts makes a text more probable, for instance.
+
+    The score belongs to the first question of the row.
+    """
+
+    def calculate(self, response: ResponseT) -> Result:
+        """Return the metric of a row with one question."""
+        return self.calculate_row([response])
+
+    def calculate_row(self, responses: Sequence[ResponseT]) -> Result:
+        """Return the value, or several by name, of the responses to all questions about a row, in the order of the questions."""
+        raise NotImplementedError
+
+
 def response_kind(metric: type[BaseMetric[Any]]) -> type[Completion] | type[Loglikelihood] | None:
     """The type that a metric scores: that in the brackets of `BaseMetric`, its own or the nearest base's. None without one."""
     for parent in metric.__mro__:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, metrics_for, named_values
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, RowMetric, metrics_for, named_values
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, GenerationSettings, Loglikelihood, ModelResponse, ResponseType
@@ -32,7 +32,10 @@ class GoldScores:
     """What a model should write; not used where choices or a text are scored."""
 
     def problems(self) -> Iterator[str]:
-        """The problems of the scores, one sentence each. Metrics that run code are left out where that is not allowed."""
+        """The problems of the scores, one sentence each.
+
+        Metrics that need other prompts of the row are left out, and metrics that run code where that is not allowed.
+        """
         prompt, all_metrics = self.asked.prompt, self.asked.task.METRICS
         response_type = prompt.response_type
         metrics = metrics_for(all_metrics, response_type)
@@ -43,7 +46,7 @@ class GoldScores:
         right, wrong = self._right_answers(), self._wrong_answers()
         texts = prompt.request.generation.num_samples if prompt.request.generation else 1
         for metric in metrics:
-            if metric.EXECUTES_CODE and not execution_allowed():
+            if issubclass(metric, RowMetric) or (metric.EXECUTES_CODE and not execution_allowed()):
                 continue
             yield from _metric_problems(metric, right, wrong, texts)
 

@@ -11,7 +11,7 @@ they expect, or write the result.
 """
 
 from eval_dagster.sandbox.policy import ALLOW_KEY, SandboxPolicy, execution_allowed, sandbox_policy
-from eval_dagster.sandbox.records import Limits, Program, SandboxResult
+from eval_dagster.sandbox.records import Limits, Program, SandboxResult, Toolchain
 from eval_dagster.sandbox.running import probe, require_sandbox, run_python
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Program",
     "SandboxPolicy",
     "SandboxResult",
+    "Toolchain",
     "execution_allowed",
     "probe",
     "require_sandbox",

@@ -38,6 +38,16 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """A compiler that needs more than what every program sees."""
+
+    executable: str
+    """Where the link `/proc/self/exe` leads: compilers find their own files by it. `/proc` contains nothing else."""
+    paths: tuple[str, ...] = ()
+    """Its files and folders, which the program may read."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SandboxResult:
     """How a program ended."""
 

@@ -15,7 +15,7 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, MachineError, RequirementError
 from eval_dagster.sandbox import walls
 from eval_dagster.sandbox.policy import ALLOW_KEY, execution_allowed
-from eval_dagster.sandbox.records import Limits, Program, SandboxResult
+from eval_dagster.sandbox.records import Limits, Program, SandboxResult, Toolchain
 from eval_dagster.sandbox.watch import SandboxWatch
 
 _FOLDER = Path(__file__).resolve().parent
@@ -55,8 +55,8 @@ for path in ("/probe", "/usr/probe", os.path.join(os.path.dirname(os.__file__), 
 """
 
 
-def run_python(program: Program, limits: Limits = Limits()) -> SandboxResult:  # noqa: B008 - frozen
-    """Run a program as a module, wait for its end, and leave nothing of it.
+def run_python(program: Program, limits: Limits = Limits(), toolchain: Toolchain | None = None) -> SandboxResult:  # noqa: B008 - frozen
+    """Run a program as a module, wait for its end, and leave nothing of it. It may start the compiler of the toolchain.
 
     Raises:
         RequirementError: The policy does not allow execution, or the machine has no sandbox.
@@ -69,7 +69,7 @@ def run_python(program: Program, limits: Limits = Limits()) -> SandboxResult:  #
             f"({ALLOW_KEY}: true). The code runs in a sandbox without network or access to files"
         )
     require_sandbox()
-    return _run(program, limits)
+    return _run(program, limits, toolchain)
 
 
 @cache
@@ -97,11 +97,11 @@ def probe() -> None:
         raise EvalDagsterError(result.stderr.strip().rpartition("\n")[2] or f"the trial ended by {result.ended_by}")
 
 
-def _run(program: Program, limits: Limits) -> SandboxResult:
+def _run(program: Program, limits: Limits, toolchain: Toolchain | None = None) -> SandboxResult:
     request: dict[str, Any] = asdict(program) | asdict(limits) | _LIMITS
     request |= {"cpu_s": ceil(limits.timeout_s) + 1, "user": _USERS[0] + secrets.randbelow(len(_USERS))}
     request |= {"scripts": {"program": _script("program.py"), "tester": _script("tester.py")}}
-    command = [*_FIRST_TO_GO, *walls.bubblewrap(limits.disk_bytes), walls.PYTHON, "-I", "-S", "-B", "-c", _script("launcher.py")]
+    command = [*_FIRST_TO_GO, *walls.bubblewrap(limits.disk_bytes, toolchain), walls.PYTHON, "-I", "-S", "-B", "-c", _script("launcher.py")]
     status_read, status_write = os.pipe()
     request["status"] = status_write
     try:

@@ -30,10 +30,11 @@ def processes_of_program(launcher: int) -> list[int] | None:
 def times_of_threads(process: int) -> dict[int, tuple[float, float]]:
     """For each thread of a process: seconds on a processor, and seconds of waiting for one."""
     found = {}
-    for path in Path("/proc", str(process), "task").glob("*/schedstat"):
-        with suppress(OSError, ValueError):  # it has ended
-            computed, waited, _ = map(int, path.read_text().split())
-            found[int(path.parent.name)] = (computed / 1e9, waited / 1e9)
+    with suppress(OSError):  # the process has ended
+        for path in Path("/proc", str(process), "task").glob("*/schedstat"):
+            with suppress(OSError, ValueError):  # the thread has ended
+                computed, waited, _ = map(int, path.read_text().split())
+                found[int(path.parent.name)] = (computed / 1e9, waited / 1e9)
     return found
 
 
@@ -58,10 +59,11 @@ def _memory(process: int) -> int:
         parts = ("Pss_Anon", "Pss_File", "SwapPss", "Private_Hugetlb", "Shared_Hugetlb")
         return sum(kilobytes[part] for part in parts) * 1024
     # If the first thread of a process has ended, the kernel reports no memory for the process, although other threads use it.
-    for path in (folder, *folder.glob("task/*")):
-        with suppress(OSError, ValueError, IndexError):
-            if resident := int((path / "statm").read_text().split()[1]):
-                return resident * _PAGE
+    with suppress(OSError):  # the process has ended
+        for path in (folder, *folder.glob("task/*")):
+            with suppress(OSError, ValueError, IndexError):
+                if resident := int((path / "statm").read_text().split()[1]):
+                    return resident * _PAGE
     return 0
 
 

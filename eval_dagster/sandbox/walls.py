@@ -6,13 +6,15 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from eval_dagster.errors import MachineError
+from eval_dagster.errors import MachineError, RequirementError
+from eval_dagster.sandbox.records import Toolchain
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 WORKDIR = "/tmp"  # noqa: S108 - the sandbox's own, in memory
 DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 """Without /dev/zero: mapped into memory, it holds memory that belongs to no process."""
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
+_OWN_EXECUTABLE = "/proc/self/exe"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - for Python's locks and shared memory; here a link to the folder
 _PACKAGES = (
     "lib*/python3*/site-packages",
@@ -46,8 +48,18 @@ def package_folders() -> list[str]:
     return sorted(str(folder) for folder in found if any(folder.is_relative_to(path) for path in shown))
 
 
-def bubblewrap(disk_bytes: int) -> list[str]:
-    """The command that runs what follows it behind bubblewrap's walls. Raises `MachineError` if bubblewrap is not installed."""
+def is_visible(path: str) -> bool:
+    """Whether every program may read a file or folder."""
+    return any(Path(path).resolve().is_relative_to(shown) for shown in visible_paths()[0])
+
+
+def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None) -> list[str]:
+    """The command that runs what follows it behind bubblewrap's walls.
+
+    Raises:
+        MachineError: bubblewrap is not installed.
+        RequirementError: The toolchain would show the home of the user.
+    """
     program = shutil.which("bwrap")
     if program is None:
         raise MachineError("the program bwrap is not installed")
@@ -55,6 +67,9 @@ def bubblewrap(disk_bytes: int) -> list[str]:
     user = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID") if os.geteuid() == 0 else ("--unshare-user", "--uid", "1", "--gid", "1")
     workdir = ("--perms", "1777", "--size", str(disk_bytes), "--tmpfs", WORKDIR)
     paths, links = visible_paths()
+    if toolchain is not None:
+        paths = [*paths, *_paths_of(toolchain)]
+        links = links | {_OWN_EXECUTABLE: toolchain.executable}
     leading = {str(parent) for path in (*paths, *DEVICES, *links) for parent in Path(path).parents} - {"/", WORKDIR}
     # bubblewrap would open unnamed folders to their owner only. Sorted: outer folders come first.
     shown = [part for folder in sorted(leading) for part in ("--perms", "0755", "--dir", folder)]
@@ -65,6 +80,17 @@ def bubblewrap(disk_bytes: int) -> list[str]:
     namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     end = ("--remount-ro", "/", "--chdir", "/", "--die-with-parent", "--as-pid-1", "--")
     return [program, *namespaces, *user, *workdir, *shown, *end]
+
+
+def _paths_of(toolchain: Toolchain) -> list[str]:
+    """The paths of a toolchain that not every program sees."""
+    home = Path.home().resolve()
+    for path in toolchain.paths:
+        if home.is_relative_to(Path(path).resolve()):
+            raise RequirementError(
+                f"the compiler {toolchain.executable} needs the folder {path}, which contains {home}; install it elsewhere"
+            )
+    return [path for path in toolchain.paths if not is_visible(path)]
 
 
 def cure(problem: str) -> str:

@@ -3,6 +3,7 @@
 import math
 import platform
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import groupby
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,7 @@ from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
     RepeatedMetric,
+    RowMetric,
     declared,
     metrics_for,
     named_values,
@@ -100,11 +102,12 @@ def metric_versions(task: type[BaseTask[Any]], metrics: Sequence[type[BaseMetric
 
 
 def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completion | Loglikelihood], error: str | None) -> list[Score]:
-    """Every metric of one sample, over all its views where several texts were generated from one prompt.
+    """Every metric of one sample, over all its views: several texts of one prompt, or for a `RowMetric` the answers to several prompts.
 
-    A `RepeatedMetric` sees all views at once. The statistics of a `CorpusMetric` are summed over them, as over the samples; the values of
-    other metrics are averaged. A response with an error has no value under any metric. A metric that raises has no value for this sample;
-    the other metrics are computed. Where the machine failed rather than the text, the score is marked to be computed again.
+    A `RepeatedMetric` and a `RowMetric` see all views at once. The statistics of a `CorpusMetric` are summed over them, as over the
+    samples; the values of other metrics are averaged. A response with an error has no value under any metric. A metric that raises has no
+    value for this sample; the other metrics are computed. Where the machine failed rather than the text, the score is marked to be computed
+    again.
 
     Raises:
         RequirementError: A metric lacks a package, permission to run code, or a sandbox.
@@ -140,6 +143,8 @@ def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood
     if issubclass(metric, RepeatedMetric):
         of_all = _named(metric, metric().calculate_all([view for view in views if isinstance(view, Completion)]))
         return [_finite(name, value) for name, value in of_all.items()]
+    if issubclass(metric, RowMetric):
+        return [_finite(name, value) for name, value in _named(metric, metric().calculate_row(views)).items()]
     if issubclass(metric, ItemMetric):
         return [item_score(metric.NAME, [metric().calculate(view) for view in views] if len(views) > 1 else metric().calculate(views[0]))]
     named = [_named(metric, metric().calculate(view)) for view in views]
@@ -191,12 +196,19 @@ def _answered(
 def _prompt_scores(
     task: BaseTask[Any], samples: Mapping[str, Sample], answered: Iterator[tuple[RenderedPrompt, ModelResponse]]
 ) -> Iterator[tuple[RenderedPrompt, Score]]:
-    """Every metric of every question."""
-    for prompt, response in answered:
-        metrics = metrics_for(task.METRICS, prompt.response_type)
-        views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[prompt.source_id], prompt=prompt), response)
-        for score in score_response(metrics, views, error):
-            yield prompt, score
+    """Every metric of every question. A `RowMetric` is computed once a row, from all questions about it."""
+    of_row = [metric for metric in task.METRICS if issubclass(metric, RowMetric)]
+    of_question = [metric for metric in task.METRICS if metric not in of_row]
+    for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
+        row = []
+        for prompt, response in pairs:
+            views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[name], prompt=prompt), response)
+            row.append((prompt, views, error))
+            for score in score_response(metrics_for(of_question, prompt.response_type), views, error):
+                yield prompt, score
+        first, error = row[0][0], next((error for _, _, error in row if error is not None), None)
+        for score in score_response(metrics_for(of_row, first.response_type), [view for _, views, _ in row for view in views], error):
+            yield first, score
 
 
 def _clusters(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split
 from eval_dagster.compat.eval_framework.splits import Rows, Splits, names_in
 from eval_dagster.compat.eval_framework.task_views import answered
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.metrics.base import BaseMetric, RowMetric
 from eval_dagster.records import Completion, Loglikelihood, Message, ModelResponse, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import NO_SUBJECT, SubjectType, subject_name
@@ -237,7 +237,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         choices = list(made.possible_completions or ())
         found = [place for place, choice in enumerate(choices) if choice in truths]
         found = found or [place for place, choice in enumerate(choices) if choice.strip() in [truth.strip() for truth in truths]]
-        if not found and not self._is_warned:
+        if not found and not self._is_warned and not all(issubclass(metric, RowMetric) for metric in self.METRICS):
             self._is_warned = True
             log.warning(f"task {self.NAME}: the gold answer {made.ground_truth!r} is not among the choices {choices}")
         return found

@@ -26,7 +26,8 @@ EVALS = """
 TASK_FILE = '''
     from dataclasses import replace
 
-    from eval_dagster.records import Message, ResponseType, Role
+    from eval_dagster.metrics.base import RowMetric
+    from eval_dagster.records import Loglikelihood, Message, ResponseType, Role
     from eval_dagster.tasks.base import BaseTask
     from eval_dagster.task_defs.arithmetic import Arithmetic
     from eval_dagster.task_defs.capitals import CapitalsChoice
@@ -55,6 +56,13 @@ TASK_FILE = '''
         def _create_samples(self, item, index, subject):
             (made,) = super()._create_samples(item, index, subject)
             return [made, replace(made, messages=[Message(Role.USER, "Say a city.\\\\nA:")])]
+
+    class OfRow(RowMetric[Loglikelihood]):
+        NAME = "of_row"
+
+    class Together(Twice):
+        HEADLINE_METRIC = None
+        METRICS = [*CapitalsChoice.METRICS, OfRow]
 
     class Silent(CapitalsChoice):
         def _create_samples(self, item, index, subject):
@@ -198,6 +206,13 @@ def test_every_question_about_a_row_is_shown(shown: Callable[..., str]) -> None:
     assert "question 1 of 2" in page
     assert "question 2 of 2" in page
     assert "Say a city." in page
+    assert "not checked" not in page
+
+
+def test_a_metric_of_several_questions_is_not_checked(shown: Callable[..., str]) -> None:
+    page = shown("quizzes/mine.py:Together", 0)
+    assert "not checked: of_row, which needs the answers to all questions about a row" in page
+    assert "✓" in page
 
 
 def test_the_rows_of_a_folder_are_read(shown: Callable[..., str]) -> None:

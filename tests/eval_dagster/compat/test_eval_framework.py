@@ -101,7 +101,7 @@ def loaded(folder: Path, spec: str = "three.py:ThreeShots") -> type[OrderedTask[
 
 
 def read(folder: Path, task: OrderedTask[Any]) -> list[Sample]:
-    rows = DatasetReader(folder / "mirror").read(task, "no_subject", fewshot=True)
+    rows = DatasetReader(folder / "mirror").read(task, "no_subject", fewshot=task.num_fewshot > 0)
     return build_samples(rows, "no_subject")
 
 
@@ -187,3 +187,52 @@ def test_a_number_of_examples_that_a_class_refuses(folder: Path) -> None:
     )
     with pytest.raises(TaskDefinitionError, match="task Sums cannot be asked with num_fewshot 2: no examples"):
         shots_of(loaded(folder, "zero.py:Zero"), 2)
+
+
+HALVES = """
+from eval_framework.metrics.loglikelihood.accuracy_loglikelihood import PartialEvalAccuracy
+from eval_framework.tasks.base import ResponseType, Sample
+from eval_framework.tasks.benchmarks.sums import Sums
+from template_formatting.formatter import Message, Role
+
+
+class Halves(Sums):
+    RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
+    METRICS = [PartialEvalAccuracy]
+
+    def _get_possible_completions(self, item):
+        return [" so"]
+
+    def _create_samples(self, item, index, subject):
+        return [
+            Sample(
+                id=index + place,
+                subject=subject,
+                messages=[Message(role=Role.USER, content=f"{word} {item['terms']}")],
+                ground_truth=str(word == "true"),
+                possible_completions=[" so"],
+            )
+            for place, word in enumerate(("false", "true"))
+        ]
+"""
+
+
+@pytest.mark.parametrize(("false", "true", "value"), [(-2.0, -1.0, 1.0), (-1.0, -2.0, 0.0), (-1.0, -1.0, 0.0)])
+def test_two_questions_of_a_row_are_compared(
+    folder: Path, caplog: pytest.LogCaptureFixture, false: float, true: float, value: float
+) -> None:
+    (folder / "halves.py").write_text(HALVES)
+    task = loaded(folder, "halves.py:Halves")()
+    samples = read(folder, task)
+    task.prepare(samples)
+    rendered = render_sample(Rendering(task=task, formatter=ConcatFormatter()), samples[0], None)
+    responses = [ModelResponse(logprobs=[number]) for number in (false, true)]
+    asked = [AnsweredPrompt(task=task, sample=samples[0], prompt=prompt) for prompt in rendered]
+    views = [view for each, response in zip(asked, responses, strict=True) for view in each.views(response)]
+    (score,) = score_response(task.METRICS, views, None)
+    assert (score.metric, score.value, score.error) == ("Partial Evaluation Accuracy", value, None)
+    (lonely,) = score_response(task.METRICS, views[:1], None)
+    assert str(lonely.error).startswith(
+        "DataError: the gold answers of the questions about a row are ['False']; expected 'True' and 'False'"
+    )
+    assert not caplog.messages

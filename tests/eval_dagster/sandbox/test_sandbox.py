@@ -679,7 +679,7 @@ def test_the_launcher_may_lie_where_installed_packages_do(run_program: Run, monk
 
 def test_a_wall_with_a_gap_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A `bwrap` that builds no walls: the launcher runs in the open, and the trial says so instead of letting programs in."""
-    monkeypatch.setattr(walls, "bubblewrap", lambda disk_bytes: [])
+    monkeypatch.setattr(walls, "bubblewrap", lambda disk_bytes, toolchain: [])
     with pytest.raises(EvalDagsterError, match=r"the code|Permission denied"):
         probe()
 

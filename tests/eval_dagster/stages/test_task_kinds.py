@@ -17,12 +17,12 @@ TASK = """
     import ast
     from dataclasses import replace
 
-    from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
+    from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric, RowMetric
     from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
     from eval_dagster.metrics.completion import ExactMatch
     from eval_dagster.metrics.lambada import GreedyAccuracy
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
-    from eval_dagster.records import Message, ResponseType, Role, TaskSample
+    from eval_dagster.records import Loglikelihood, Message, ResponseType, Role, TaskSample
     from eval_dagster.tasks.base import BaseTask
 
     class SawContext(LoglikelihoodMetric):
@@ -47,6 +47,13 @@ TASK = """
         def calculate(self, response):
             given = Form.TRUTHS[response.row["answer"]]
             return float(response.ground_truth == given and response.completion_text == str(given))
+
+    class MoreProbable(RowMetric[Loglikelihood]):
+        NAME = "more_probable"
+
+        def calculate_row(self, responses):
+            first, second = (response.loglikelihoods[0] for response in responses)
+            return float(first > second)
 
     class Base(BaseTask[str]):
         NAME = "Kinds"
@@ -121,6 +128,13 @@ TASK = """
         def _create_samples(self, item, index, subject):
             (chosen,) = super()._create_samples(item, index, subject)
             return [chosen, replace(chosen, response_type=ResponseType.COMPLETION, max_tokens=5, use_logits=True)]
+
+    class Pair(Chosen):
+        METRICS = [MoreProbable, SawContext]
+
+        def _create_samples(self, item, index, subject):
+            (chosen,) = super()._create_samples(item, index, subject)
+            return [replace(chosen, messages=[Message(Role.USER, f"{word} {chosen.messages[0].content}")]) for word in ("Now", "Then")]
 """
 CONFIG = """
     models:
@@ -266,3 +280,20 @@ def test_one_row_asked_in_two_ways_has_a_score_of_each(run: Callable[..., dict[s
     assert all(sample == f"{source}.1" for sample, source in ids[1::2])
     assert [row["logits"] for row in tables["model_outputs"]] == [None, [[2.5]]] * 3
     assert {(row["metric"], row["n"]) for row in tables["task_metrics"]} == {("accuracy", 3), ("exact_match", 3)}
+
+
+def test_a_metric_of_a_row_sees_the_answers_to_all_its_questions(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
+    def respond(request: Request) -> ModelResponse:
+        if "+ 3" in request.prompt and request.prompt.startswith("Then"):
+            return ModelResponse(error="the machine failed")
+        value = -1.0 if request.prompt.startswith("Now") == ("+ 1" in request.prompt) else -2.0
+        return ModelResponse(logprobs=[value] * 3, token_logprobs=[[value]] * 3, argmax_logits_eq_gold=[False] * 3)
+
+    tables = run("Pair", Answering(respond))
+    of_row = [row for row in tables["sample_scores"] if row["metric"] == "more_probable"]
+    assert [(row["value"], row["error"]) for row in of_row] == [(1, None), (0, None), (None, "the machine failed")]
+    assert all(row["sample_id"] == row["source_id"] for row in of_row)
+    others = [(row["value"], row["error"]) for row in tables["sample_scores"] if row["metric"] == "saw_context"]
+    assert others == [(1, None)] * 5 + [(None, "the machine failed")]
+    (found,) = (row for row in tables["task_metrics"] if row["metric"] == "more_probable")
+    assert (found["value"], found["n"], found["n_errors"]) == (0.5, 2, 1)

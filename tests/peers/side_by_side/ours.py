@@ -14,6 +14,7 @@ from invented import SAMPLES, SUBJECTS, loglikelihood, mark, rows_of, texts
 
 from eval_dagster.datasets.ordered_rows import OrderedRows
 from eval_dagster.errors import RequirementError
+from eval_dagster.metrics.base import RowMetric
 from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
@@ -118,22 +119,31 @@ def message_differences(name: str, task_class: type[OrderedTask[Any]], shots: in
 
 
 def score_differences(task_class: type[OrderedTask[Any]], wanted: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """How many values of each metric are equal, and how others differ."""
+    """How many values of each metric are equal, and how others differ. Errors on both sides are no difference, and no value.
+
+    eval-framework gives the value of a row with its last question.
+    """
     task = task_class()
     equal: dict[str, int] = defaultdict(int)
     differences: list[str] = []
-    for (sample, prompt), theirs in zip(rendered(task_class, 0, ConcatFormatter()), wanted["samples"], strict=True):
+    views: dict[tuple[str, int], list[Any]] = defaultdict(list)
+    asked = list(zip(rendered(task_class, 0, ConcatFormatter()), wanted["samples"], strict=True))
+    for place, ((sample, prompt), theirs) in enumerate(asked):
+        is_last = place + 1 == len(asked) or asked[place + 1][0][0] is not sample
         for number, expected in enumerate(theirs["scores"]):
-            for metric, ours in _scored(task, sample, prompt, theirs, number).items():
+            for metric, ours in _scored(task, sample, prompt, theirs, number, views[sample.sample_id, number], is_last).items():
                 values = {metric: expected} if isinstance(expected, str) else _by_name(metric, expected[metric])
                 if _alike(ours, values):
-                    equal[metric] += 1
+                    equal[metric] += not isinstance(ours, str)
                 else:
                     differences.append(f"{metric} of sample {theirs['id']}, answer {number}: {ours} is not {values}")
     return dict(equal), differences
 
 
-def _scored(task: Any, sample: Sample, prompt: RenderedPrompt, theirs: Mapping[str, Any], answer: int) -> dict[str, Any]:
+def _scored(
+    task: Any, sample: Sample, prompt: RenderedPrompt, theirs: Mapping[str, Any], answer: int, of_row: list[Any], is_last: bool
+) -> dict[str, Any]:
+    """The values of an answer by metric. Its views are added to those of the row."""
     if prompt.response_type is ResponseType.LOGLIKELIHOODS:
         values = [loglikelihood(theirs["plain"], choice) for choice in prompt.request.choices or ()]
         response = ModelResponse(logprobs=values)
@@ -144,10 +154,14 @@ def _scored(task: Any, sample: Sample, prompt: RenderedPrompt, theirs: Mapping[s
         views = AnsweredPrompt(task=task, sample=sample, prompt=prompt).views(response)
     except Exception as error:
         return {metric.NAME: type(error).__name__ for metric in task.METRICS}
+    of_row += views
     found: dict[str, Any] = {}
     for metric in task.METRICS:
+        if issubclass(metric, RowMetric) and not is_last:
+            found[metric.NAME] = "no value"
+            continue
         try:
-            scores = score_response([metric], views, None)
+            scores = score_response([metric], of_row if issubclass(metric, RowMetric) else views, None)
         except RequirementError as error:
             found[metric.NAME] = f"RequirementError: {error}"
             continue

@@ -58,7 +58,7 @@ COMMANDS = {
     "java": [f"javac -encoding UTF8 -cp {JAR} -d . code.java && java -ea -cp .:{JAR} Problem"],
     "js": ["node code.js"],
     "php": ["php code.php"],
-    "rs": ["/usr/bin/rustc code.rs -o program && ./program"],
+    "rs": ["rustc code.rs -o program && ./program"],
     "sh": ["bash code.sh"],
 }
 

@@ -1,14 +1,15 @@
 """Metrics of the log-probabilities of choices. Choices with one text are one choice, as in eval-framework."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from eval_dagster.compat.eval_framework.metrics.base import BaseMetric, result
 from eval_dagster.compat.eval_framework.responses import Loglikelihood
+from eval_dagster.compat.eval_framework.views import foreign_view
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import Error, MetricResult
+from eval_dagster.metrics.base import Error, MetricResult, RowMetric
 
 
 def _per_character(loglikelihoods: Mapping[str, float]) -> dict[str, float]:
@@ -42,21 +43,24 @@ class AccuracyNormLoglikelihood(AccuracyLoglikelihood):
         return _per_character(response.loglikelihoods)  # type: ignore[arg-type]
 
 
-class PartialEvalAccuracy(BaseMetric[Loglikelihood]):
-    """Whether the ending of a sentence is more probable after the correct of its two beginnings. It needs two prompts at once."""
+class PartialEvalAccuracy(BaseMetric[Loglikelihood], RowMetric[Loglikelihood]):
+    """Whether the ending of a sentence is more probable after the correct of its two beginnings, which are two questions of a row."""
 
     NAME = "Partial Evaluation Accuracy"
+    IS_PROPORTION = True
 
-    def calculate(self, response: Loglikelihood) -> list[MetricResult]:  # noqa: ARG002 - it never has what it needs
-        """Return nothing.
+    def calculate_row(self, responses: Sequence[Loglikelihood]) -> list[MetricResult]:
+        """Return 1 or 0; of two equal endings the first one counts as the more probable.
 
         Raises:
-            DataError: Always: a metric sees one prompt.
+            DataError: There are not two questions, or not exactly one of them is marked as correct by the gold answer "True".
         """
-        raise DataError(
-            f"the metric {type(self).__name__} compares two prompts of one row, and a metric sees one prompt; "
-            "choose a task that scores both choices after one prompt"
-        )
+        views = [foreign_view(response) for response in responses]
+        truths = [view.ground_truth for view in views]
+        if sorted(map(str, truths)) != ["False", "True"]:
+            raise DataError(f"the gold answers of the questions about a row are {truths}; expected 'True' and 'False' for {self.NAME}")
+        best = max(views, key=lambda view: next(iter(view.loglikelihoods.values())))
+        return [result(self, best.ground_truth == "True")]
 
 
 class BitsPerByteLoglikelihood(BaseMetric[Loglikelihood]):
