@@ -5,7 +5,7 @@ The number, here called the level, is found from the answers and the pushbacks a
 1. Double it while the throughput gains 10 % or more.
 2. Then stay, and compare now and then with a level a quarter higher and with one a fifth lower. A gain of 6 % starts the doubling again.
 3. Halve it on pushback: the server rejects a request or closes its connection. Then rise again by one an answer, up to the number of
-   requests that the server had accepted. If it had accepted none, begin again with 1.
+   requests that the server had accepted. If it had accepted none, go back to rule 1.
 
 Throughput is level x tokens / seconds, where tokens and seconds are sums over the requests that were answered (Little's law: Little 1961,
 Operations Research 9(3)). This sum has much less noise than the tokens that come in within a time, because long answers take longer.
@@ -32,6 +32,7 @@ _FULL = 0.9
 _FEWEST = 4
 """Answers of a measurement, at least."""
 _SMALL_ERROR = 0.1
+"""Relative error of a speed that early answers can show."""
 _FOLLOWED_S = 1.0
 """Seconds until the other processes have a new level, about."""
 _STAY, _LONGEST_STAY = 4, 64

@@ -16,12 +16,14 @@ from eval_dagster.models.served.rates import RateLimit
 from eval_dagster.models.served.sharing import SharedEndpoint, SharedState
 
 _SHORTEST_PAUSE_S = 0.5
+"""The pause after the first pushback. It doubles while no request is answered."""
 _JITTER, _LONGEST_JITTER_S = 0.5, 5.0
 """A pause is longer by a random part of itself, up to this part and this time, so that processes do not go on at the same moment."""
 _TRICKLE_S = 2.0
 """After a pause a whole level of requests is sent within this time, one by one."""
 _EXCHANGE_S = 1.0
 _NEW_S = 60.0
+"""A level that was found within this time still holds."""
 _CLOCK_S = 1e-6
 """Shorter waits are none: a timer cannot keep them."""
 
@@ -271,7 +273,8 @@ class Pace:
                 rate.share_among(share.holders)
         if self._pushed_back_at == mine.pushed_back_at:  # else this process knows more by now
             self._pushed_back_at = state.pushed_back_at
-            level.follow(now, state.level, state.ceiling)
+            if (state.level, state.ceiling) != (mine.level, mine.ceiling):
+                level.follow(now, state.level, state.ceiling)
         longest = time.time() + self._settings.longest_pause_s + _LONGEST_JITTER_S  # later where the clock was set back
         if mine.paused_until < state.paused_until <= longest:
             self._pause(state.paused_until - ahead)

@@ -164,12 +164,14 @@ def test_a_disk_that_is_full_ends_the_requests(tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def simulated_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exchanges take no time, and the clock of the machine is the simulated one."""
+    """Exchanges take 0.8 s, and the clock of the machine is the simulated one."""
 
-    async def at_once(function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
+    async def to_thread(function: Any, *arguments: Any) -> Any:
+        result = function(*arguments)
+        await asyncio.sleep(0.8)
+        return result
 
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
     monkeypatch.setattr(pacing, "time", SimpleNamespace(time=lambda: 1e9 + asyncio.get_running_loop().time()))
 
 
@@ -190,6 +192,22 @@ def test_two_processes_together_are_as_fast_as_the_best_fixed_level(tmp_path: Pa
     best = evaluate(PaceSettings(fixed=bound or 64), SimulatedServer(64), 1500).seconds
     assert best / second > 0.85
     assert first / second > 0.7  # both advance
+
+
+@pytest.mark.usefixtures("simulated_clock")
+def test_an_exchange_leaves_the_level_that_was_found_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Pace(PaceSettings(), tmp_path, seed=0) as pace:
+            work = asyncio.create_task(answer_all(pace, SimulatedServer(64), lengths(500, 0)))
+            levels = [pace.level]
+            async with asyncio.timeout(60):
+                while pace.level < 64:
+                    await asyncio.sleep(0.01)
+                    levels.append(pace.level)
+            assert levels == sorted(levels)
+            await work
+
+    run_simulated(main)
 
 
 @pytest.mark.usefixtures("simulated_clock")
