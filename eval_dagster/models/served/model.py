@@ -20,6 +20,8 @@ from eval_dagster.models.served.threads import Put, Stream
 from eval_dagster.models.usage import GenerationUsage, Usage
 from eval_dagster.records import ModelResponse, Request
 
+_PROMPT_TOKENS_A_PASS = 16
+"""About how many tokens of a prompt take as long as a token of an answer."""
 _LONGEST_WAIT_S = 30.0
 """Most seconds between two attempts at a call."""
 
@@ -163,7 +165,9 @@ class _Series:
                 raise
             else:
                 self._last_answer = time.monotonic()
-                self._pace.answered((reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens, reply.output_tokens)
+                used = (reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens
+                # A token of an answer takes a pass of its own, those of a prompt share some.
+                self._pace.answered(used, (reply.output_tokens or 0) + (reply.prompt_tokens or 0) / _PROMPT_TOKENS_A_PASS or None)
                 return CallReply(reply=reply, attempts=sent, seconds=self._last_answer - began)
 
     def _require_patience(self, error: PushbackError) -> None:
