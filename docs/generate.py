@@ -35,6 +35,8 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "The whole file": schema.Config,
     "models: transformers": models.TransformersModel,
     "models: scripted": models.ScriptedModel,
+    "models: openai": models.OpenAIModel,
+    "price": models.Price,
     "source: hub": models.HubSource,
     "source: folder": models.FolderSource,
     "source: gguf": models.GGUFSource,

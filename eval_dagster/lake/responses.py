@@ -1,7 +1,7 @@
 """The response cache: all answers of models, by model version and request.
 
-Its files are in `lake/response_cache/model_version=<version>/`. They are written every few seconds while a model works, so that a killed
-run loses the answers of a few seconds at most. The version covers everything that can change an answer, so no stored answer is outdated.
+Its files are in `lake/response_cache/model_version=<version>/`. They are written every few seconds while a model works. Until then answers
+are in a journal, so that a killed run loses none. The version covers everything that can change an answer, so no stored answer is outdated.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
 from eval_dagster.lake.files import Lake, new_name, parquet_files, small_files, write_parquet
+from eval_dagster.lake.journal import abandoned, journal_rows, journals
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 
@@ -37,6 +38,13 @@ class ResponseCache:
         """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""
         if not request_ids:
             return {}
+        # Before the files, because a journal is deleted once a file has its answers.
+        written = {row["request_id"]: row for path in journals(self.folder) for row in journal_rows(path)}
+        wanted = set(request_ids)
+        found = {name: row for name, row in written.items() if name in wanted}
+        return found | self._find(request_ids)
+
+    def _find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         wanted = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
         query = (
             "select c.* from read_parquet($files, union_by_name = true) c semi join wanted using (request_id) "
@@ -57,6 +65,15 @@ class ResponseCache:
                     if all(path.exists() for path in files):
                         raise LakeError(f"the response cache {self.folder} cannot be read ({str(error).splitlines()[0]})") from error
         raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
+
+    def store_abandoned(self, run_id: str) -> None:
+        """Store the answers in journals of processes that were killed."""
+        for path in journals(self.folder):
+            with abandoned(path) as is_abandoned:
+                if is_abandoned:
+                    if rows := list(journal_rows(path)):
+                        self.add(rows, run_id)
+                    path.unlink(missing_ok=True)
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
         """Write answers to a new file."""

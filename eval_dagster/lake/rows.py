@@ -59,7 +59,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "subject": prompt.subject,
         "request_id": request.request_id,
         "response_type": prompt.response_type.value,
-        "messages": json.dumps([{"role": message.role, "content": message.content} for message in prompt.messages], ensure_ascii=False),
+        "messages": _messages_json(prompt.messages),
         "prompt": request.prompt,
         "has_special_tokens": request.has_special_tokens,
         "choices": None if request.choices is None else list(request.choices),
@@ -70,6 +70,8 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "unconditioned_prompt": request.unconditioned_prompt,
         "use_logits": request.use_logits,
         "images": list(request.images) or None,
+        "sent_messages": None if request.messages is None else _messages_json(request.messages),
+        "tools": list(request.tools) or None,
         "context": json.dumps([part.model_dump(mode="json") for part in prompt.context]) if prompt.context else None,
         "num_fewshot": num_fewshot,
         "fewshot_ids": list(prompt.fewshot_ids),
@@ -86,7 +88,7 @@ def prompt_of(row: Mapping[str, Any]) -> RenderedPrompt:
         source_id=row["source_id"],
         subject=row["subject"],
         response_type=ResponseType(row["response_type"]),
-        messages=tuple(Message(Role(turn["role"]), turn["content"]) for turn in json.loads(row["messages"])),
+        messages=_messages_of(row["messages"]),
         request=request_of(row),
         ground_truths=tuple(row["gold"]),
         truth_is_list=row["gold_is_list"],
@@ -110,7 +112,17 @@ def request_of(row: Mapping[str, Any]) -> Request:
         unconditioned_prompt=row["unconditioned_prompt"],
         use_logits=row["use_logits"],
         images=tuple(row["images"] or ()),
+        messages=_messages_of(row["sent_messages"]) if row.get("sent_messages") else None,
+        tools=tuple(row.get("tools") or ()),
     )
+
+
+def _messages_json(messages: Sequence[Message]) -> str:
+    return json.dumps([{"role": message.role, "content": message.content} for message in messages], ensure_ascii=False)
+
+
+def _messages_of(text: str) -> tuple[Message, ...]:
+    return tuple(Message(Role(turn["role"]), turn["content"]) for turn in json.loads(text))
 
 
 def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
@@ -120,6 +132,7 @@ def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
 
 def response_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
     """A response as a row of the response cache. With eval, model, sample and the split texts it is one of `responses`."""
+    report = response.report
     return {
         "request_id": request_id,
         # A server can answer with half of a character, which no file can hold. The stored text is the one that is scored.
@@ -133,12 +146,20 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
         "logits": None if response.logits is None else [list(values) for values in response.logits],
         "input_token_ids": list(response.input_tokens),
         "output_token_ids": [list(tokens) for tokens in response.output_tokens],
-        "prompt_tokens": len(response.input_tokens),
-        "output_tokens": sum(len(tokens) for tokens in response.output_tokens),
+        "prompt_tokens": report.prompt_tokens if report else len(response.input_tokens),
+        "output_tokens": report.output_tokens if report else sum(len(tokens) for tokens in response.output_tokens),
         "truncated_tokens": response.truncated_tokens_count,
         "padded_tokens": response.padded_tokens_count,
         "finish_reason": list(response.finish_reason),
         "latency_s": response.latency_s,
+        "server_reasoning": [text and storable(text) for text in response.reasonings] or None,
+        "tool_calls": [list(calls) for calls in response.tool_calls] or None,
+        "cached_tokens": report and report.cached_tokens,
+        "reasoning_tokens": report and report.reasoning_tokens,
+        "cost": report and report.cost,
+        "attempts": report and report.attempts,
+        "served_model": report and report.model,
+        "server_fingerprint": report and report.fingerprint,
         "model_version": model_version,
         "error": response.error,
     }
@@ -152,6 +173,7 @@ def response_of(row: Mapping[str, Any]) -> ModelResponse:
         text=row["text"],
         text_post_processed=row["text_post_processed"],
         reasonings=row["reasoning"],
+        tool_calls=row.get("tool_calls") or (),
         output_tokens=row["output_token_ids"],
         logprobs=row["choice_logprobs"],
         token_logprobs=row["choice_token_logprobs"],

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from eval_dagster.config.models import ModelSection
 from eval_dagster.models.usage import Usage
@@ -65,6 +65,15 @@ class ModelHandle(Protocol):
 
     def load(self) -> Model:
         """Load the weights. Raises `ModelError` where they cannot be loaded."""
+        ...
+
+
+@runtime_checkable
+class ConversationalHandle(Protocol):
+    """A configured model that may be sent conversations."""
+
+    def takes_messages(self) -> bool:
+        """Whether the model is sent messages where its prompt format is `chat`. Else it is sent one text by its chat template."""
         ...
 
 

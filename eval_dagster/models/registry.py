@@ -14,7 +14,7 @@ from eval_dagster.models.base import ModelBackend, ModelHandle
 
 GROUP = "eval_dagster.models"
 """The entry points of model backends."""
-_BUILT_IN = ("scripted", "transformers")
+_BUILT_IN = ("openai", "scripted", "transformers")
 """Backends whose sections `config.schema` defines."""
 
 

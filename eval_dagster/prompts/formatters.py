@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.base import ModelHandle
+from eval_dagster.models.base import ConversationalHandle, ModelHandle
 from eval_dagster.records import Message, Role
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.versions import code_version, stable_hash
@@ -131,6 +131,27 @@ class VerbatimChatFormatter(ChatTemplateFormatter):
         return self._handle.apply_chat_template(messages, images=images)
 
 
+class ConversationFormatter:
+    """The messages themselves, for a server that applies the template. The text that shows them is not sent."""
+
+    name = "chat"
+    has_special_tokens = False
+
+    def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Return the turns, each after its role in brackets, and a mark for each image before the text of the last user turn."""
+        last = max((index for index, turn in enumerate(messages) if turn.role is Role.USER), default=-1)
+        marks = ["<image>" * images if index == last else "" for index in range(len(messages))]
+        return "\n\n".join(f"[{turn.role}]\n{mark}{turn.content}" for turn, mark in zip(messages, marks, strict=True))
+
+    def answer_gap(self, question: str, answer: str) -> str:
+        """Return nothing: the answer is a message of its own."""
+        return ""
+
+    def version(self) -> str:
+        """Hash of the formatter's code."""
+        return code_version(type(self))
+
+
 def verbatim(formatter: Formatter) -> Formatter:
     """The formatter that leaves the texts of messages as they are, where there is one."""
     return VerbatimChatFormatter(formatter._handle) if isinstance(formatter, ChatTemplateFormatter) else formatter
@@ -139,6 +160,8 @@ def verbatim(formatter: Formatter) -> Formatter:
 def formatter_for(prompt_format: str, handle: ModelHandle) -> Formatter:
     """Return the formatter of a model's `prompt_format`: plain, chat, llama3 or identity."""
     if prompt_format == ChatTemplateFormatter.name:
+        if isinstance(handle, ConversationalHandle) and handle.takes_messages():
+            return ConversationFormatter()
         return ChatTemplateFormatter(handle)
     formatters: dict[str, type[ConcatFormatter | Llama3Formatter | IdentityFormatter]] = {
         each.name: each for each in (ConcatFormatter, Llama3Formatter, IdentityFormatter)

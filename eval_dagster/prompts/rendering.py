@@ -10,7 +10,7 @@ from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
-from eval_dagster.prompts.formatters import verbatim
+from eval_dagster.prompts.formatters import ConversationFormatter, verbatim
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
@@ -179,6 +179,7 @@ class _AskedRow:
             unconditioned_prompt=unconditioned,
             use_logits=made.use_logits,
             images=tuple(made.images),
+            messages=self._sent(made),
         )
 
     def _generated(self, made: TaskSample) -> Request:
@@ -195,7 +196,14 @@ class _AskedRow:
             generation=self._settings(made),
             use_logits=made.use_logits,
             images=tuple(made.images),
+            messages=self._sent(made),
         )
+
+    def _sent(self, made: TaskSample) -> tuple[Message, ...] | None:
+        """The messages that are sent instead of the prompt. A whole prompt that the task wrote is one message."""
+        if not isinstance(self.rendering.formatter, ConversationFormatter):
+            return None
+        return tuple(made.messages) if made.prompt is None else (Message(Role.USER, made.prompt),)
 
     def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The prompt, and the answers with the white space before them."""
@@ -252,6 +260,8 @@ def _request(*, prompt: str, **fields: Any) -> Request:
     identity = {name: value for name, value in vars(unnamed).items() if value not in ("", None, False, ())}
     if unnamed.generation is not None:
         identity["generation"] = asdict(unnamed.generation)
+    if unnamed.messages is not None:
+        identity["messages"] = [[message.role, message.content] for message in unnamed.messages]
     identity["images"] = [stable_hash(image.hex()) for image in unnamed.images]
     return replace(unnamed, request_id=stable_hash(identity))
 

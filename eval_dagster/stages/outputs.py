@@ -8,6 +8,7 @@ The counts of a file are those of the eval's own requests. `requests`, `errors` 
 which may serve several evals (see `stages.inference`). They are absent where all answers of the eval were cached.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,8 +145,9 @@ def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun,
             "cut_in_reasoning": sum("reasoning" in row["finish_reason"] for row in rows),
             "escaped": sum(row["text_is_escaped"] for row in rows),
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
-            "prompt_tokens": sum(row["prompt_tokens"] for row in rows),
-            "output_tokens": sum(row["output_tokens"] for row in rows),
+            "prompt_tokens": sum(row["prompt_tokens"] or 0 for row in rows),
+            "output_tokens": sum(row["output_tokens"] or 0 for row in rows),
+            **_server_counts(rows),
             "tokens_asked": sum(asked),
             "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
             # An eval that sent no request has no part in the call.
@@ -157,13 +159,21 @@ def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun,
     return plan.partition.write(_STAGE, rows, info)
 
 
+def _server_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The costs and the gaps in what a server reports; nothing for a model on this machine."""
+    answered = [row for row in rows if row.get("attempts")]
+    costs = [row["cost"] for row in answered if row["cost"] is not None]
+    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in answered)
+    return {**({"cost": math.fsum(costs)} if costs else {}), **({"tokens_unknown": unknown} if unknown else {})}
+
+
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
     """Tokens that a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
 
     The last token of a choice is predicted only. A text that is scored as a whole is read once. These are not counted: tokens of generated
     texts, prompts without context, and the overlap of windows over a long text.
     """
-    prompt_tokens = int(answer["prompt_tokens"])
+    prompt_tokens = int(answer["prompt_tokens"] or 0)
     if choices is None:
         return prompt_tokens * max(1, len(answer["text"]))
     return sum(prompt_tokens + len(tokens) - 1 for tokens in answer["choice_token_logprobs"] if prompt_tokens)
@@ -173,9 +183,10 @@ def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str])
     """A cached answer with its texts split into reasoning and answer. The cache holds whole texts, because the tags may change."""
     parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in answer["text"]]
     reasons = zip(parts, answer["finish_reason"], strict=True)
+    separated = answer.get("server_reasoning") or [None] * len(parts)
     return {
         **answer,
-        "reasoning": [part.reasoning for part in parts],
+        "reasoning": [own or part.reasoning for own, part in zip(separated, parts, strict=True)],
         "text_post_processed": [part.answer for part in parts],
         "finish_reason": ["reasoning" if part.is_cut else reason for part, reason in reasons],
     }

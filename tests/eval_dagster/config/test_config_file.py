@@ -167,9 +167,9 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
         (
             "backend: scripted",
             "backend: script",
-            "10: models.echo.backend: found 'script'; expected 'transformers' or 'scripted'; did you mean 'scripted'?",
+            "10: models.echo.backend: found 'script'; expected 'transformers' or 'scripted' or 'openai'; did you mean 'scripted'?",
         ),
-        ("    backend: scripted\n", "", "9: models.echo.backend: found nothing; expected 'transformers' or 'scripted'"),
+        ("    backend: scripted\n", "", "9: models.echo.backend: found nothing; expected 'transformers' or 'scripted' or 'openai'"),
         (
             "dtype: bfloat16",
             "dtype: bf16",

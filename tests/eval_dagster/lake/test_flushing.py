@@ -1,5 +1,9 @@
 """Answers reach the cache every few seconds, whatever the model is doing, and none is lost on the way."""
 
+import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -72,3 +76,50 @@ def test_a_flush_that_fails_stops_the_work_and_loses_nothing(cache: ResponseCach
     with pytest.raises(OSError, match="no space left"):
         work()
     assert "a" in cache.find({"a"}), "there was space again at the end"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.flushing import ResponseFlusher
+from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
+from eval_dagster.records import ModelResponse
+
+with ResponseFlusher(ResponseCache(Lake(Path(sys.argv[1])), "v1"), "run", every_s=60) as flusher:
+    for name in ("a", "b", "c"):
+        flusher.add(response_row(name, ModelResponse(text=(f"{name}\\u00e9",), logprobs=(-0.1, -1e-17)), "v1"))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_was_answered_survives_a_kill_before_any_flush(cache: ResponseCache, tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not list(cache.folder.glob("*.parquet"))
+    before = cache.find({"a", "b", "c", "d"})
+    assert sorted(before) == ["a", "b", "c"]
+    with ResponseFlusher(cache, "next", every_s=60):
+        pass
+    assert not list(cache.folder.glob("*.journal")), "the next run stores them in a file"
+    after = cache.find({"a", "b", "c", "d"})
+    assert {name: (row["text"], row["choice_logprobs"]) for name, row in after.items()} == {
+        name: (row["text"], row["choice_logprobs"]) for name, row in before.items()
+    }
+
+
+def test_a_line_that_a_crash_cut_costs_its_answer_alone(cache: ResponseCache) -> None:
+    cache.folder.mkdir(parents=True)
+    (cache.folder / "x-1.journal").write_bytes(json.dumps(row("a")).encode() + b"\n" + json.dumps(row("b")).encode()[:40])
+    assert list(cache.find({"a", "b"})) == ["a"]
+
+
+def test_the_journal_of_a_run_that_works_is_left_to_it(cache: ResponseCache) -> None:
+    with ResponseFlusher(cache, "run", every_s=60) as flusher:
+        flusher.add(row("a"))
+        cache.store_abandoned("other")
+        assert not list(cache.folder.glob("*.parquet"))
+        assert list(cache.find({"a"})) == ["a"]
+    assert list(cache.find({"a"})) == ["a"]
+    assert not list(cache.folder.glob("*.journal"))

@@ -1,0 +1,88 @@
+"""Answers that no file of the response cache holds yet, one line of JSON each.
+
+A line is written as soon as an answer is there, so that a killed process loses none that it had. The lock of a journal ends with its
+process, by which others know that its answers are theirs to store.
+"""
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+SUFFIX = ".journal"
+
+
+class Journal:
+    """The journals of one process, of which one is written to at a time."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """`name` is a prefix of the names of its files."""
+        self._folder = folder
+        self._name = name
+        self._number = 0
+        self._file: IO[bytes] | None = None
+        self._ended: list[IO[bytes]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Write an answer."""
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._number += 1
+            self._file = (self._folder / f"{self._name}-{self._number}{SUFFIX}").open("ab", buffering=0)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        line = json.dumps(row).encode() + b"\n"
+        if self._file.write(line) != len(line):
+            raise OSError(f"no space left for {self._file.name}")
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """End the current journal. It and those before it are deleted after the block, which stores their answers."""
+        if self._file is not None:
+            self._ended.append(self._file)
+            self._file = None
+        yield
+        for file in self._ended:
+            Path(file.name).unlink(missing_ok=True)
+            file.close()
+        self._ended.clear()
+
+    def close(self) -> None:
+        """Leave journals whose answers were not stored to the next run."""
+        for file in (*self._ended, *([self._file] if self._file else [])):
+            file.close()
+        self._file = None
+
+
+def journals(folder: Path) -> list[Path]:
+    """The journals in a folder."""
+    return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def journal_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The answers of a journal. A line that was cut by a crash counts as none, so that its request is sent again."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:  # stored and deleted since it was listed
+        return
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            yield json.loads(line)
+
+
+@contextlib.contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Whether the process of a journal has ended. The journal is locked in the block, which may store and delete it."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield path.exists()

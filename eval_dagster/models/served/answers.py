@@ -1,0 +1,133 @@
+"""Reads the answers of a server, and says what is wrong with one that is no answer."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval_dagster.models.stop_texts import cut_at_stop
+
+MOST_CHARACTERS = 500
+"""Most characters of a server's own words in an error."""
+_MOST_TOKENS = 10_000_000
+"""A larger count of tokens is a mistake of the server."""
+
+
+class BadAnswerError(Exception):
+    """What came back is no answer. The message says what it is."""
+
+    def __init__(self, message: str, *, kind: str = "ServerError", helps_to_retry: bool = True) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """The class of the error in the lake."""
+        self.helps_to_retry = helps_to_retry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a server replies to a call."""
+
+    content: Any
+    """What the call reads in it, such as a `Text`."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A generated text."""
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
+    tool_calls: tuple[str, ...] = ()
+
+
+def cut(text: str) -> str:
+    """A text in one line, at most `MOST_CHARACTERS` long."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+
+
+def parsed(body: bytes) -> Mapping[str, Any]:
+    """The JSON object of a response. Raises `BadAnswerError` where it is none."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        shown = cut(body.decode(errors="replace"))
+        raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
+    if not isinstance(found, dict):
+        raise BadAnswerError(f"the server answered with JSON that is no object: {cut(json.dumps(found))}")
+    return found
+
+
+def read_reply(found: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Reply:
+    """The reply in a response to `/chat/completions` or `/completions`. `read` is given its first choice.
+
+    Raises:
+        BadAnswerError: It has no choice or is an error, or as `read` does.
+    """
+    if found.get("error"):
+        raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(found['error']))}")
+    choices = found.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
+    return Reply(
+        content=read(choices[0]),
+        model=found["model"] if isinstance(found.get("model"), str) else None,
+        fingerprint=found["system_fingerprint"] if isinstance(found.get("system_fingerprint"), str) else None,
+        **_usage(found.get("usage")),
+    )
+
+
+def read_text(choice: Mapping[str, Any], stop_sequences: Sequence[str]) -> Text:
+    """The text of a choice, cut at the first stop sequence.
+
+    Raises:
+        BadAnswerError: It has no text, a refusal, or a text that a filter stopped.
+    """
+    message = choice.get("message")
+    turn: Mapping[str, Any] = message if isinstance(message, dict) else choice
+    reason = choice.get("finish_reason")
+    if turn.get("refusal"):
+        raise BadAnswerError(f"the model refused to answer: {cut(str(turn['refusal']))}", kind="RefusalError", helps_to_retry=False)
+    if reason == "content_filter":
+        stopped = f"a content filter of the server stopped the answer: {cut(json.dumps(choice))}"
+        raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
+    text, reasoning = turn.get("content", turn.get("text")), turn.get("reasoning") or turn.get("reasoning_content")
+    calls = tuple(json.dumps(call) for call in turn.get("tool_calls") or ())
+    if text is None and (reasoning or calls):
+        text = ""
+    if not isinstance(text, str):
+        raise BadAnswerError(f"the answer has no text: {cut(json.dumps(choice))}")
+    text, is_cut = cut_at_stop(text, stop_sequences)
+    return Text(
+        text=text,
+        finish_reason="length" if reason == "length" and not is_cut else "stop",
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        tool_calls=calls,
+    )
+
+
+def _usage(usage: Any) -> dict[str, int | None]:
+    """The counts of tokens; null where the server leaves one out, or gives one that cannot be."""
+    usage = usage if isinstance(usage, dict) else {}
+    prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    counts = {
+        "prompt_tokens": _count(usage.get("prompt_tokens")),
+        "output_tokens": _count(usage.get("completion_tokens")),
+        "cached_tokens": _count(prompt.get("cached_tokens") if isinstance(prompt, dict) else None),
+        "reasoning_tokens": _count(output.get("reasoning_tokens") if isinstance(output, dict) else None),
+    }
+    for part, whole in (("cached_tokens", "prompt_tokens"), ("reasoning_tokens", "output_tokens")):
+        if counts[part] is not None and (counts[whole] is None or counts[part] > counts[whole]):  # type: ignore[operator]
+            counts[part] = None
+    return counts
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None

@@ -1,0 +1,108 @@
+"""What is sent to a server: a call for each text that a request asks for.
+
+A call asks for one text. Several texts of a prompt are several calls with seeds of their own, because servers differ in what they return
+and count for `n` above 1.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answers import read_text
+from eval_dagster.records import GenerationSettings, Message, Request, Role
+
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+_CHARACTERS_PER_TOKEN = 3
+"""For a rough estimate of the tokens of a prompt, as a limit of tokens a minute needs it before the server counts them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A body for one path of a server."""
+
+    path: str
+    body: Mapping[str, Any]
+    read: Callable[[Mapping[str, Any]], Any]
+    """Reads the first choice of the response. Raises `BadAnswerError` where it is no answer."""
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the call may take, of prompt and answer."""
+        asked = self.body.get("messages") or self.body.get("prompt") or ""
+        most = self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0
+        return len(json.dumps(asked)) // _CHARACTERS_PER_TOKEN + int(most)
+
+
+def about_tokens(request: Request) -> int:
+    """About how many tokens a call of a request may take, of prompt and answer."""
+    most = request.generation.max_tokens if request.generation is not None else None
+    return len(request.prompt) // _CHARACTERS_PER_TOKEN + (most or 0)
+
+
+def text_calls(request: Request, config: OpenAIModel) -> list[Call]:
+    """The calls that generate the texts of a request, in their order.
+
+    Raises:
+        ModelError: The request asks for what no server with this interface can do.
+    """
+    settings = request.generation
+    if settings is None:
+        raise ModelError("The request asks for no text; expected one with settings of generation.")
+    asked = dict(_prompt(request))
+    fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
+    path = CHAT if "messages" in asked else COMPLETIONS
+    read = partial(read_text, stop_sequences=settings.stop_sequences)
+    return [
+        Call(path=path, body={**fixed, **_seed(settings, index), **config.extra_body}, read=read) for index in range(settings.num_samples)
+    ]
+
+
+def _prompt(request: Request) -> Iterator[tuple[str, Any]]:
+    if request.messages is not None:
+        yield "messages", list(_turns(request.messages, request.images))
+    elif request.images:
+        raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
+    else:
+        yield "prompt", request.prompt
+
+
+def _turns(messages: Sequence[Message], images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    last = max((index for index, turn in enumerate(messages) if turn.role is Role.USER), default=-1)
+    for index, turn in enumerate(messages):
+        content: Any = turn.content
+        if images and index == last:
+            urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in images]
+            content = [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": turn.content}]
+        yield {"role": turn.role.value, "content": content}
+
+
+def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, Any]:
+    # The temperature is always sent, because the default of servers is 1. A missing `max_tokens` means 16 tokens to many completions.
+    body: dict[str, Any] = {"temperature": settings.temperature}
+    if settings.max_tokens is not None or not is_chat:
+        body[config.max_tokens_key if is_chat else "max_tokens"] = settings.max_tokens
+    if settings.stop_sequences:
+        body["stop"] = list(settings.stop_sequences)
+    body |= {name: value for name in ("top_p", "top_k") if (value := getattr(settings, name)) is not None}
+    if settings.grammar is not None:
+        if settings.grammar.kind != "json_schema":
+            raise ModelError(
+                "The task wants a text that matches a regular expression, which servers do not accept alike. Ask this eval of a model with "
+                "`backend: transformers`."
+            )
+        schema = {"name": "answer", "strict": True, "schema": json.loads(settings.grammar.value)}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def _seed(settings: GenerationSettings, index: int) -> dict[str, int]:
+    return {"seed": settings.seed + index} if settings.temperature > 0 else {}
+
+
+def _tools(request: Request) -> dict[str, Any]:
+    return {"tools": [json.loads(tool) for tool in request.tools]} if request.tools else {}

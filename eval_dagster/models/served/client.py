@@ -1,0 +1,156 @@
+"""One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answers import BadAnswerError, Reply, cut, parsed, read_reply
+from eval_dagster.models.served.bodies import Call
+from eval_dagster.models.served.secrets import Headers
+
+_KEEP_ALIVE_S = 4
+"""Shorter than the 5 seconds after which many servers drop an idle connection."""
+_MOST_BYTES = 64 * 2**20
+"""A longer answer is a fault."""
+_PATIENCE = (429, 503, 529)
+"""Statuses by which a server asks for patience."""
+_TOO_LONG = ("context length", "context size", "context window", "maximum context", "too many tokens", "too long")
+"""Words of servers about a prompt that the model's context cannot hold."""
+_MAY_PASS = (408, 409, 425, 500, 502, 504)
+"""Statuses after which the same request may succeed."""
+
+
+class PushbackError(Exception):
+    """The server has too much to do. `retry_after_s` is how long it asks to wait; null where it does not say."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StoppedError(ModelError):
+    """No request to this model can succeed before a person does something. `status` is what the server answered, null without an answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """Sends calls to a server. Use it as `async with`, in one event loop."""
+
+    def __init__(self, name: str, base_url: str, headers: Headers, timeout_s: float) -> None:
+        """`name` is that of the model in evals.yaml."""
+        self._name = name
+        self._base_url = base_url.rstrip("/")
+        self._headers = headers
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open a pool of connections. Proxies are taken from the environment."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            headers={**self._headers.values, "Content-Type": "application/json"},
+            trust_env=True,
+            auto_decompress=True,
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, call: Call) -> Reply:
+        """Send a call once.
+
+        Raises:
+            BadAnswerError: What came back is no answer.
+            PushbackError: The server has too much to do, or the connection broke.
+            StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
+        """
+        return read_reply(await self.post(call.path, call.body), call.read)
+
+    async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post as `post` does, to a path beside `/v1`."""
+        return await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post a body once, and return the JSON object that came back. Raises as `ask` does."""
+        return await self._send("POST", self._base_url + path, json.dumps(body).encode())
+
+    async def get(self, path: str) -> Mapping[str, Any]:
+        """Get a JSON object. Raises as `ask` does."""
+        return await self._send("GET", self._base_url + path, None)
+
+    async def _send(self, method: str, url: str, data: bytes | None) -> Mapping[str, Any]:
+        assert self._session is not None, "use the client as `async with`"
+        try:
+            # A redirection is refused, because it would take the key to another server.
+            async with self._session.request(method, url, data=data, allow_redirects=False) as response:
+                body, status, headers = await _read(response), response.status, response.headers
+        except TimeoutError:
+            raise BadAnswerError(f"no answer came within {self._timeout_s:g} s") from None
+        except aiohttp.InvalidURL:
+            raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
+        except (aiohttp.ClientError, OSError) as error:
+            reason = self._headers.hide(f"{type(error).__name__}: {cut(str(error))}")
+            raise PushbackError(f"the connection to {self._base_url} failed ({reason})") from None
+        if status != 200:
+            self._judge(status, body, headers)
+        return parsed(body)
+
+    def _judge(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """Raise what a status other than 200 means."""
+        said = self._headers.hide(cut(body.decode(errors="replace")))
+        seen = f"the server answered with status {status}: {said or '(nothing)'}"
+        where = f"Model {self._name!r} at {self._base_url}: {seen}"
+        if status == 402 or (status == 429 and _is_quota(said)):
+            raise StoppedError(f"{where}. The quota is spent: raise it at the provider, then run again; answers so far are kept.", status)
+        if status in (401, 403):
+            raise StoppedError(f"{where}. Correct the key in the variable that `api_key_env` names in evals.yaml.", status)
+        if status in _PATIENCE:
+            raise PushbackError(seen, _retry_after(headers.get("Retry-After")))
+        if status in (404, 405) or 300 <= status < 400:
+            raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
+        if any(words in said.lower() for words in _TOO_LONG):
+            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False)
+        raise BadAnswerError(seen, helps_to_retry=status in _MAY_PASS or status > 504)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    blocks: list[bytes] = []
+    size = 0
+    async for block in response.content.iter_any():
+        blocks.append(block)
+        size += len(block)
+        if size > _MOST_BYTES:
+            raise BadAnswerError(f"the server answered with more than {_MOST_BYTES // 2**20} MiB")
+    return b"".join(blocks)
+
+
+def _is_quota(said: str) -> bool:
+    return any(word in said.lower() for word in ("insufficient_quota", "exceeded your current quota", "billing", "credit balance"))
+
+
+def _retry_after(value: str | None) -> float | None:
+    """The seconds of the header `Retry-After`, which has seconds or a date; null where it has neither."""
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,59 @@
+"""What is known of a served model: what its server declares about it, kept in the home.
+
+A name on a server may stand for another model tomorrow. So the version of a served model has what the server declares about it. It is read
+when a run begins, and kept in a file, so that the version of a model is known also while its server is down.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.whole_files import replaced
+
+_PASSING = ("created", "id", "object", "permission", "status", "tags", "aliases")
+"""Keys of `/models` that do not describe the model, or change whenever they are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointState:
+    """What the newest look at a server found."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the server declares about the model, such as its path, the size of its file and the length of its context."""
+    epoch: int = 0
+    """Rises when the answers under an unchanged name changed."""
+
+
+class StateFile:
+    """The file that holds the state of one endpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def exists(self) -> bool:
+        """Whether a state is kept."""
+        return self._path.is_file()
+
+    def read(self) -> EndpointState | None:
+        """The state; None where no look was made, or where the file is damaged."""
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+            return EndpointState(facts=found["facts"], epoch=int(found["epoch"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, state: EndpointState) -> None:
+        """Keep a state."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(self._path) as temporary:
+            temporary.write_text(json.dumps(asdict(state), indent=1, sort_keys=True), "utf-8")
+
+
+def declared(models: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """What `/models` declares about a model, and the names of all models there. None where the model is not among them."""
+    listed = [each for each in models.get("data") or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
+    names = [each["id"] for each in listed]
+    known = next((each for each in listed if name == each["id"] or name in (each.get("aliases") or ())), None)
+    return (None if known is None else {key: value for key, value in sorted(known.items()) if key not in _PASSING}), names

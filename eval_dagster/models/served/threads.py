@@ -1,0 +1,79 @@
+"""Runs asynchronous work in a thread of its own, for callers that may be in an event loop themselves, such as a notebook."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+Put = Callable[[T], None]
+
+
+class _Ended:
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class Stream(Generic[T]):
+    """What asynchronous work puts out, one item after the other, as soon as each is there."""
+
+    def __init__(self, work: Callable[[Put[T]], Awaitable[None]]) -> None:
+        """`work` is given the function that puts an item out."""
+        self._work = work
+        self._items: SimpleQueue[T | _Ended] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_ready = threading.Event()
+
+    def __iter__(self) -> Iterator[T]:
+        """The items. An exception of the work is raised after them. Where the caller ends before the work, the work is cancelled."""
+        thread = threading.Thread(target=self._run, name="served model", daemon=True)
+        thread.start()
+        try:
+            while not isinstance(item := self._items.get(), _Ended):
+                yield item
+            if item.error is not None:
+                raise item.error
+        finally:
+            self._is_ready.wait()
+            if self._loop is not None and self._task is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            thread.join()
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._watched())
+        except asyncio.CancelledError:
+            pass
+        except BaseExceptionGroup as group:
+            error = _first(group)
+        except BaseException as caught:
+            error = caught
+        finally:
+            self._is_ready.set()
+            self._items.put(_Ended(error))
+
+    async def _watched(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._is_ready.set()
+        await self._work(self._items.put)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first exception of a group of tasks, which ended the others."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def result_of(work: Callable[[], Awaitable[T]]) -> T:
+    """The result of asynchronous work. Its exception is raised."""
+
+    async def put_result(put: Put[T]) -> None:
+        put(await work())
+
+    return next(iter(list(Stream(put_result))))

@@ -1,0 +1,26 @@
+"""Frozen records that the stages pass on, with the names of eval-framework and lighteval."""
+
+from eval_dagster.records.answers import Completion, ItemScore, Loglikelihood, RepeatedScore, Score
+from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport
+from eval_dagster.records.samples import DatasetSource, Grammar, Message, MetricContext, ResponseType, Role, Row, Sample, TaskSample
+
+__all__ = [
+    "Completion",
+    "DatasetSource",
+    "GenerationSettings",
+    "Grammar",
+    "ItemScore",
+    "Loglikelihood",
+    "Message",
+    "MetricContext",
+    "ModelResponse",
+    "RepeatedScore",
+    "Request",
+    "ResponseType",
+    "Role",
+    "Row",
+    "Sample",
+    "Score",
+    "ServerReport",
+    "TaskSample",
+]

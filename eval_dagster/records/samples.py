@@ -1,0 +1,120 @@
+"""Rows of datasets, and the prompts that tasks make of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Row = dict[str, Any]
+"""One item of a dataset, as its loader gave it."""
+
+
+class Role(StrEnum):
+    """The speaker of a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation. Built by position or by keyword: `Message(Role.USER, "Hi")`."""
+
+    role: Role
+    content: str
+
+
+class ResponseType(Enum):
+    """The kind of answer that a task asks for."""
+
+    COMPLETION = "completion"
+    """Free text."""
+    LOGLIKELIHOODS = "loglikelihoods"
+    """The log-probability of each of a list of choices."""
+    PERPLEXITY = "perplexity"
+    """The log-probability of every token of the prompt itself."""
+
+
+class MetricContext(BaseModel):
+    """Values that a metric needs beside the gold answer: any fields with the types of JSON."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grammar:
+    """The form that a whole generated text must have."""
+
+    kind: Literal["json_schema", "regex"]
+    value: str
+    """The JSON schema as JSON text, or the regular expression."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One item of a dataset snapshot."""
+
+    sample_id: str
+    """Hash of subject and content, with a suffix `-2`, `-3`, ... for a repeated row."""
+    content_id: str
+    """Hash of the content alone: equal for duplicates, whatever their subject or split."""
+    subject: str
+    split: str
+    row_index: int
+    """Position in the split of its subject, from 0."""
+    row: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSample:
+    """A prompt and its gold answer, as a task makes them of a row; eval-framework's `Sample`. Some tasks make several of one row."""
+
+    messages: Sequence[Message]
+    """The prompt; a last assistant message is a cue. For `ResponseType.PERPLEXITY` the contents together are the text to score."""
+    ground_truth: str | Sequence[str] | None
+    """The correct answer or answers; for log-likelihoods these are among the choices."""
+    possible_completions: Sequence[str] | None = None
+    """The choices to score."""
+    prompt: str | None = None
+    """The whole prompt as text. It and the choices are sent as they are, with no space added or removed; `messages` are for people."""
+    context: MetricContext | Mapping[str, Any] | Sequence[MetricContext] | None = None
+    """Values for the metrics."""
+    id: int = 0
+    """Position of the row in its split, from 0."""
+    subject: str = ""
+    row: Row = field(default_factory=dict)
+    """The dataset row."""
+    response_type: ResponseType | None = None
+    """The task's own where not given."""
+    gold_indices: Sequence[int] | None = None
+    """Positions of the correct choices, for choices with equal texts; found by `ground_truth` where not given."""
+    unconditioned_query: str | None = None
+    """A prompt without the question. Each choice is scored after it, too, for pointwise mutual information."""
+    use_logits: bool = False
+    """Whether the logit of every output token is kept."""
+    images: Sequence[bytes] = ()
+    """PNG files, in the order in which the prompt refers to them."""
+    max_tokens: int | None = None
+    """Most tokens to generate; the task's own where not given."""
+    stop_sequences: Sequence[str] | None = None
+    """The task's own where not given."""
+    num_samples: int | None = None
+    """Texts to generate; the eval's own where not given."""
+    temperature: float | None = None
+    """The task's customary temperature. What the model sets itself in evals.yaml counts more; so it is for `top_k` and `top_p`."""
+    top_k: int | None = None
+    top_p: float | None = None
+    grammar: Grammar | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSource:
+    """Where the rows of an eval came from."""
+
+    path: str
+    """Hub id, folder, or `<module>:<class>` for a task that brings its own rows."""
+    revision: str | None
+    """Commit, or null where the rows have none."""
