@@ -4,9 +4,9 @@
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
 # reviewed as a diff.
 PYTHON ?= python3
-# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so three gain even on two cores; the longest come
+# Of the tests; a file of them is the work of one. Many wait for servers and clocks, so four gain even on two cores; the longest come
 # first. Each computes on one core, since those that compute on the same cores wait for each other.
-WORKERS ?= 3
+WORKERS ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

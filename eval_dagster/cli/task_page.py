@@ -186,6 +186,10 @@ def _print_checks(page: _Page, project: Project) -> None:
     if of_rows := [metric.NAME for metric in page.rendering.task.METRICS if issubclass(metric, RowMetric)]:
         out.print(f"not checked: {', '.join(of_rows)}, which needs the answers to all questions about a row")
     rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
+    tried = [metric for metric in page.rendering.task.METRICS if not (metric.NAME in not_tried or issubclass(metric, RowMetric))]
+    if not problems and not tried:
+        out.print(f"rendered {rows}; choices, special tokens and white space are as they should be")
+        return
     if not problems:
         out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))
         out.print("  choices, special tokens and white space are as they should be")

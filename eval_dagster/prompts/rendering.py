@@ -203,7 +203,10 @@ class _AskedRow:
         """The messages that are sent instead of the prompt. A whole prompt that the task wrote is one message."""
         if not isinstance(self.rendering.formatter, ConversationFormatter):
             return None
-        return tuple(made.messages) if made.prompt is None else (Message(Role.USER, made.prompt),)
+        if made.prompt is not None:
+            return (Message(Role.USER, made.prompt),)
+        # White space before an answer separates plain text.
+        return tuple(Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in made.messages)
 
     def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The prompt, and the answers with the white space before them."""

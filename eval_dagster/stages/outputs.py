@@ -174,6 +174,8 @@ def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> i
     texts, prompts without context, and the overlap of windows over a long text.
     """
     prompt_tokens = int(answer["prompt_tokens"] or 0)
+    if answer.get("attempts"):  # a server counts the tokens of all calls
+        return prompt_tokens
     if choices is None:
         return prompt_tokens * max(1, len(answer["text"]))
     return sum(prompt_tokens + len(tokens) - 1 for tokens in answer["choice_token_logprobs"] if prompt_tokens)

@@ -50,7 +50,7 @@ def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> I
         of_items = {metric.NAME for metric in task.METRICS if issubclass(metric, ItemMetric)}
         for name, value in found.items():
             if isinstance(value, ScoreError):
-                yield Score(metric=name, value=None, error=value.reason)
+                yield Score(metric=name, value=None, error=value.reason, retryable=value.retryable)
             else:
                 yield item_score(name, value) if name.partition("/")[0] in of_items else _number(name, value)
         return

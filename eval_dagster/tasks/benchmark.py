@@ -93,6 +93,8 @@ class ScoreError:
     """The value of a metric that has none for a row."""
 
     reason: str
+    retryable: bool = False
+    """Whether the next run may find a value, since a package or a download was missing."""
 
 
 class Benchmark(Protocol):

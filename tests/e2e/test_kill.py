@@ -15,11 +15,11 @@ from eval_dagster.assets.killed_runs import end_dead_runs
 
 pytestmark = pytest.mark.e2e
 
-KILLS = 5
+KILLS = 3
 
 
 @pytest.mark.timeout(400)
-def test_killed_five_times_the_results_are_those_of_an_undisturbed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_three_times_the_results_are_those_of_an_undisturbed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
     calm, killed = Workplace(tmp_path / "calm"), Workplace(tmp_path / "killed")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import duckdb
 
+from eval_dagster.lake.journal import journal_rows
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = """
     models:
@@ -78,12 +80,14 @@ class Workplace:
 
 
 def flushed_in(home: Path) -> set[str]:
-    """The requests whose answers the response cache of a home holds."""
-    files = [str(path) for path in (home / "lake" / "response_cache").rglob("[!.]*.parquet")]
+    """The requests whose answers the response cache of a home holds, in a file or in a journal."""
+    cache = home / "lake" / "response_cache"
+    written = {row["request_id"] for path in cache.rglob("*.journal") for row in journal_rows(path)}
+    files = [str(path) for path in cache.rglob("[!.]*.parquet")]
     if not files:
-        return set()
+        return written
     with duckdb.connect() as connection:
-        return {row[0] for row in connection.execute("select request_id from read_parquet($files)", {"files": files}).fetchall()}
+        return written | {row[0] for row in connection.execute("select request_id from read_parquet($files)", {"files": files}).fetchall()}
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:

@@ -43,7 +43,11 @@ def test_the_prompts_are_the_golden_ones(name: str, chat_handle: TransformersHan
     assert text == file.read_bytes().decode(), f"the prompts of {name} changed; if they should, run `make goldens` and review the diff"
 
 
-@pytest.mark.parametrize("name", NAMES)
+SLOW = ("humaneval_pass_at_10",)
+"""Its ten texts a prompt run in the sandbox for half a minute; `humaneval` checks the same formatting."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in NAMES])
 def test_the_formatting_checks_find_nothing(
     name: str, chat_handle: TransformersHandle, tokenizer: PreTrainedTokenizerFast, request: pytest.FixtureRequest
 ) -> None:

@@ -8,6 +8,7 @@ from eval_dagster.tasks.benchmark import Answer, ScoreError
 from eval_dagster.tasks.formatter import Formatter
 
 _ERROR = "$error"
+_RETRYABLE = "$retryable"
 _SETTINGS = ("max_tokens", "stop_sequences", "num_samples", "temperature", "top_k", "top_p", "gold_indices", "ground_truth")
 
 
@@ -46,8 +47,8 @@ def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def values_of(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a row. `{"$error": reason}` is that of a metric that has none."""
+    """The values of a row. `{"$error": reason}` is that of a metric that has none; with `"$retryable": true` the next run may have it."""
     return {
-        name: ScoreError(str(value[_ERROR])) if isinstance(value, Mapping) and value.keys() == {_ERROR} else value
+        name: ScoreError(str(value[_ERROR]), bool(value.get(_RETRYABLE))) if isinstance(value, Mapping) and _ERROR in value else value
         for name, value in sent.items()
     }

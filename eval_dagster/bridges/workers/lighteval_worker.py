@@ -204,7 +204,8 @@ def score(name: str, subject: str, row: Mapping[str, Any], answers: Sequence[Map
 
 
 _lacking: dict[tuple[str, ...], str] = {}
-"""By class and names of a metric: the package or file that it lacks. It is not looked for again: a download is tried for a minute."""
+"""By class and names of a metric: the package or file that it lacks. This process does not look for it again: a download is tried for a
+minute. The next run does, because the error is retryable."""
 
 
 def _values(metric: Any, by_method: Mapping[str, Mapping[str, Any]], document: Any) -> dict[str, Any]:
@@ -218,11 +219,12 @@ def _values(metric: Any, by_method: Mapping[str, Mapping[str, Any]], document: A
             if _is_pmi(metric):
                 response.logprobs += by_method[_UNCONDITIONED]["loglikelihoods"]
             return _sample_values(metric, response, document)
-        except Exception as error:  # the other metrics of the row are computed
+        except (Exception, SystemExit) as error:  # the other metrics of the row are computed
             reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, ImportError | OSError):
-                _lacking[key] = reason
-    return {name: {"$error": reason} for name in own_names}
+            if not isinstance(error, ImportError | OSError | SystemExit):
+                return {name: {"$error": reason} for name in own_names}
+            _lacking[key] = reason
+    return {name: {"$error": reason, "$retryable": True} for name in own_names}
 
 
 def _sample_values(metric: Any, response: Any, document: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Runs programs in the sandbox, by eval-framework's names."""
 
+import ast
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -128,8 +129,19 @@ def execute_python_code_with_tests(
     whole = merge_code_fn(code, test_code)
     packages = get_external_dependencies(whole, package_mapping)
     if dockerfile is not None:  # a container that has packages
-        packages = sorted(extract_imports(whole)[1] - sys.stdlib_module_names)
+        packages = sorted(_imported(whole) - sys.stdlib_module_names)
     return parse_output_fn(run_python_code(whole, image=image, dockerfile=dockerfile, timeout=timeout, packages=packages))
+
+
+def _imported(code: str) -> set[str]:
+    """The packages that a program imports; none where it is no program, which then fails as such."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except SyntaxError:
+        return set()
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
 
 
 def _parse_unittest_output(output: str) -> ExecutionResult:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.sandbox import Toolchain
+from eval_dagster.sandbox.walls import is_visible
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where every program in the sandbox finds others."""
@@ -51,6 +52,10 @@ def _java() -> Build:
     if missing := [name for name in ("bin/java", *_JAVA_FILES) if not (home / name).exists()]:
         raise RequirementError(
             f"{compiler} is not part of a Java development kit: {home} has no {missing[0]}; install one, openjdk-17-jdk for instance"
+        )
+    if not is_visible(str(home)) and any((home / "lib").glob("python*")):
+        raise RequirementError(
+            f"{compiler} shares {home} with other programs, whose files programs in Java would see; install it in a folder of its own"
         )
     library = next((path for path in _JAVATUPLES if Path(path).is_file()), None)
     if library is None:

@@ -9,6 +9,8 @@ from eval_dagster.models.stop_texts import cut_at_stop
 
 MOST_CHARACTERS = 500
 """Most characters of a server's own words in an error."""
+_BROKEN = ("error", "abort", "cancelled")
+"""Reasons for the end of a text that is not whole."""
 _MOST_TOKENS = 10_000_000
 """A larger count of tokens is a mistake of the server."""
 
@@ -53,13 +55,17 @@ def cut(text: str) -> str:
     return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
 
 
-def parsed(body: bytes) -> Mapping[str, Any]:
-    """The JSON object of a response. Raises `BadAnswerError` where it is none."""
+def parsed(body: bytes) -> Any:
+    """The JSON of a response. Raises `BadAnswerError` where it is none."""
     try:
-        found = json.loads(body)
+        return json.loads(body)
     except ValueError:
         shown = cut(body.decode(errors="replace"))
         raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
+
+
+def json_object(found: Any) -> Mapping[str, Any]:
+    """A JSON object. Raises `BadAnswerError` where it is none."""
     if not isinstance(found, dict):
         raise BadAnswerError(f"the server answered with JSON that is no object: {cut(json.dumps(found))}")
     return found
@@ -98,9 +104,11 @@ def read_text(choice: Mapping[str, Any], stop_sequences: Sequence[str]) -> Text:
     if reason == "content_filter":
         stopped = f"a content filter of the server stopped the answer: {cut(json.dumps(choice))}"
         raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
-    text, reasoning = turn.get("content", turn.get("text")), turn.get("reasoning") or turn.get("reasoning_content")
+    if choice.get("error") or reason in _BROKEN:
+        raise BadAnswerError(f"the server broke the answer off: {cut(json.dumps(choice))}")
+    text, reasoning = _joined(turn.get("content", turn.get("text"))), turn.get("reasoning") or turn.get("reasoning_content")
     calls = tuple(json.dumps(call) for call in turn.get("tool_calls") or ())
-    if text is None and (reasoning or calls):
+    if text is None and (reasoning or calls or reason == "length"):  # all of its tokens were spent on reasoning
         text = ""
     if not isinstance(text, str):
         raise BadAnswerError(f"the answer has no text: {cut(json.dumps(choice))}")
@@ -113,6 +121,13 @@ def read_text(choice: Mapping[str, Any], stop_sequences: Sequence[str]) -> Text:
     )
 
 
+def _joined(content: Any) -> Any:
+    """The text of a content that is a list of parts."""
+    if not isinstance(content, list):
+        return content
+    return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
 def _usage(usage: Any) -> dict[str, int | None]:
     """The counts of tokens; null where the server leaves one out, or gives one that cannot be."""
     usage = usage if isinstance(usage, dict) else {}
@@ -123,6 +138,10 @@ def _usage(usage: Any) -> dict[str, int | None]:
         "cached_tokens": _count(prompt.get("cached_tokens") if isinstance(prompt, dict) else None),
         "reasoning_tokens": _count(output.get("reasoning_tokens") if isinstance(output, dict) else None),
     }
+    total = _count(usage.get("total_tokens"))
+    if None not in (total, counts["prompt_tokens"], counts["output_tokens"]):
+        # Some servers count the tokens of the reasoning in the total alone.
+        counts["output_tokens"] = max(counts["output_tokens"], total - counts["prompt_tokens"])  # type: ignore[type-var, operator]
     for part, whole in (("cached_tokens", "prompt_tokens"), ("reasoning_tokens", "output_tokens")):
         if counts[part] is not None and (counts[whole] is None or counts[part] > counts[whole]):  # type: ignore[operator]
             counts[part] = None

@@ -17,6 +17,8 @@ from eval_dagster.models.served.answers import read_text
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
+_MOST_STOPS = 4
+"""Stop sequences that a chat of OpenAI accepts. The text is cut at all of them when it is there."""
 _CHARACTERS_PER_TOKEN = 3
 """For a rough estimate of the tokens of a prompt, as a limit of tokens a minute needs it before the server counts them."""
 
@@ -33,9 +35,11 @@ class Call:
     @property
     def tokens(self) -> int:
         """About how many tokens the call may take, of prompt and answer."""
-        asked = self.body.get("messages") or self.body.get("prompt") or ""
-        most = self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0
-        return len(json.dumps(asked)) // _CHARACTERS_PER_TOKEN + int(most)
+        asked = self.body.get("prompt") or ""
+        texts = [turn["content"] for turn in self.body.get("messages") or ()]
+        characters = sum(len(text) if isinstance(text, str) else len(text[-1]["text"]) for text in texts)
+        size = len(asked) if isinstance(asked, list) else (len(asked) + characters) // _CHARACTERS_PER_TOKEN
+        return size + int(self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0)
 
 
 def about_tokens(request: Request) -> int:
@@ -57,9 +61,13 @@ def text_calls(request: Request, config: OpenAIModel) -> list[Call]:
     fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
     path = CHAT if "messages" in asked else COMPLETIONS
     read = partial(read_text, stop_sequences=settings.stop_sequences)
-    return [
-        Call(path=path, body={**fixed, **_seed(settings, index), **config.extra_body}, read=read) for index in range(settings.num_samples)
-    ]
+    bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(settings.num_samples))
+    return [Call(path=path, body=without_nulls(body, config), read=read) for body in bodies]
+
+
+def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any]:
+    """A body without the keys that are null in `extra_body`."""
+    return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
 
 
 def _prompt(request: Request) -> Iterator[tuple[str, Any]]:
@@ -69,6 +77,8 @@ def _prompt(request: Request) -> Iterator[tuple[str, Any]]:
         raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
     else:
         yield "prompt", request.prompt
+        if request.has_special_tokens:
+            yield "add_special_tokens", False
 
 
 def _turns(messages: Sequence[Message], images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -87,7 +97,7 @@ def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: boo
     if settings.max_tokens is not None or not is_chat:
         body[config.max_tokens_key if is_chat else "max_tokens"] = settings.max_tokens
     if settings.stop_sequences:
-        body["stop"] = list(settings.stop_sequences)
+        body["stop"] = list(settings.stop_sequences[:_MOST_STOPS] if is_chat else settings.stop_sequences)
     body |= {name: value for name in ("top_p", "top_k") if (value := getattr(settings, name)) is not None}
     if settings.grammar is not None:
         if settings.grammar.kind != "json_schema":
@@ -95,8 +105,10 @@ def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: boo
                 "The task wants a text that matches a regular expression, which servers do not accept alike. Ask this eval of a model with "
                 "`backend: transformers`."
             )
-        schema = {"name": "answer", "strict": True, "schema": json.loads(settings.grammar.value)}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        schema = json.loads(settings.grammar.value)
+        is_strict = isinstance(schema, dict) and schema.get("additionalProperties") is False
+        described = {"name": "answer", "schema": schema} | ({"strict": True} if is_strict else {})
+        body["response_format"] = {"type": "json_schema", "json_schema": described}
     return body
 
 

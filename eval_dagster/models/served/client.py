@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import BadAnswerError, Reply, cut, parsed, read_reply
+from eval_dagster.models.served.answers import BadAnswerError, Reply, cut, json_object, parsed, read_reply
 from eval_dagster.models.served.bodies import Call
 from eval_dagster.models.served.secrets import Headers
 
@@ -18,20 +21,33 @@ _KEEP_ALIVE_S = 4
 """Shorter than the 5 seconds after which many servers drop an idle connection."""
 _MOST_BYTES = 64 * 2**20
 """A longer answer is a fault."""
-_PATIENCE = (429, 503, 529)
+_PATIENCE = (429, 502, 503, 504, 529)
 """Statuses by which a server asks for patience."""
-_TOO_LONG = ("context length", "context size", "context window", "maximum context", "too many tokens", "too long")
+_TOO_LONG = (
+    "context length",
+    "context size",
+    "context window",
+    "maximum context",
+    "too many tokens",
+    "too long",
+    "request too large",
+    "tokens must be reduced",
+)
 """Words of servers about a prompt that the model's context cannot hold."""
-_MAY_PASS = (408, 409, 425, 500, 502, 504)
+_QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
+"""Codes of errors after which a person has to pay."""
+_MAY_PASS = (408, 409, 425, 500)
 """Statuses after which the same request may succeed."""
 
 
 class PushbackError(Exception):
-    """The server has too much to do. `retry_after_s` is how long it asks to wait; null where it does not say."""
+    """The server has too much to do, or the connection broke. `retry_after_s` is how long the server asks to wait, if it does."""
 
-    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(self, message: str, retry_after_s: float | None = None, *, is_broken: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.is_broken = is_broken
+        """Whether the connection broke, which the request itself may have caused."""
 
 
 class StoppedError(ModelError):
@@ -59,8 +75,7 @@ class Client:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             headers={**self._headers.values, "Content-Type": "application/json"},
-            trust_env=True,
-            auto_decompress=True,
+            proxy=_proxy_of(self._base_url),
         )
         return self
 
@@ -81,49 +96,56 @@ class Client:
 
     async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post as `post` does, to a path beside `/v1`."""
-        return await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode())
+        return json_object(await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode()))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post a body once, and return the JSON object that came back. Raises as `ask` does."""
-        return await self._send("POST", self._base_url + path, json.dumps(body).encode())
+        return json_object(await self._send("POST", self._base_url + path, json.dumps(body).encode()))
 
-    async def get(self, path: str) -> Mapping[str, Any]:
-        """Get a JSON object. Raises as `ask` does."""
+    async def get(self, path: str) -> Any:
+        """Get JSON. Raises as `ask` does."""
         return await self._send("GET", self._base_url + path, None)
 
-    async def _send(self, method: str, url: str, data: bytes | None) -> Mapping[str, Any]:
+    async def _send(self, method: str, url: str, data: bytes | None) -> Any:
         assert self._session is not None, "use the client as `async with`"
         try:
             # A redirection is refused, because it would take the key to another server.
             async with self._session.request(method, url, data=data, allow_redirects=False) as response:
-                body, status, headers = await _read(response), response.status, response.headers
+                body, status, headers = self._headers.hide_in(await _read(response)), response.status, response.headers
         except TimeoutError:
             raise BadAnswerError(f"no answer came within {self._timeout_s:g} s") from None
         except aiohttp.InvalidURL:
             raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
         except (aiohttp.ClientError, OSError) as error:
             reason = self._headers.hide(f"{type(error).__name__}: {cut(str(error))}")
-            raise PushbackError(f"the connection to {self._base_url} failed ({reason})") from None
+            raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True) from None
         if status != 200:
             self._judge(status, body, headers)
         return parsed(body)
 
     def _judge(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Raise what a status other than 200 means."""
-        said = self._headers.hide(cut(body.decode(errors="replace")))
+        said = cut(body.decode(errors="replace"))
         seen = f"the server answered with status {status}: {said or '(nothing)'}"
         where = f"Model {self._name!r} at {self._base_url}: {seen}"
-        if status == 402 or (status == 429 and _is_quota(said)):
+        if status == 402 or (status == 429 and _is_quota(body)):
             raise StoppedError(f"{where}. The quota is spent: raise it at the provider, then run again; answers so far are kept.", status)
         if status in (401, 403):
             raise StoppedError(f"{where}. Correct the key in the variable that `api_key_env` names in evals.yaml.", status)
+        if any(words in said.lower() for words in _TOO_LONG):
+            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False)
         if status in _PATIENCE:
             raise PushbackError(seen, _retry_after(headers.get("Retry-After")))
         if status in (404, 405) or 300 <= status < 400:
             raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
-        if any(words in said.lower() for words in _TOO_LONG):
-            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False)
         raise BadAnswerError(seen, helps_to_retry=status in _MAY_PASS or status > 504)
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address."""
+    # aiohttp's `trust_env` would also send the password of ~/.netrc.
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
@@ -137,8 +159,12 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(blocks)
 
 
-def _is_quota(said: str) -> bool:
-    return any(word in said.lower() for word in ("insufficient_quota", "exceeded your current quota", "billing", "credit balance"))
+def _is_quota(body: bytes) -> bool:
+    """Whether a quota is spent, by the code of the error: the words of a limit a minute can be the same."""
+    with suppress(ValueError, AttributeError):
+        error = json.loads(body).get("error")
+        return bool({error.get("code"), error.get("type")} & _QUOTA)
+    return False
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from eval_dagster.whole_files import replaced
 
-_PASSING = ("created", "id", "object", "permission", "status", "tags", "aliases")
-"""Keys of `/models` that do not describe the model, or change whenever they are read."""
+_FACTS = ("context_length", "max_model_len", "meta", "parent", "quantization", "root")
+"""Keys of `/models` that describe the model. Others, such as a price, change under the same model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,10 @@ class StateFile:
             temporary.write_text(json.dumps(asdict(state), indent=1, sort_keys=True), "utf-8")
 
 
-def declared(models: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
+def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
     """What `/models` declares about a model, and the names of all models there. None where the model is not among them."""
-    listed = [each for each in models.get("data") or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
+    entries = models.get("data") if isinstance(models, dict) else models
+    listed = [each for each in entries or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
     names = [each["id"] for each in listed]
     known = next((each for each in listed if name == each["id"] or name in (each.get("aliases") or ())), None)
-    return (None if known is None else {key: value for key, value in sorted(known.items()) if key not in _PASSING}), names
+    return (None if known is None else {key: value for key, value in sorted(known.items()) if key in _FACTS}), names

@@ -31,8 +31,8 @@ class ServedHandle:
         """`name` is that of the model in evals.yaml, `home` the folder of all state."""
         self._name = name
         self._config = config
-        self._folder = home / "endpoints" / stable_hash([self._address(), config.model])
-        self._file = StateFile(self._folder / "state.json")
+        self._folder = home / "endpoints" / stable_hash(config.base_url.rstrip("/"))
+        self._file = StateFile(self._folder / f"{stable_hash(config.model)}.json")
         self._state: EndpointState | None = None
 
     @classmethod
@@ -43,7 +43,8 @@ class ServedHandle:
     def check(self) -> None:
         """Ask the server for the model. Raises `ModelNotFoundError` where the key, the server or the model is not there."""
         before = self._file.read() or EndpointState()
-        self._state = EndpointState(facts=self._look(), epoch=before.epoch)
+        # A server that is starting may declare nothing yet.
+        self._state = EndpointState(facts=self._look() or before.facts, epoch=before.epoch)
         if self._state != before or not self._file.exists():
             self._file.write(self._state)
 
@@ -52,12 +53,16 @@ class ServedHandle:
 
         Raises `ModelNotFoundError` where nothing is known of the server and it cannot be asked.
         """
-        return stable_hash({"content": self.content_version(), "extra_body": self._config.extra_body, "engine": ENGINE_VERSION})
+        config = self._config
+        asked = {"headers": config.headers, "headers_env": config.headers_env, "extra_body": config.extra_body}
+        return stable_hash({"content": self.content_version(), "asked": asked, "engine": ENGINE_VERSION})
 
     def content_version(self) -> str:
-        """Hash of the model's name and address (or its pin), and of what the server declares. Raises as `version` does."""
+        """Hash of the pin; without one, of the model's name and address, and of what the server declares. Raises as `version` does."""
+        if self._config.pin is not None:
+            return stable_hash({"pin": self._config.pin})
         state = self._known()
-        return stable_hash([self._address(), self._config.model, state.facts, state.epoch])
+        return stable_hash([self._config.base_url.rstrip("/"), self._config.model, state.facts, state.epoch])
 
     def image_mark(self) -> str:
         """Raise `ModelError`: images are sent in messages only."""
@@ -86,9 +91,6 @@ class ServedHandle:
         )
         return Pace(settings, self._folder)
 
-    def _address(self) -> str:
-        return f"pin {self._config.pin}" if self._config.pin is not None else self._config.base_url.rstrip("/")
-
     def _known(self) -> EndpointState:
         if self._state is None:
             self._state = self._file.read()
@@ -101,7 +103,7 @@ class ServedHandle:
         """What the server declares about the model. A server without a list of models declares nothing."""
         headers, base_url = headers_of(self._name, self._config), self._config.base_url
 
-        async def look() -> Mapping[str, Any]:
+        async def look() -> Any:
             async with Client(self._name, base_url, headers, min(_LOOK_TIMEOUT_S, self._config.timeout_s)) as client:
                 return await client.get("/models")
 
@@ -113,13 +115,14 @@ class ServedHandle:
                 "Start the server, or correct `base_url` in evals.yaml."
             ) from None
         except StoppedError as error:
-            if error.status in (404, 405):
+            if error.status in (403, 404, 405):  # it keeps the list to itself
                 return {}
             raise ModelNotFoundError(str(error)) from None
         facts, names = declared(models, self._config.model)
-        if facts is None and names:
+        if facts is None and names and self._config.pin is None:
             raise ModelNotFoundError(
                 f"Model {self._name!r}: the server at {base_url} has no model {self._config.model!r}"
-                f"{did_you_mean(self._config.model, names)}; it has: {', '.join(names[:20])}. Correct `model` in evals.yaml."
+                f"{did_you_mean(self._config.model, names)}; it has: {', '.join(names[:20])}. Correct `model` in evals.yaml. "
+                "If the server answers for it without listing it, set `pin` to what identifies the model."
             )
         return facts or {}

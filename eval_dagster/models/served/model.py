@@ -3,13 +3,15 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TypeVar
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answering_names import AnsweringNames
-from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.answers import BadAnswerError, Reply
 from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.pacing import Pace
@@ -22,10 +24,13 @@ from eval_dagster.records import ModelResponse, Request
 
 _PROMPT_TOKENS_A_PASS = 16
 """About how many tokens of a prompt take as long as a token of an answer."""
+_FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError")
+"""Kinds of errors that the next run would meet again. Others may be cured on the server or in evals.yaml."""
 _LONGEST_WAIT_S = 30.0
 """Most seconds between two attempts at a call."""
 
 Answered = tuple[Request, ModelResponse]
+T = TypeVar("T")
 
 
 class ServedModel:
@@ -101,7 +106,7 @@ class _Series:
         try:
             response = await (self._text(request) if request.generation is not None else self._scores(request))
         except BadAnswerError as error:
-            response = ModelResponse(error=f"{error.kind}: {error}", retryable=error.helps_to_retry)
+            response = ModelResponse(error=f"{error.kind}: {error}", retryable=error.kind not in _FINAL)
         self._put((request, response))
 
     async def _text(self, request: Request) -> ModelResponse:
@@ -116,18 +121,11 @@ class _Series:
             require_scorable(request)
             if not isinstance(self._scorer, Scorer):
                 raise self._scorer or NoScoresError("The request asks for nothing.")
-            plan = await self._scorer.plan(request)
-        except PushbackError as error:
-            self._pace.pushed_back(error.retry_after_s)
-            raise BadAnswerError(str(error)) from None
+            plan, _, _ = await self._attempted(partial(self._scorer.plan, request), about_tokens(request), has_place=True)
         except StoppedError:
-            self._pace.failed()
             raise
         except ModelError as error:
             return self._unsent(error)
-        except BadAnswerError:
-            self._pace.failed()
-            raise
         return score_response(request, plan, await self._calls(plan.calls), self._config.price)
 
     def _unsent(self, error: ModelError) -> ModelResponse:
@@ -136,43 +134,77 @@ class _Series:
         return ModelResponse(error=f"{type(error).__name__}: {error}", retryable=isinstance(error, NoScoresError))
 
     async def _calls(self, calls: Sequence[Call]) -> list[CallReply]:
-        return await asyncio.gather(*(self._call(call, has_place=index == 0) for index, call in enumerate(calls)))
+        """Send the calls of a request, of which the first has its place. Where one fails, the others are not sent any more."""
+        tasks = [asyncio.create_task(self._call(call, has_place=index == 0)) for index, call in enumerate(calls)]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     async def _call(self, call: Call, *, has_place: bool) -> CallReply:
         """Send a call until it is answered, or until no further attempt may be made."""
+        reply, sent, seconds = await self._attempted(partial(self._asked, call), call.tokens, has_place=has_place)
+        used = (reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens
+        # A token of an answer takes a pass of its own, those of a prompt share some.
+        self._pace.answered(used, (reply.output_tokens or 0) + (reply.prompt_tokens or 0) / _PROMPT_TOKENS_A_PASS or None)
+        return CallReply(reply=reply, attempts=sent, seconds=seconds)
+
+    async def _asked(self, call: Call) -> Reply:
+        reply = await self._client.ask(call)
+        self._names.require(reply.model)
+        return reply
+
+    async def _attempted(self, attempt: Callable[[], Awaitable[T]], tokens: int, *, has_place: bool) -> tuple[T, int, float]:
+        """The result of an attempt that succeeds, the number of attempts, and the seconds of the last. Its place is still taken."""
         failures = sent = 0
+        first = time.monotonic()
         while True:
             if not has_place:
-                await self._pace.wait(call.tokens)
+                await self._pace.wait(tokens)
             has_place = False
             sent += 1
             began = time.monotonic()
             try:
-                reply = await self._client.ask(call)
-                self._names.require(reply.model)
+                result = await attempt()
             except PushbackError as error:
                 self._pace.pushed_back(error.retry_after_s)
                 self._require_patience(error)
+                # Others were answered meanwhile, so this request may be what breaks the connection.
+                failures += error.is_broken and self._last_answer > began
+                if failures >= self._config.attempts or began - first > self._patience_s:
+                    raise BadAnswerError(str(error)) from None
                 await asyncio.sleep(_backoff(1))
             except BadAnswerError as error:
                 self._pace.failed()
                 failures += 1
-                if not error.helps_to_retry or failures >= self._config.attempts:
+                if not error.helps_to_retry:
+                    raise
+                if failures >= self._config.attempts:
+                    self._require_patience(error)
                     raise
                 await asyncio.sleep(_backoff(failures))
+            except ModelError as error:
+                if isinstance(error, StoppedError):
+                    self._pace.failed()
+                raise
             except BaseException:
                 self._pace.failed()
                 raise
             else:
                 self._last_answer = time.monotonic()
-                used = (reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens
-                # A token of an answer takes a pass of its own, those of a prompt share some.
-                self._pace.answered(used, (reply.output_tokens or 0) + (reply.prompt_tokens or 0) / _PROMPT_TOKENS_A_PASS or None)
-                return CallReply(reply=reply, attempts=sent, seconds=self._last_answer - began)
+                return result, sent, self._last_answer - began
 
-    def _require_patience(self, error: PushbackError) -> None:
+    @property
+    def _patience_s(self) -> float:
+        """Seconds without any answer after which the server is down. One answer may take as long as an attempt."""
+        return max(self._config.patience_s, self._config.timeout_s)
+
+    def _require_patience(self, error: Exception) -> None:
         waited = time.monotonic() - self._last_answer
-        if waited > self._config.patience_s:
+        if waited > self._patience_s:
             raise StoppedError(
                 f"Model {self._name!r} at {self._config.base_url} gave no answer for {waited:.0f} s; the last problem: {error}. "
                 "Look at the server, then run again: answers so far are kept. `patience_s` in evals.yaml is how long to wait."

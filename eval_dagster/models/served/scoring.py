@@ -17,7 +17,7 @@ from typing import Any, Literal
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answers import BadAnswerError
-from eval_dagster.models.served.bodies import COMPLETIONS, Call
+from eval_dagster.models.served.bodies import COMPLETIONS, Call, without_nulls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.server_tokens import ServerTokenizer
 from eval_dagster.models.served.token_logprobs import TokenLogprob, read_token_logprobs
@@ -35,8 +35,8 @@ _CLOSE = 0.1
 _BIAS = 100
 """Makes a token certain. It is the greatest bias that servers accept."""
 _ATTEMPTS = 5
-_NOT_THERE = (404, 405)
-"""Statuses for a path that a server does not have."""
+_SPENT = (402, 429)
+"""Statuses of a spent quota. With another one, the server lacks this path, or refuses it."""
 
 
 class NoScoresError(ModelError):
@@ -198,7 +198,7 @@ async def _patiently(ask: Any) -> Any:
                 raise BadAnswerError(str(error)) from None
             await asyncio.sleep(min(error.retry_after_s or 2.0**attempt, 30.0))
         except StoppedError as error:
-            if error.status not in _NOT_THERE:
+            if error.status in _SPENT:
                 raise
             raise BadAnswerError(str(error), kind="NoLogprobsError") from None
         except BadAnswerError as error:
@@ -210,7 +210,7 @@ async def _patiently(ask: Any) -> Any:
 
 def _call(config: OpenAIModel, body: Mapping[str, Any], read: Any) -> Call:
     fixed = {"model": config.model, "temperature": 0, "logprobs": 1, "return_tokens_as_token_ids": True}
-    return Call(path=COMPLETIONS, body={**fixed, **body, **config.extra_body}, read=read)
+    return Call(path=COMPLETIONS, body=without_nulls({**fixed, **body, **config.extra_body}, config), read=read)
 
 
 def _generate(context: tuple[int, ...]) -> dict[str, Any]:

@@ -26,6 +26,12 @@ class Headers:
             text = text.replace(secret, _HIDDEN)
         return text
 
+    def hide_in(self, body: bytes) -> bytes:
+        """A response without the secrets."""
+        for secret in self.secrets:
+            body = body.replace(secret.encode(), _HIDDEN.encode())
+        return body
+
 
 def headers_of(name: str, config: OpenAIModel) -> Headers:
     """The headers of a model's requests.

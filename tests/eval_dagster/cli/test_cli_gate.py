@@ -116,6 +116,7 @@ def test_three_nights(cli: Run, folder: Path, hook: Hook) -> None:
     assert len(hook.notices) == 1
 
 
+@pytest.mark.long
 def test_what_is_accepted_is_the_baseline(cli: Run, folder: Path) -> None:
     """After a healthy night: a worse one is red, is accepted with a reason, and green from then on."""
     healthy = cli("run", "--suite", "nightly")

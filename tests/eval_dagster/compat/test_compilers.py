@@ -3,11 +3,13 @@
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eval_dagster.compat.eval_framework import compilers
+from eval_dagster.compat.eval_framework.metrics import multipl_e
 from eval_dagster.compat.eval_framework.metrics.multipl_e import MultiPLECodeAssertion, MultiPLEMetricContext
 from eval_dagster.compat.eval_framework.responses import Completion
 from eval_dagster.errors import RequirementError
@@ -156,3 +158,19 @@ def test_what_the_machine_lacks_is_named(
     monkeypatch.setattr(compilers, "_JAVATUPLES", ("/nowhere/javatuples.jar",))
     with pytest.raises(RequirementError, match=message):
         compilers.build_of(language)
+
+
+def test_a_development_kit_among_other_programs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder `lib` has the packages of Python, which programs must not see."""
+    for name in ("bin/javac", "bin/java", "conf/security/java.security", "lib/jvm.cfg", "lib/python3.11/site-packages/own.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with pytest.raises(RequirementError, match="install it in a folder of its own"):
+        compilers._java()
+
+
+@pytest.mark.usefixtures("_sandbox")
+def test_a_program_that_never_ends_is_wrong_where_a_command_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multipl_e, "_LIMITS", replace(multipl_e._LIMITS, timeout_s=1.0))
+    assert score("sh", "", "while true; do :; done", "").value == 0

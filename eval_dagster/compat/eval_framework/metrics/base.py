@@ -54,7 +54,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Give `calculate` the view that it expects, and take from the code what the class does not declare."""
         super().__init_subclass__(**arguments)
-        accept_antlr(getattr(cls, "NAME", cls.__name__))
+        accept_antlr(getattr(cls, "NAME", cls.__name__), reads_latex=reads_latex(cls))
         if reads_latex(cls):
             cls.PACKAGES = (*vars(cls).get("PACKAGES", ()), *LATEX_PACKAGES)
         if runs_programs(cls):
@@ -135,4 +135,4 @@ def _averaged(results: list[MetricResult]) -> list[MetricResult]:
     if len(by_name) == len(results):
         return results
     values = {name: [each.value for each in same if each.value is not None] for name, same in by_name.items()}
-    return [replace(same[0], value=fmean(values[name])) if values[name] else same[0] for name, same in by_name.items()]
+    return [replace(same[0], value=fmean(values[name]), error=None) if values[name] else same[0] for name, same in by_name.items()]

@@ -13,6 +13,8 @@ from eval_dagster.sandbox import Limits, Program, run_python
 
 _LIMITS = Limits(timeout_s=60.0, memory_bytes=2**33)
 """The engines of JavaScript and Java reserve far more address space than they use."""
+_TIMED = ("cpp", "js")
+"""Languages in which a program that takes too much time is an error. In the others, eval-framework ends it by a command, as a wrong one."""
 _RUNNER = """
 import os, subprocess, sys
 os.chdir("/tmp")
@@ -47,7 +49,7 @@ class MultiPLECodeAssertion(BaseMetric[Completion]):
         Raises:
             RequirementError: The machine has no compiler or interpreter of the language.
             DataError: The language is not known.
-            ProgramTimeoutError: The program takes more than a minute.
+            ProgramTimeoutError: A program in C++ or JavaScript takes more than a minute. In other languages it is wrong.
         """
         context = extract_context_metric(response, MultiPLEMetricContext)
         if context.language not in LANGUAGES:
@@ -56,6 +58,6 @@ class MultiPLECodeAssertion(BaseMetric[Completion]):
         whole = f"{context.prompt}{response.completion}\n{context.tests}"
         runner = _RUNNER.format(file=f"code.{context.language}", text=whole, commands=build.commands, path=PATH)
         ended = run_python(Program(code=runner), _LIMITS, build.toolchain)
-        if ended.ended_by == "timeout":
+        if ended.ended_by == "timeout" and context.language in _TIMED:
             raise ProgramTimeoutError(f"the program took more than {_LIMITS.timeout_s:g} s")
         return [result(self, ended.completed, code_execution_trace=json.dumps([ended.stdout, ended.stderr]))]

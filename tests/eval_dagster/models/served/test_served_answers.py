@@ -1,0 +1,194 @@
+"""What servers answer, as providers were seen to: read as an answer, or named as what it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.errors import ModelNotFoundError
+from eval_dagster.models.served.answers import BadAnswerError, read_reply, read_text
+from eval_dagster.models.served.bodies import text_calls
+from eval_dagster.models.served.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.handle import ServedHandle
+from eval_dagster.models.served.secrets import Headers
+from eval_dagster.models.served.threads import result_of
+from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
+
+SECRET = "sk-secret-12345"
+
+
+def config(**keys: Any) -> OpenAIModel:
+    return OpenAIModel.model_validate({"backend": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m", **keys})
+
+
+def chat(reason: str = "stop", **message: Any) -> dict[str, Any]:
+    return {"message": {"role": "assistant", **message}, "finish_reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("choice", "text", "reason", "reasoning"),
+    [
+        (chat(content="Paris"), "Paris", "stop", None),
+        ({"text": " Paris", "finish_reason": "length"}, " Paris", "length", None),
+        (chat(content="42", reasoning="6 times 7"), "42", "stop", "6 times 7"),
+        (chat(content="42", reasoning_content="6 times 7"), "42", "stop", "6 times 7"),
+        (chat("length", content=None, reasoning="6 times"), "", "length", "6 times"),
+        (chat("length", content=None), "", "length", None),
+        (
+            chat(content=[{"type": "thinking", "thinking": []}, {"type": "text", "text": "Pa"}, {"type": "text", "text": "ris"}]),
+            "Paris",
+            "stop",
+            None,
+        ),
+        (chat("length", content="one STOP two"), "one ", "stop", None),
+        (chat(content=""), "", "stop", None),
+    ],
+)
+def test_texts(choice: dict[str, Any], text: str, reason: str, reasoning: str | None) -> None:
+    found = read_text(choice, ["STOP"])
+    assert (found.text, found.finish_reason, found.reasoning) == (text, reason, reasoning)
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind", "helps"),
+    [
+        (chat(content=None), "ServerError", True),
+        (chat(content=None, refusal="I will not"), "RefusalError", False),
+        (chat("content_filter", content="half"), "ContentFilterError", False),
+        (chat("error", content="half"), "ServerError", True),
+        (chat("abort", content="half"), "ServerError", True),
+        ({**chat(content="half"), "error": {"message": "upstream"}}, "ServerError", True),
+    ],
+)
+def test_what_is_no_text(choice: dict[str, Any], kind: str, helps: bool) -> None:
+    with pytest.raises(BadAnswerError) as found:
+        read_text(choice, [])
+    assert (found.value.kind, found.value.helps_to_retry) == (kind, helps)
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        (None, (None, None, None, None)),
+        ({"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}, (5, 7, None, None)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 320, "completion_tokens_details": {"reasoning_tokens": 313}},
+            (5, 315, None, 313),
+        ),
+        ({"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}, (5, 7, 4, None)),
+        ({"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 9}}, (5, 7, None, None)),
+        ({"prompt_tokens": -1, "completion_tokens": 10**12}, (None, None, None, None)),
+        ({"prompt_tokens": True, "completion_tokens": "7"}, (None, None, None, None)),
+    ],
+)
+def test_usage(usage: Any, counts: tuple[int | None, ...]) -> None:
+    found = read_reply({"choices": [{}], "usage": usage}, lambda _: None)
+    assert (found.prompt_tokens, found.output_tokens, found.cached_tokens, found.reasoning_tokens) == counts
+
+
+def test_bodies() -> None:
+    request = Request(
+        request_id="r",
+        prompt="<|begin_of_text|>Hi",
+        has_special_tokens=True,
+        generation=GenerationSettings(
+            stop_sequences=tuple("abcdef"), temperature=0.5, seed=3, grammar=Grammar(kind="json_schema", value="{}")
+        ),
+    )
+    [text] = text_calls(request, config(extra_body={"seed": None, "user": "me"}))
+    assert text.path == "/completions"
+    assert text.body["add_special_tokens"] is False
+    assert text.body["max_tokens"] is None, "left out, it would be 16 tokens"
+    assert (len(text.body["stop"]), text.body["user"], "seed" in text.body) == (6, "me", False)
+    assert "strict" not in text.body["response_format"]["json_schema"]
+    talk = Request(request_id="r", prompt="", messages=(Message(Role.USER, "Hi"),), generation=request.generation)
+    [sent] = text_calls(talk, config(max_tokens_key="max_completion_tokens"))
+    assert sent.path == "/chat/completions"
+    assert sent.body["stop"] == list("abcd"), "a chat takes four; the text is cut at all of them"
+    assert "max_completion_tokens" not in sent.body
+    assert sent.read(chat(content="xxfyy")).text == "xx"
+
+
+def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> Any:
+    """What the client makes of a response: the JSON, or the exception."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body if isinstance(body, str) else json.dumps(body), headers=headers)
+
+    async def ask() -> Any:
+        app = web.Application()
+        app.router.add_post("/v1/completions", handler)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        try:
+            async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({"Authorization": f"Bearer {SECRET}"}, (SECRET,)), 5) as client:
+                try:
+                    return await client.post("/completions", {"prompt": "Hi"})
+                except (BadAnswerError, PushbackError, StoppedError) as error:
+                    return error
+        finally:
+            await runner.cleanup()
+
+    return result_of(ask)
+
+
+GEMINI = {
+    "error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota, check your billing; retry in 26s"}
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "kind"),
+    [
+        (429, GEMINI, None, PushbackError),
+        (429, {"error": {"code": "rate_limit_exceeded", "message": "upgrade at /settings/billing"}}, {"Retry-After": "2"}, PushbackError),
+        (429, {"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}}, None, StoppedError),
+        (402, "pay", None, StoppedError),
+        (401, "no", None, StoppedError),
+        (404, {"error": {"message": "no such model"}}, None, StoppedError),
+        (307, "", {"Location": "http://127.0.0.1:1/"}, StoppedError),
+        (502, "<html>bad gateway</html>", None, PushbackError),
+        (504, "", None, PushbackError),
+        (500, "oops", None, BadAnswerError),
+        (400, {"error": {"message": "'temperature' does not support 0"}}, None, BadAnswerError),
+    ],
+)
+def test_statuses(status: int, body: Any, headers: dict[str, str] | None, kind: type[Exception]) -> None:
+    found = answered(status, body, headers)
+    assert type(found) is kind, found
+    if headers and "Retry-After" in headers:
+        assert found.retry_after_s == 2.0
+
+
+@pytest.mark.parametrize(
+    "message", ["This model's maximum context length is 8192 tokens", "Request too large: Limit 30000; tokens must be reduced"]
+)
+@pytest.mark.parametrize("status", [400, 413, 429])
+def test_a_prompt_that_can_never_pass(status: int, message: str) -> None:
+    found = answered(status, {"error": {"message": message}})
+    assert (found.kind, found.helps_to_retry) == ("PromptTooLongError", False)
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 429])
+def test_a_key_that_a_server_repeats_is_hidden(status: int) -> None:
+    found = answered(status, {"error": {"message": "x" * 480 + f" Incorrect API key provided: {SECRET}"}})
+    assert SECRET[:8] not in (json.dumps(found) if status == 200 else str(found))
+
+
+def test_versions(tmp_path: Path) -> None:
+    def version(**keys: Any) -> str:
+        handle = ServedHandle("m", config(**keys), home=tmp_path)
+        return handle.version()
+
+    with pytest.raises(ModelNotFoundError, match="no server answers at"):
+        version()
+    pinned = version(pin="abc")
+    assert pinned == version(pin="abc", base_url="http://10.0.0.1/v1", model="another")
+    assert pinned == version(pin="abc", timeout_s=5, concurrency=2, attempts=1)
+    assert len({pinned, version(pin="def"), version(pin="abc", headers={"x-route": "b"}), version(pin="abc", extra_body={"a": 1})}) == 4
