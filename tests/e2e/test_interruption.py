@@ -39,7 +39,7 @@ STATUS = """
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_an_interrupted_run_keeps_every_answer_and_the_next_asks_for_the_rest(tmp_path: Path, sent: signal.Signals) -> None:
     workplace = Workplace(tmp_path, SLOW)
     process = workplace.start(answer_s=0.05)
@@ -58,6 +58,7 @@ def test_an_interrupted_run_keeps_every_answer_and_the_next_asks_for_the_rest(tm
     assert workplace.flushed() == kept | set(workplace.asked())
 
 
+@pytest.mark.long
 @pytest.mark.timeout(150)
 def test_an_interruption_within_a_pass_waits_for_no_other_pass(tmp_path: Path, tiny_model: Path) -> None:
     workplace = Workplace(tmp_path, TINY.format(folder=tiny_model))

@@ -49,6 +49,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUi]:
         yield ui
 
 
+@pytest.mark.long
 def test_the_red_check_names_what_got_worse(ui: RunningUi, page: Page, tmp_path: Path) -> None:
     page.goto(f"{ui.dagster}/assets/regressions?view=checks&checkDetail=nothing_regressed_in_nightly")
     expect(page.get_by_text("blocking asset check")).to_be_visible()

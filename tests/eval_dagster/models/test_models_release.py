@@ -127,6 +127,7 @@ MEASURE = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_models_one_after_another_need_the_memory_of_one(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()

@@ -301,6 +301,7 @@ def log_a_few(home: Path, number: int, start: Any, answers: Any) -> None:
     answers.put([runs.log(result("shared")), runs.log(result(f"own-{number}")), runs.log(result("shared"))])
 
 
+@pytest.mark.long
 def test_processes_that_open_a_new_store_at_once_all_succeed(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(4), context.Queue()
