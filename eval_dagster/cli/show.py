@@ -2,7 +2,7 @@
 
 from eval_dagster.cli.console import print_table
 from eval_dagster.cli.prompt_view import print_prompt
-from eval_dagster.config.models import TransformersModel
+from eval_dagster.config.models import OpenAIModel, TransformersModel
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
@@ -21,9 +21,15 @@ def list_models() -> None:
             state = f"not there: {error}"
         except UsageError as error:
             state = f"refused: {error}"
-        source = model.source.model_dump() if isinstance(model, TransformersModel) else {}
+        match model:
+            case TransformersModel():
+                source = [str(part) for part in model.source.model_dump().values()]
+            case OpenAIModel():
+                source = [model.base_url, model.model]
+            case _:
+                source = []
         dtype = model.dtype if isinstance(model, TransformersModel) else ""
-        rows.append((name, model.backend, " ".join(str(part) for part in source.values()), dtype, model.prompt_format, state))
+        rows.append((name, model.backend, " ".join(source), dtype, model.prompt_format, state))
     print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
 
 

@@ -1,4 +1,4 @@
-"""What the graders of judges are made of: templates of prompts, and what is read of a judge's answer."""
+"""Parts of graders: templates of prompts for a judge, and the reading of its answer."""
 
 import json
 import re

@@ -16,7 +16,7 @@ _MOST_TOKENS = 10_000_000
 
 
 class BadAnswerError(Exception):
-    """What came back is no answer. The message says what it is."""
+    """A response of a server is not an answer. The message describes the response."""
 
     def __init__(self, message: str, *, kind: str = "ServerError", helps_to_retry: bool = True) -> None:
         super().__init__(message)
@@ -131,21 +131,21 @@ def _joined(content: Any) -> Any:
 def _usage(usage: Any) -> dict[str, int | None]:
     """The counts of tokens; null where the server leaves one out, or gives one that cannot be."""
     usage = usage if isinstance(usage, dict) else {}
-    prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    counts = {
-        "prompt_tokens": _count(usage.get("prompt_tokens")),
-        "output_tokens": _count(usage.get("completion_tokens")),
-        "cached_tokens": _count(prompt.get("cached_tokens") if isinstance(prompt, dict) else None),
-        "reasoning_tokens": _count(output.get("reasoning_tokens") if isinstance(output, dict) else None),
+    prompt, output, total = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    if prompt is not None and output is not None and total is not None:
+        output = max(output, total - prompt)  # some servers count the tokens of the reasoning in the total alone
+    return {
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "cached_tokens": _part(usage.get("prompt_tokens_details"), "cached_tokens", prompt),
+        "reasoning_tokens": _part(usage.get("completion_tokens_details"), "reasoning_tokens", output),
     }
-    total = _count(usage.get("total_tokens"))
-    if None not in (total, counts["prompt_tokens"], counts["output_tokens"]):
-        # Some servers count the tokens of the reasoning in the total alone.
-        counts["output_tokens"] = max(counts["output_tokens"], total - counts["prompt_tokens"])  # type: ignore[type-var, operator]
-    for part, whole in (("cached_tokens", "prompt_tokens"), ("reasoning_tokens", "output_tokens")):
-        if counts[part] is not None and (counts[whole] is None or counts[part] > counts[whole]):  # type: ignore[operator]
-            counts[part] = None
-    return counts
+
+
+def _part(details: Any, name: str, whole: int | None) -> int | None:
+    """A count that is part of another one; null where it is not, or where the whole is not known."""
+    found = _count(details.get(name)) if isinstance(details, dict) else None
+    return None if found is None or whole is None or found > whole else found
 
 
 def _count(value: Any) -> int | None:

@@ -117,7 +117,8 @@ class Client:
         except aiohttp.InvalidURL:
             raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
         except (aiohttp.ClientError, OSError) as error:
-            reason = self._headers.hide(f"{type(error).__name__}: {cut(str(error))}")
+            said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            reason = self._headers.hide(f"{type(error).__name__}: {cut(said)}")
             raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True) from None
         if status != 200:
             self._judge(status, body, headers)

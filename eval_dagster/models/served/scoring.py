@@ -131,13 +131,14 @@ async def find_scorer(name: str, config: OpenAIModel, client: Client) -> Scorer:
         known = _require_ids(generated)
     except BadAnswerError as error:
         raise NoScoresError(_no_scores(name, config, [f"it gives no tokens with log-probabilities: {error}"])) from None
-    for way, gives in (("echo", _echoes), ("forced", _forces)):
+    ways: Sequence[tuple[Way, Any]] = (("echo", _echoes), ("forced", _forces))
+    for way, gives in ways:
         try:
             problem = await gives(config, client, context, known)
         except BadAnswerError as error:
             problem = str(error)
         if problem is None:
-            return Scorer(config, tokenizer, way)  # type: ignore[arg-type]
+            return Scorer(config, tokenizer, way)
         seen.append(f"{way}: {problem}")
     raise NoScoresError(_no_scores(name, config, seen))
 
@@ -176,7 +177,7 @@ def _difference(found: Sequence[ScoredToken], known: Sequence[TokenLogprob]) -> 
 
 
 def _require_ids(generated: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-    """The generated tokens of the probe. Raises `BadAnswerError` where the server tells too little of them."""
+    """The generated tokens of the probe. Raises `BadAnswerError` if one lacks its id or its log-probability, or if there are too few."""
     if len(generated) < _PROBE_TOKENS or any(each.logprob is None for each in generated):
         raise BadAnswerError(f"it generated {len(generated)} tokens with log-probabilities; expected {_PROBE_TOKENS}")
     if all(each.token_id is not None for each in generated):
