@@ -11,7 +11,10 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM python:3.11-slim
 COPY requirements.lock /tmp/requirements.lock
 COPY --from=build /wheels /tmp/wheels
-RUN pip install --no-cache-dir --constraint /tmp/requirements.lock "$(echo /tmp/wheels/*.whl)[metrics,postgres]" \
+# Extras of the package, and packages beside it: EXTRAS=metrics,postgres,s3,kubernetes PACKAGES=boto3
+ARG EXTRAS=metrics,postgres,s3
+ARG PACKAGES=""
+RUN pip install --no-cache-dir --constraint /tmp/requirements.lock "$(echo /tmp/wheels/*.whl)[$EXTRAS]" $PACKAGES \
     && rm -r /tmp/wheels /tmp/requirements.lock
 
 # The folders that volumes are mounted on belong to the user, and so does a new volume.

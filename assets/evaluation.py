@@ -4,7 +4,7 @@ The latter are one Dagster step. So a model is loaded once for all partitions of
 stop the others at the next stage. Any subset of the assets can be materialized.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 import dagster as dg
 
@@ -38,10 +38,10 @@ def snapshot_assets(config: Config) -> dg.AssetsDefinition:
         can_subset=True,
     )
     def dataset_snapshot(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
-        opened, step = project.open(), context.op_execution_context
+        opened, step = project.open(context.instance), context.op_execution_context
         outcomes = pipeline.snapshot_evals(opened, list(context.partition_keys), run_id=context.run.run_id, reporter=reporter_for(context))
         with at_work(step, opened.home), library_log(context.log):
-            yield from report(step, outcomes)
+            yield from report(step, outcomes, context.partition_keys)
 
     return dataset_snapshot
 
@@ -60,7 +60,7 @@ def evaluation_assets(config: Config) -> dg.AssetsDefinition:
     def evaluate(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
         stages = {key.to_user_string() for key in context.selected_asset_keys}
         partitions = [(eval_name, model) for eval_name, model in (key.split("|") for key in context.partition_keys)]
-        yield from _evaluate(context.op_execution_context, project.open(), partitions, stages)
+        yield from _evaluate(context.op_execution_context, project.open(context.instance), partitions, stages)
 
     return evaluate
 
@@ -79,11 +79,11 @@ def evaluate_all_stages(
 
 
 def _evaluate(
-    context: dg.OpExecutionContext, project: Project, partitions: Iterable[tuple[str, str]], stages: Collection[str]
+    context: dg.OpExecutionContext, project: Project, partitions: Collection[tuple[str, str]], stages: Collection[str]
 ) -> Iterator[dg.AssetMaterialization]:
     outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
     with at_work(context, project.home), library_log(context.log):
-        yield from report(context, outcomes, lake=project.lake)
+        yield from report(context, outcomes, [partition_key(*each) for each in partitions], lake=project.lake)
 
 
 def _specs() -> list[dg.AssetSpec]:

@@ -19,7 +19,20 @@ from eval_dagster.visible_text import visible
 
 _COLUMNS = (
     *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
-    *("n_common", "min_detectable", "n_errors", "cause", "baseline", "anchor", "drift", "reason"),
+    *(
+        "n_common",
+        "min_detectable",
+        "n_errors",
+        "confirmation",
+        "n_fresh",
+        "fresh_difference",
+        "fresh_p_value",
+        "cause",
+        "baseline",
+        "anchor",
+        "drift",
+        "reason",
+    ),
 )
 _MOST_PICTURES = 8
 """Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""

@@ -1,6 +1,7 @@
 """The Dagster instance of a home: run history, schedules and logs that outlive a process."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
+from eval_dagster.assets.instance_postgres import one_line_retries, postgres_problem
 from eval_dagster.assets.instance_store import ensure_databases, heal_databases
+from eval_dagster.assets.kept_connections import kept_connections
 from eval_dagster.assets.killed_runs import end_dead_runs
 from eval_dagster.errors import StoreError
 
@@ -19,8 +22,11 @@ nux: {enabled: false}
 # A failed gate or eval would fail again. Retries happen inside a run.
 run_retries: {enabled: true, max_retries: 0, retry_on_asset_or_op_failure: false}
 concurrency:
-  # Models that run at the same time slow each other down.
-  runs: {max_concurrent_runs: 1}
+  runs:
+    max_concurrent_runs: 1        # models that run at the same time slow each other down; raise it for served models
+    tag_concurrency_limits:       # a model runs once at a time, and so do the models of one server
+      - {key: eval_dagster/model, value: {applyLimitPerUniqueValue: true}, limit: 1}
+      - {key: eval_dagster/endpoint, value: {applyLimitPerUniqueValue: true}, limit: 1}
 """
 
 
@@ -52,7 +58,7 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """
     folder = prepare_instance(home)
     try:
-        with _get(folder) as instance:
+        with one_line_retries(), _get(folder) as instance, kept_connections(instance):
             end_dead_runs(instance, home)
             yield instance
     except DatabaseError as error:
@@ -60,10 +66,16 @@ def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
         if damages:
             raise StoreError(f"{' '.join(damages)} Run the command again: what was computed is kept.") from error
         raise StoreError(f"Dagster's databases in {folder} cannot be used: {str(error).splitlines()[0]}") from error
+    except Exception as error:
+        if reason := postgres_problem(error):
+            raise StoreError(f"Dagster's storage in {folder / 'dagster.yaml'} cannot be used: {reason}") from error
+        raise
 
 
 def _get(folder: Path) -> dg.DagsterInstance:
     try:
         return dg.DagsterInstance.get()
     except dg.DagsterInvalidConfigError as error:
-        raise StoreError(f"Dagster's settings {folder / 'dagster.yaml'} are wrong: {error}") from error
+        missing = re.search(r'environment variable "(\w+)" which is not set', str(error))
+        reason = f"the environment variable {missing[1]} is not set; set it where this runs" if missing else error
+        raise StoreError(f"Dagster's settings {folder / 'dagster.yaml'} are wrong: {reason}") from error

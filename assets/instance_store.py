@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import yaml
+from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
 
 from eval_dagster.errors import StoreError
 from eval_dagster.locks import locked
@@ -62,6 +63,18 @@ def keep_aside(path: Path, damage: str) -> str:
 def events_file(folder: Path, run_id: str) -> Path:
     """The database of the events of a run."""
     return folder / "history" / "runs" / f"{run_id}.db"
+
+
+def is_shared(instance: dg.DagsterInstance) -> bool:
+    """Whether other machines can use the instance: its runs are in a database of its own, and not in files or in memory."""
+    return not isinstance(instance.run_storage, SqliteRunStorage | InMemoryRunStorage)
+
+
+def lock_database(instance: dg.DagsterInstance) -> str | None:
+    """The address of an instance's PostgreSQL database; None if it has another one, or one whose address has no lasting password."""
+    storage = instance.run_storage
+    has_token = getattr(storage, "_token_provider", None) is not None
+    return None if has_token else getattr(storage, "postgres_url", None)
 
 
 def _keeps_here(folder: Path) -> bool:

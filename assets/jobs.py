@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field
 
 from eval_dagster.assets.evaluation import evaluate_all_stages
+from eval_dagster.assets.model_tags import model_tags
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, suite_tags
 from eval_dagster.config.values import identifier
@@ -67,7 +68,7 @@ def suite_job(name: str, project: Project) -> dg.JobDefinition:
         suite_job_name(name),
         f"Evaluate the suite {name}: {', '.join(suite.evals)} on {', '.join(suite.models)}. When the run has ended, "
         f"{gate_job_name(name)} judges the suite.",
-        tags=suite_tags(project.home, name),
+        tags={**suite_tags(project.home, name), **model_tags(project.config, suite.models)},
     )
 
 
@@ -76,7 +77,7 @@ def evaluation_job(project: Project) -> dg.JobDefinition:
     return _evaluation_job(
         EVALUATION_JOB,
         "Evaluate all evals on all models; name some of them in the config to evaluate these alone.",
-        tags=home_tags(project.home),
+        tags={**home_tags(project.home), **model_tags(project.config, list(project.config.models))},
     )
 
 
@@ -106,7 +107,7 @@ def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
 def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
     """Evaluate the evals and models of the job, or the part in the config. All jobs share this op: Dagster allows one op for a name."""
-    opened = project.open()
+    opened = project.open(context.instance)
     suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
     evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
     yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])

@@ -1,4 +1,7 @@
-"""Ends runs whose process was killed. Dagster would count them as running for ever, and they would block the queue."""
+"""Ends runs whose process was killed. Dagster would count them as running for ever, and they would block the queue.
+
+This sees the processes of its own machine. Runs that Dagster's launchers start on other machines are ended by Dagster's run monitoring.
+"""
 
 import fcntl
 import time
@@ -9,8 +12,10 @@ from pathlib import Path
 import dagster as dg
 from sqlalchemy.exc import DatabaseError
 
-from eval_dagster.assets.instance_store import events_file, keep_aside
-from eval_dagster.assets.tags import HOME_TAG, home_tags
+from eval_dagster.assets.instance_store import events_file, is_shared, keep_aside
+from eval_dagster.assets.kept_connections import kept_connections
+from eval_dagster.assets.lock_places import place_of, sees_locks_of
+from eval_dagster.assets.tags import MACHINE_TAG, home_tags
 from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import damage_of
 
@@ -34,6 +39,7 @@ def alive(home: Path, run_id: str) -> Iterator[None]:
         yield
         return
     with locked(path):
+        path.write_text(place_of(path.parent), "utf-8")
         _held.add(path)
         try:
             yield
@@ -48,23 +54,25 @@ def at_work(context: dg.OpExecutionContext, home: Path) -> Iterator[None]:
 
     Runs of chosen assets that start on Dagster's pages do not have the tags of a job.
     """
-    if HOME_TAG not in context.run.tags:
-        context.instance.add_run_tags(context.run_id, home_tags(home))
-    with alive(home, context.run_id):
+    own = {**home_tags(home), MACHINE_TAG: run_place(home)}
+    missing = {name: value for name, value in own.items() if name not in context.run.tags}
+    if missing:
+        context.instance.add_run_tags(context.run_id, missing)
+    with alive(home, context.run_id), kept_connections(context.instance):
         yield
 
 
 def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
     """Mark runs of a home as failed if no process holds their lock. Returns their ids.
 
-    Runs of other homes have their locks elsewhere, and do not change.
+    Runs of other homes have their locks elsewhere, and do not change; nor do runs of other machines.
     """
     folder = _folder(home)
     _suspect(instance, home)
     ended: list[str] = []
     for path in sorted(folder.glob("*")):
         patience = _LOST_S if path.suffix == _SUSPECT else _SETTLED_S
-        if time.time() - path.stat().st_mtime < patience or not _is_abandoned(path):
+        if time.time() - path.stat().st_mtime < patience or not _is_abandoned(path, is_shared(instance)):
             continue
         run = instance.get_run_by_id(path.stem)
         if run is not None and not run.is_finished:
@@ -94,20 +102,41 @@ def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
     since it may belong to another project on the instance; end it in the UI.
     """
     folder = _folder(home)
+    folder.mkdir(parents=True, exist_ok=True)
     statuses = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    working = {run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=statuses, tags=home_tags(home)))}
+    working = {
+        run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=statuses, tags=home_tags(home))) if _is_ours(instance, run, folder)
+    }
     lockless = {run_id for run_id in working if not (folder / run_id).exists()}
     for path in folder.glob(f"*{_SUSPECT}"):
         if path.stem not in lockless:
             path.unlink(missing_ok=True)
     for run_id in lockless:
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{run_id}{_SUSPECT}").open("a").close()  # the time of an existing file does not change
 
 
-def _is_abandoned(path: Path) -> bool:
+def run_place(home: Path) -> str:
+    """Where runs of this process take their locks."""
+    folder = _folder(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    return place_of(folder)
+
+
+def _is_ours(instance: dg.DagsterInstance, run: dg.DagsterRun, folder: Path) -> bool:
+    """Whether the process of a run is one of this machine.
+
+    An instance with a database of its own may have launched it anywhere. Another one is of one machine, whose name and devices can change.
+    """
+    place = run.tags.get(MACHINE_TAG)
+    return not is_shared(instance) or (place is not None and sees_locks_of(place, folder))
+
+
+def _is_abandoned(path: Path, is_shared: bool) -> bool:
+    """Whether no process holds the lock. Locks of other machines that share the instance are not seen here, so theirs count as held."""
     try:
         with path.open() as file:
+            if is_shared and not sees_locks_of(file.read(), path.parent):
+                return False
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, FileNotFoundError):
         return False

@@ -27,7 +27,7 @@ _REFRESH = (
 )
 def leaderboard(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Publish the catalog and show its leaderboard."""
-    opened = project.open()
+    opened = project.open(context.instance)
     with at_work(context.op_execution_context, opened.home):
         damages = list(map(visible, publish(opened.lake)))
         rows = read_rows(opened.lake, "select * from leaderboard")

@@ -1,7 +1,8 @@
 """Outcomes of stages as Dagster events, with the metadata that Dagster shows."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -10,7 +11,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from eval_dagster.assets.previews import preview_metadata, table_metadata
-from eval_dagster.assets.provenance import provenance_tags
+from eval_dagster.assets.provenance import Provenance
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown
@@ -19,53 +20,82 @@ from eval_dagster.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """The name of the number of rows in each stage's counts."""
+_MOST_EVENTS = 1000
+"""Most events that are stored in one transaction."""
 
 
 def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[str]]) -> None:
     """Log the planned partitions of a step by asset, as Dagster does for a run of assets."""
-    for asset, keys in partitions.items():
-        for key in keys:
-            planned = AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key)
-            event = DagsterEvent.build_asset_materialization_planned_event(
-                context.job_name, context.get_step_execution_context().step.key, planned
-            )
-            context.instance.report_dagster_event(event, context.run_id, logging.DEBUG)
+    step = context.get_step_execution_context().step.key
+    planned = [AssetMaterializationPlannedData(dg.AssetKey(asset), partition=key) for asset, keys in partitions.items() for key in keys]
+    events = [DagsterEvent.build_asset_materialization_planned_event(context.job_name, step, each) for each in planned]
+    now = time.time()
+    for start in range(0, len(events), _MOST_EVENTS):
+        context.instance.event_log_storage.store_event_batch(
+            [
+                dg.EventLogEntry(  # type: ignore[no-untyped-call]
+                    user_message="",
+                    level=logging.DEBUG,
+                    job_name=context.job_name,
+                    run_id=context.run_id,
+                    error_info=None,
+                    timestamp=now,
+                    step_key=step,
+                    dagster_event=event,
+                )
+                for event in events[start : start + _MOST_EVENTS]
+            ]
+        )
 
 
-def report(context: dg.OpExecutionContext, outcomes: Iterable[Outcome], *, lake: Lake | None = None) -> Iterator[dg.AssetMaterialization]:
+def report(
+    context: dg.OpExecutionContext, outcomes: Iterable[Outcome], partitions: Collection[str], *, lake: Lake | None = None
+) -> Iterator[dg.AssetMaterialization]:
     """Log a materialization for each partition as soon as it is current, and fail at the end if one failed.
 
     Partitions are logged one by one and not as the outcome of the step. So each has its own data version, and is current in Dagster even if
-    another one fails or the run is killed. If a lake is given, its histories of scores are shown with the metrics.
+    another one fails or the run is killed.
+
+    Args:
+        context: That of the step.
+        outcomes: The outcomes, stage by stage.
+        partitions: The keys of all partitions of the step.
+        lake: If given, its histories of scores are shown with the metrics.
 
     Raises:
         Failure: At least one partition failed.
     """
     failures: list[StageFailure] = []
     done = 0
+    provenance = Provenance(context.instance, partitions)
     for outcome in outcomes:
         if isinstance(outcome, StageFailure):
             failures.append(outcome)
-            context.log.error(visible(_failure_line(outcome)))
+            (context.log.warning if outcome.is_limited else context.log.error)(visible(_failure_line(outcome)))
             continue
         done += 1
         for warning in outcome.warnings:
             context.log.warning(visible(warning))
-        yield _materialization(outcome, provenance_tags(context.instance, outcome), _history(lake, outcome))
+        yield _materialization(outcome, provenance.tags(outcome), _history(lake, outcome))
     if failures:
-        raise dg.Failure(
-            description=f"{len(failures)} partitions failed, {done} stage results are current: "
-            + visible("; ".join(map(_failure_line, failures))),
-            metadata={
-                "failures": table_metadata(
-                    [
-                        {"stage": each.stage, "partition": partition_key(each.eval_name, each.model), "message": each.message}
-                        for each in failures
-                    ]
-                )
-            },
-            allow_retries=False,
-        )
+        raise _failed_step(failures, done)
+
+
+def _failed_step(failures: Sequence[StageFailure], done: int) -> dg.Failure:
+    """The failure of a step, with a table of the partitions that failed, and one of those that a limit kept from being evaluated."""
+    failed, limited = [each for each in failures if not each.is_limited], [each for each in failures if each.is_limited]
+    said = [*([f"{len(failed)} partitions failed"] if failed else []), *([f"{len(limited)} not evaluated"] if limited else [])]
+    tables = {"failures": [_failure_row(each) for each in failed], "not_evaluated": [_failure_row(each) for each in limited]}
+    return dg.Failure(
+        description=f"{', '.join(said)}, {done} stage results are current: " + visible("; ".join(map(_failure_line, failures))),
+        metadata={name: table_metadata(rows) for name, rows in tables.items() if rows},
+        allow_retries=False,
+    )
+
+
+def _failure_row(failure: StageFailure) -> dict[str, Any]:
+    left = {"requests_left": int(failure.counts["requests_left"])} if failure.is_limited else {}
+    return {"stage": failure.stage, "partition": partition_key(failure.eval_name, failure.model), **left, "message": failure.message}
 
 
 def _failure_line(failure: StageFailure) -> str:
@@ -119,6 +149,7 @@ def _split_counts(result: StageResult) -> tuple[dict[str, float], dict[str, Any]
         return counts, {}
     earlier = {name: counts.pop(name) for name in info.counts if name.startswith("run_")}
     nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "tokens_asked": 0, "model_seconds": 0}
+    nothing |= {name: 0 for name in counts if name.endswith("_computed")}
     return counts | nothing, {name: _number(value) for name, value in earlier.items()} | dict(info.notes)
 
 
@@ -128,9 +159,10 @@ def _summary(result: StageResult) -> str:
         return "cached: nothing changed since it was made"
     if result.stage == "model_outputs":
         rate = f", {counts['run_tokens_per_s']:,.0f} tokens/s" if "run_tokens_per_s" in counts else ""
+        cost = f", ${counts['cost_computed']:.4f}" if "cost_computed" in counts else ""
         return (
             f"{counts['requests_computed']:.0f} requests computed, {counts['requests_cached']:.0f} cached, "
-            f"{counts['errors']:.0f} errors{rate}"
+            f"{counts['errors']:.0f} errors{rate}{cost}"
         )
     return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in counts.items() if value or name == "errors")
 

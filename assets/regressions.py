@@ -1,27 +1,29 @@
 """The asset `regressions`: each suite against its baseline, with a check for each suite that fails if a result got worse."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
 import dagster as dg
 
 from eval_dagster.assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
+from eval_dagster.assets.gate_turns import gate_turn, judged_before
 from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.notifications import tell
-from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.suite_evaluations import find_evaluation, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish
+from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.report.wording import verdict_line
-from eval_dagster.report.writing import report
+from eval_dagster.report.writing import Report, report
 from eval_dagster.versions import stable_hash
 from eval_dagster.visible_text import visible
 
@@ -35,19 +37,25 @@ from eval_dagster.visible_text import visible
 )
 def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult[None]:
     """Judge, publish, write the report, and send notifications."""
-    opened = project.open()
+    opened = project.open(context.instance)
     asked, tag = context.run.tags.get(SUITE_TAG), context.run.tags.get(SINCE_TAG)
-    with at_work(context.op_execution_context, opened.home):
+    with at_work(context.op_execution_context, opened.home), gate_turn(opened, asked) as turn:
         evaluation = find_evaluation(context.instance, opened, asked, tag) if asked and tag else None
+        judged = judged_before(context.instance, opened, context.run)
         # If a part was evaluated, the rest of the suite is judged by its last results.
         since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
-        results, damages = _judge(opened, [asked] if asked else list(opened.config.suites), context.run.run_id, since)
+        with use_reporter(reporter_for(context)):
+            suites = [asked] if asked else list(opened.config.suites)
+            results, damages = ([judged], []) if judged else _judge(opened, suites, context.run.run_id, since)
+        if turn.regain():
+            judged = judged or judged_before(context.instance, opened, context.run)
         runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
         # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
-        told = [words for each in results if asked for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
+        is_told = asked is not None and judged is None
+        told = [words for each in results if is_told for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
-    warnings = [visible(text) for text in [*damages, *(warning for each in reports.values() for warning in each.warnings)]]
+    warnings = [visible(text) for text in [*damages, *_warnings(results), *_warnings(reports.values())]]
     for warning in warnings:
         context.log.warning(warning)
     return dg.MaterializeResult(
@@ -90,11 +98,16 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
 
 
 def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime | None) -> tuple[list[GateResult], list[str]]:
-    """The judgements of the suites, which are published, and messages on damage in the lake."""
-    results = [judge(project, name, run_id=run_id, since=since) for name in suites]
-    for result in results:
-        write_result(project.lake, result)
+    """The judgements of the suites, which are published, and messages on damage in the lake. Falls of served models are confirmed."""
+    results: list[GateResult] = []
+    for name in suites:  # one after the other, because fresh answers can take hours
+        results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
+        write_result(project.lake, results[-1])
     return results, publish(project.lake)
+
+
+def _warnings(each: Iterable[GateResult | Report]) -> list[str]:
+    return [warning for one in each for warning in one.warnings]
 
 
 def _version(results: Sequence[GateResult]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from eval_dagster.assets.instance_store import lock_database
 from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, current_reporter
 from eval_dagster.project import Project
 
@@ -16,9 +17,11 @@ class ProjectResource(dg.ConfigurableResource[Project]):
     home: str
     """Folder of all state."""
 
-    def open(self) -> Project:
-        """Open the project."""
-        return Project.open(config_path=Path(self.config_path), home=Path(self.home))
+    def open(self, instance: dg.DagsterInstance | None = None) -> Project:
+        """Open the project. If the instance has its storage in PostgreSQL, the project's locks are there, too."""
+        project = Project.open(config_path=Path(self.config_path), home=Path(self.home))
+        address = None if instance is None else lock_database(instance)
+        return project.sharing_locks(address) if address else project
 
 
 def reporter_for(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Reporter:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from eval_dagster.assets.jobs import chosen, suite_job_name
+from eval_dagster.assets.model_tags import model_tags
 from eval_dagster.assets.skipped_nights import note_skipped
 from eval_dagster.assets.suite_evaluations import why_busy
-from eval_dagster.assets.tags import MODEL_TAG, PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, suite_tags
 from eval_dagster.project import Project
 
 
@@ -39,7 +40,12 @@ def suite_schedule(name: str, project: Project) -> dg.ScheduleDefinition:
             yield dg.RunRequest(
                 run_key=f"{project.home}|{tick}|{model}",
                 run_config=chosen(models=[model]),
-                tags={**suite_tags(project.home, name), SINCE_TAG: tick, PLANNED_TAG: str(len(suite.models)), MODEL_TAG: model},
+                tags={
+                    **suite_tags(project.home, name),
+                    SINCE_TAG: tick,
+                    PLANNED_TAG: str(len(suite.models)),
+                    **model_tags(project.config, [model]),
+                },
             )
 
     return schedule

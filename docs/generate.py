@@ -20,8 +20,9 @@ from pydantic_core import PydanticUndefined
 
 import eval_dagster
 from eval_dagster.cli.main import app
-from eval_dagster.config import models, schema
+from eval_dagster.config import models, schema, workers
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.index import open_index
 from eval_dagster.lake.relations import build, relation_files
 from eval_dagster.task_defs import TASKS
 
@@ -37,11 +38,13 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "models: scripted": models.ScriptedModel,
     "models: openai": models.OpenAIModel,
     "price": models.Price,
+    "workers": workers.WorkersConfig,
     "source: hub": models.HubSource,
     "source: folder": models.FolderSource,
     "source: gguf": models.GGUFSource,
     "source: package": models.PackageSource,
     "generation": models.GenerationConfig,
+    "resources": models.Resources,
     "evals": schema.EvalConfig,
     "suites": schema.SuiteConfig,
     "gate": schema.GateConfig,
@@ -150,7 +153,9 @@ def relations_page() -> str:
     """The relations with their grain and columns, as a catalog without results has them."""
     questions = {name: path.read_text().splitlines()[0].removeprefix("-- One row per ") for name, path in relation_files().items()}
     with tempfile.TemporaryDirectory() as folder, duckdb.connect() as connection:
-        build(connection, Lake(Path(folder)), {})
+        lake = Lake(Path(folder))
+        with open_index(lake) as index:
+            build(connection, lake, index)
         parts = [_relation(connection, name, grain, TEXTS["columns"]) for name, grain in sorted({**TEXTS["tables"], **questions}.items())]
     return "\n".join(parts)
 

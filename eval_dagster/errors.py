@@ -33,6 +33,10 @@ class ModelNotFoundError(UsageError):
     """A model's source is not there, or holds no weights that can be loaded."""
 
 
+class ModelUnreachableError(ModelNotFoundError):
+    """The server of a model gives no answer now. Its version is known from an earlier run, so that its cached answers can be used."""
+
+
 class QueryError(UsageError):
     """A SQL query, or the name of one, is wrong, or there is nothing to query yet."""
 
@@ -56,6 +60,10 @@ class LakeError(EvalDagsterError):
     """A file of the lake is missing or damaged. The message names the file and the cure."""
 
 
+class LakeUnreachableError(EvalDagsterError):
+    """The object store of the lake does not answer. Another run may succeed, and goes on from what was computed."""
+
+
 class ModelError(EvalDagsterError):
     """A model cannot be loaded or cannot answer a request."""
 
@@ -64,8 +72,16 @@ class PromptTooLongError(ModelError):
     """A prompt and its continuation need more tokens than the model's context holds."""
 
 
+class NotEvaluatedError(ModelError):
+    """A limit that a person has set keeps a model from being asked. That is no failure of the model: another run goes on."""
+
+
 class StoreError(EvalDagsterError):
     """A database of the home, MLflow's or Dagster's, cannot be made, opened or written to. The message names the file."""
+
+
+class LockLostError(EvalDagsterError):
+    """A lock in a database was lost while it was held, so that another process may have done the same work."""
 
 
 class TrackingError(EvalDagsterError):

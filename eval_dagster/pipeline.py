@@ -1,14 +1,20 @@
-"""Runs the stages in order for many partitions. A failure ends its partition alone, and each model is loaded once."""
+"""Runs the stages in order for many partitions. A failure ends its partition alone, and each model is loaded once.
+
+A lake that does not answer ends all of them.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
+from typing import Any
 
-from eval_dagster.errors import EvalDagsterError
+from eval_dagster.errors import EvalDagsterError, LakeUnreachableError
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
+from eval_dagster.lake.files import Lake
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.metrics import materialize_metrics
@@ -43,11 +49,13 @@ class _ModelRun:
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
     """Make the dataset snapshots of evals current. A failure ends its eval alone."""
-    with reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance:
+    project.lake.answers.begin()
+    folders = [project.lake.folder("samples", eval_name) for eval_name in evals]
+    with project.lake.steady(folders), reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance:
         for eval_name in evals:
             yield _guarded("dataset_snapshot", eval_name, None, partial(materialize_snapshot, project, eval_name, run_id))
             advance()
-    publish(project.lake)
+    _publish(project.lake)
 
 
 def evaluate(
@@ -58,6 +66,7 @@ def evaluate(
     Prompts need a current snapshot. It is made first where it is missing or old, because a Dagster run of eval and model partitions has no
     step for the snapshot of an eval. A partition that fails at one stage is left out of the next ones; the others go on.
     """
+    project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:
         by_model[model].append(eval_name)
@@ -71,11 +80,24 @@ def evaluate(
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter)
-        for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
-            outcomes.setdefault(outcome.eval_name, []).append(outcome)
-            yield outcome
+        with project.lake.steady(_folders(project.lake, names, model)):
+            for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
+                outcomes.setdefault(outcome.eval_name, []).append(outcome)
+                yield outcome
         add_attempts(project.lake, [_attempt(model, run_id, outcomes[name]) for name in names if name in outcomes])
-        publish(project.lake)
+        _publish(project.lake)
+
+
+def _folders(lake: Lake, evals: Iterable[str], model: str) -> list[Path]:
+    """The folders that the stages read and write."""
+    of_model = [table for table in STAGES.values() if table != "samples"]
+    return [each for name in evals for each in (lake.folder("samples", name), *(lake.folder(table, name, model) for table in of_model))]
+
+
+def _publish(lake: Lake) -> None:
+    """Publish the catalog. That of an object store is made by the commands that read it: a worker need not have all files."""
+    if lake.mirror is None:
+        publish(lake)
 
 
 def _evaluate_model(run: _ModelRun, evals: Sequence[str], stages: Collection[str]) -> Iterator[Outcome]:
@@ -95,30 +117,36 @@ def _evaluate_model(run: _ModelRun, evals: Sequence[str], stages: Collection[str
 def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
     """The record of how an eval ended with a model."""
     last = outcomes[-1]
+    failure = last if isinstance(last, StageFailure) else None
     attempt = Attempt(
         eval=last.eval_name,
         model=model,
         run_id=run_id,
         finished_at=datetime.now(UTC),
-        status="failed" if isinstance(last, StageFailure) else "ok",
+        status=failure.status if failure else "ok",
         stage=last.stage,
-        message=last.message if isinstance(last, StageFailure) else None,
+        message=failure.message if failure else None,
         cached=all(isinstance(outcome, StageResult) and outcome.cached for outcome in outcomes),
     )
     outputs = next((outcome for outcome in outcomes if isinstance(outcome, StageResult) and outcome.stage == "model_outputs"), None)
     if outputs is None:
-        return attempt
-    counts = outputs.file.info.counts
-    return replace(
-        attempt,
-        # The counts of a cached file are those of the run that made it.
-        requests_computed=0 if outputs.cached else int(counts["requests_computed"]),
-        requests_cached=int(counts["requests"] if outputs.cached else counts["requests_cached"]),
-        errors=int(counts["errors"]),
-        prompt_tokens=int(counts["prompt_tokens"]),
-        output_tokens=int(counts["output_tokens"]),
-        model_seconds=0.0 if outputs.cached else counts["model_seconds"],
-    )
+        return replace(attempt, **_counts(failure.counts)) if failure and failure.counts else attempt
+    counts = dict(outputs.file.info.counts)
+    if outputs.cached:  # the other counts are those of the run that made the file
+        nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "model_seconds": 0.0}
+        counts = {name: count for name, count in counts.items() if not name.endswith("_computed")} | nothing
+    return replace(attempt, **_counts(counts))
+
+
+def _counts(counts: Mapping[str, float]) -> dict[str, Any]:
+    """The counts of an attempt, from those of its answers."""
+    whole = ("requests_computed", "requests_cached", "requests_left", "errors", "prompt_tokens", "output_tokens")
+    return {
+        **{name: int(counts[name]) for name in whole if name in counts},
+        "model_seconds": counts["model_seconds"],
+        **{name: counts.get(f"{name}_computed") for name in ("cost", "worker_s", "gpu_s")},
+        "cost_unknown": int(counts["cost_unknown_computed"]) if "cost_unknown_computed" in counts else None,
+    }
 
 
 def _each(run: _ModelRun, stage: str, evals: Sequence[str]) -> Iterator[Outcome]:
@@ -139,6 +167,8 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
         for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter):
             pending.remove(outcome.eval_name)
             yield outcome
+    except LakeUnreachableError:
+        raise
     except Exception as error:  # the failure of one model ends no other
         for eval_name in pending:
             yield _failure("model_outputs", eval_name, run.model, error)
@@ -147,6 +177,8 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
 def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], StageResult]) -> Outcome:
     try:
         return step()
+    except LakeUnreachableError:  # no partition can be read or written
+        raise
     except Exception as error:  # the failure of one partition ends no other
         return _failure(stage, eval_name, model, error)
 

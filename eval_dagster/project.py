@@ -1,20 +1,25 @@
 """The evals, models and suites of an evals.yaml, with the home of their results."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import ConfigError, UsageError
+from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError
 from eval_dagster.lake.files import Configured, Lake, trial_lake
+from eval_dagster.lake.remote.opening import mirror_lake
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.registry import open_model, registered_sections
+from eval_dagster.models.pooled.opening import open_handle
+from eval_dagster.models.registry import registered_sections
+from eval_dagster.shared_locks import SharedLocks
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.task_files.registries import registry_names
@@ -25,6 +30,8 @@ from eval_dagster.tracking.tracker import Tracker
 
 TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
+LOCKS_VARIABLE = "EVAL_DAGSTER_LOCKS"
+"""Environment variable: the PostgreSQL database that holds the locks of all machines, instead of that of the Dagster instance."""
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]
@@ -44,6 +51,8 @@ class Project:
     lake: Lake
     reader: DatasetReader
     tracker: Tracker
+    locks: SharedLocks
+    """For work that two machines with one lake must not do at the same time."""
     _handles: dict[str, ModelHandle] = field(default_factory=dict)
     _loaded_tasks: dict[str, TaskClass] = field(default_factory=dict)
 
@@ -75,8 +84,9 @@ class Project:
 
     @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
-        given = os.environ.get("EVAL_DAGSTER_HOME")
-        home = _usable((home or (Path(given) if given else path.parent / ".eval_dagster")).resolve())
+        home = _usable((home or default_home(path)).resolve())
+        mirror_lake(home / "lake", _lake_url(config))
+        locks = SharedLocks(home, _locks_address())
         return cls(
             config=config,
             config_path=path,
@@ -84,8 +94,21 @@ class Project:
             tasks=tasks,
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
             reader=DatasetReader(_mirror(config, path.parent), path.parent),
-            tracker=Tracker(home=home, tracking_uri=_tracking_uri(config), experiment=config.mlflow.experiment),
+            tracker=_tracker(config, home, locks),
+            locks=locks,
         )
+
+    @property
+    def place(self) -> str:
+        """Where the results are: the same on all machines that share a lake, and another one for each other project."""
+        return str(self.home) if self.lake.mirror is None else self.lake.mirror.store.url
+
+    def sharing_locks(self, address: str) -> "Project":
+        """The project with locks in a PostgreSQL database, unless `EVAL_DAGSTER_LOCKS` names one."""
+        if self.locks.across_machines:
+            return self
+        locks = SharedLocks(self.home, address)
+        return replace(self, locks=locks, tracker=_tracker(self.config, self.home, locks))
 
     def trial(self, limit: int) -> "Project":
         """The project with another limit for every eval. Its results are in a lake of their own and not in MLflow.
@@ -135,7 +158,7 @@ class Project:
     def handle(self, model: str) -> ModelHandle:
         """The model, not loaded."""
         if model not in self._handles:
-            self._handles[model] = open_model(model, self.model(model), folder=self.folder, home=self.home)
+            self._handles[model] = open_handle(model, self.model(model), folder=self.folder, home=self.home)
         return self._handles[model]
 
     def model_content(self, model: str) -> str:
@@ -173,6 +196,8 @@ class Project:
         for name in models:
             try:
                 self.handle(name).check()
+            except ModelUnreachableError:
+                continue  # cached answers can be used; the run warns
             except UsageError as error:
                 problems.append(str(error))  # it names the model
         if problems:
@@ -192,6 +217,12 @@ class Project:
 def default_config_path() -> Path:
     """`EVAL_DAGSTER_CONFIG`, or `./evals.yaml`."""
     return Path(os.environ.get("EVAL_DAGSTER_CONFIG", "evals.yaml"))
+
+
+def default_home(config_path: Path) -> Path:
+    """`EVAL_DAGSTER_HOME`, or `.eval_dagster` beside a configuration file."""
+    given = os.environ.get("EVAL_DAGSTER_HOME")
+    return Path(given) if given else config_path.parent / ".eval_dagster"
 
 
 def pinned(task: TaskClass, revision: str) -> TaskClass:
@@ -223,11 +254,31 @@ def _usable(home: Path) -> Path:
     return home
 
 
+def _tracker(config: Config, home: Path, locks: SharedLocks) -> Tracker:
+    return Tracker(home=home, tracking_uri=_tracking_uri(config), experiment=config.mlflow.experiment, locks=locks)
+
+
+def _locks_address() -> str | None:
+    given = os.environ.get(LOCKS_VARIABLE)
+    if given and not re.match(r"postgres(ql)?(\+\w+)?://", given):  # not repeated in the message, since it can hold a password
+        raise ConfigError(
+            f"the environment variable {LOCKS_VARIABLE} is no URL of PostgreSQL; expected postgresql://USER@HOST:5432/DATABASE"
+        )
+    return given or None
+
+
 def _tracking_uri(config: Config) -> str | None:
     given = os.environ.get(TRACKING_VARIABLE)
     if given and (reason := wrong_uri(given)):  # not repeated in the message, since it can hold a password
         raise ConfigError(f"the environment variable {TRACKING_VARIABLE} is wrong: {reason}; expected {TRACKING_URIS}")
     return given or config.mlflow.tracking_uri
+
+
+def _lake_url(config: Config) -> str | None:
+    given = os.environ.get(LAKE_VARIABLE)
+    if given and (reason := wrong_lake_url(given)):  # not repeated in the message, since it can hold a secret
+        raise ConfigError(f"the environment variable {LAKE_VARIABLE} is wrong: {reason}; expected {LAKE_URLS}")
+    return given or config.lake
 
 
 def _mirror(config: Config, folder: Path) -> Path | None:

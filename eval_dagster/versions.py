@@ -6,13 +6,14 @@ three in a million.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from eval_dagster.code_versions.closure import closure_texts
+from eval_dagster.code_versions.kept import KeptVersions
 from eval_dagster.code_versions.references import References
 
 
@@ -56,8 +57,15 @@ def code_version(*objects: Any) -> str:
         if len(references.versions) > _MOST_VERSIONS:
             references.versions.clear()
         if objects not in references.versions:
-            references.versions[objects] = stable_hash(closure_texts(references, objects))
+            references.versions[objects] = _kept.find(objects) or _computed(references, objects)
         return references.versions[objects]
+
+
+def _computed(references: References, objects: Sequence[Any]) -> str:
+    version = stable_hash(closure_texts(references, objects))
+    if not references.own_reaches_users:
+        _kept.keep(objects, version, installed=references.installed)
+    return version
 
 
 def definition_version(definition: type, *others: Any) -> str:
@@ -78,6 +86,7 @@ def package_versions(names: Iterable[str]) -> dict[str, str | None]:
 
 
 _references = References()
+_kept = KeptVersions()
 _lock = RLock()
 """Held while modules are read, since several threads may need versions at once."""
 

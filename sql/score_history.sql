@@ -1,5 +1,13 @@
 -- One row per eval, model, headline metric and materialization: how a score moved, which inputs moved with it, and where it left its band.
-with ordered as (
+with headlines as (
+    select
+        *,
+        coalesce(model_declared_version, model_content_version) as declared_version
+    from metrics_history
+    where is_headline
+),
+
+ordered as (
     select
         *,
         row_number() over (partition by eval, model, metric order by materialized_at) as materialization,
@@ -9,9 +17,9 @@ with ordered as (
         lag(prompt_version) over (partition by eval, model, metric order by materialized_at) as previous_prompt,
         lag(model_version) over (partition by eval, model, metric order by materialized_at) as previous_model,
         lag(model_content_version) over (partition by eval, model, metric order by materialized_at) as previous_content,
+        lag(declared_version) over (partition by eval, model, metric order by materialized_at) as previous_declared,
         lag(metric_version) over (partition by eval, model, metric order by materialized_at) as previous_metric
-    from metrics_history
-    where is_headline
+    from headlines
 ),
 
 compared as (
@@ -37,7 +45,8 @@ select
             if(coalesce(list_contains(known_inputs, 'data'), dataset_version != previous_dataset), 'data', null),
             if(list_contains(known_inputs, 'samples'), 'samples', null),
             if(coalesce(list_contains(known_inputs, 'prompt'), prompt_version != previous_prompt), 'prompt', null),
-            if(model_version != previous_model and model_content_version != previous_content, 'model', null),
+            if(declared_version != previous_declared, 'model', null),
+            if(model_content_version != previous_content and declared_version = previous_declared, 'endpoint', null),
             if(model_version != previous_model and model_content_version = previous_content, 'engine', null),
             if(metric_version != previous_metric, 'metric', null)
         ],

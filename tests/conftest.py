@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import json
+import os
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import Any
 import eval_dagster  # noqa: F401  before torch, whose threads wait as the package chooses
 
 # isort: split
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported, which then listens on loopback alone
+
 import pytest
 import torch
 from hypothesis import settings

@@ -16,8 +16,9 @@ from eval_dagster.stages.results import STAGES, StageResult
 
 SLOW = ("docs/how-to/compare.md", "docs/how-to/nightly-gate.md", "docs/how-to/run.md")
 """Pages that take long, and whose commands the tests of the command line try, too."""
-ELSEWHERE = ("docs/how-to/containers.md", "docs/how-to/dagster-project.md", "docs/how-to/other-packages.md")
-"""Pages whose blocks need more than a folder; `test_containers`, `test_merged_definitions` and `test_registry_of_the_guide` try them."""
+ELSEWHERE = tuple(f"docs/how-to/{name}.md" for name in ("containers", "dagster-project", "many-machines", "other-packages", "shared-lake"))
+"""Pages whose blocks need more than a folder; `test_containers`, `test_merged_definitions`, `test_deploy_examples`,
+`test_registry_of_the_guide` and `test_shared_lake` try them."""
 TRIED = [
     pytest.param(page, marks=[pytest.mark.long] if name_of(page) in SLOW else [], id=name_of(page))
     for page in PAGES

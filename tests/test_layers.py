@@ -9,7 +9,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
-    "code_versions": "",
     "errors": "",
     "locks": "",
     "reasoning": "",
@@ -17,6 +16,8 @@ ARROWS = {
     "visible_text": "",
     "wait_policy": "",
     "whole_files": "",
+    "code_versions": "whole_files",
+    "shared_locks": "errors locks",
     "terminal": "visible_text",
     "progress": "terminal",
     "statistics": "",
@@ -33,8 +34,8 @@ ARROWS = {
     "compat": "errors metrics records rendered_prompt sandbox suggestions tasks versions",
     "task_files": "code_versions compat errors metrics records suggestions tasks",
     "datasets": "code_versions errors locks records suggestions tasks versions",
-    "lake": "errors locks records rendered_prompt versions visible_text",
-    "tracking": "errors locks records sqlite_files visible_text",
+    "lake": "errors locks progress records rendered_prompt versions visible_text whole_files",
+    "tracking": "errors locks records shared_locks sqlite_files visible_text",
     "models": "code_versions config errors records versions",
     "models.transformers.weights": "config errors locks progress versions",
     "models.transformers.encoding": "errors models.transformers.weights records",
@@ -43,13 +44,15 @@ ARROWS = {
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
-    "models.served": "config errors locks models models.transformers.encoding records suggestions versions whole_files",
+    "models.pooled": "config errors models models.transformers.network progress records",
+    "models.served": "config errors lake locks models models.pooled models.transformers.encoding models.transformers.weights progress "
+    "records sqlite_files suggestions versions whole_files",
     "bridges.workers": "",
     "bridges.kept_files": "whole_files",
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
     "bridges": "bridges.kept_files bridges.processes errors records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
-    "project": "config datasets errors lake models suggestions task_files tasks tracking",
+    "project": "config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
     "tracking versions",
     "gate": "config errors lake metrics project stages statistics versions",
@@ -58,8 +61,8 @@ ARROWS = {
     "report": "errors gate lake project statistics versions visible_text whole_files",
     "pipeline": "errors lake progress project stages",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
-    "assets": "config errors gate lake locks notifications pipeline progress project report sqlite_files stages statistics versions "
-    "visible_text",
+    "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
+    "statistics versions visible_text",
     "cli": "assets bridges.processes config datasets errors gate lake metrics models notifications pipeline progress project prompts "
     "records rendered_prompt report retention sandbox stages statistics suggestions task_files tasks terminal tracking "
     "visible_text whole_files",

@@ -1,6 +1,7 @@
 """The commands of `eval-dagster` and their options."""
 
 import platform
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +19,14 @@ from eval_dagster.cli.console import out
 from eval_dagster.cli.environments import environments
 from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
+from eval_dagster.errors import UsageError
 from eval_dagster.statistics.comparison import ALPHA
 
 _Suite = Annotated[str | None, typer.Option(metavar="NAME", help="Evals and models of this suite.")]
 _Evals = Annotated[list[str] | None, typer.Option("--eval", metavar="NAME", help="Only this eval; may be repeated.")]
 _Models = Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model; may be repeated.")]
 _TRIAL = typer.Option("--trial", help="Show trials (`run --limit`) instead of published results.")
+_LAKE = typer.Option("--lake", metavar="URL", help="Read the lake at this URL (s3://bucket/prefix), which needs no evals.yaml.")
 _FORMAT = typer.Option(
     "--format",
     help="Format of the rows: csv holds exact texts, spreadsheet is csv without formulas, json escapes control characters.",
@@ -111,10 +114,18 @@ def run(
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as JUnit XML.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result of the suite's gate as Markdown.")] = None,
+    launch: Annotated[
+        bool, typer.Option("--launch", help="Let the Dagster instance launch one run for each model, and follow these.")
+    ] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what the same command with --launch has launched.")] = False,
 ) -> None:
     """Evaluate with Dagster: everything in evals.yaml, or what the options choose. A suite is compared with its baseline."""
-    if limit is None:
-        running.run(suite=suite, evals=evals or [], models=models or [], junit=junit, markdown=markdown)
+    if (launch or cancel) and (limit is not None or (launch and cancel)):
+        raise UsageError("--launch, --cancel and --limit exclude each other; choose one")
+    if cancel:
+        running.cancel(suite=suite, evals=evals or [], models=models or [])
+    elif limit is None:
+        running.run(suite=suite, evals=evals or [], models=models or [], junit=junit, markdown=markdown, launch=launch)
     else:
         trials.run_trial(suite=suite, evals=evals or [], models=models or [], limit=limit, junit=junit, markdown=markdown)
 
@@ -126,9 +137,32 @@ def leaderboard(
     models: _Models = None,
     everything: Annotated[bool, typer.Option("--all", help="Also show evals and models that evals.yaml does not have.")] = False,
     trial: Annotated[bool, _TRIAL] = False,
+    costs: Annotated[
+        bool, typer.Option("--cost", help="Also show what the answers cost: seconds of workers and GPUs, dollars of served models.")
+    ] = False,
+    lake: Annotated[str | None, _LAKE] = None,
 ) -> None:
     """Show the scores of the evals and models of evals.yaml. Results that can be compared have a rank."""
-    querying.show_leaderboard(suite=suite, evals=evals or [], models=models or [], everything=everything, trial=trial)
+    querying.show_leaderboard(
+        suite=suite, evals=evals or [], models=models or [], everything=everything, trial=trial, costs=costs, url=lake
+    )
+
+
+@app.command()
+def plan(
+    suite: _Suite = None,
+    evals: _Evals = None,
+    models: _Models = None,
+    like: Annotated[str | None, typer.Option(metavar="NAME", help="Model whose rates hold for models without answers.")] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="N", help="Number of workers; may be repeated [default: 1, 8, 64].")
+    ] = None,
+    start_s: Annotated[float, typer.Option(min=0, metavar="S", help="Seconds in which a worker starts and loads the model.")] = 0.0,
+) -> None:
+    """Show what evals cost in seconds of workers, and how long they take on many workers, by answers whose time is known."""
+    from eval_dagster.cli import plan as planning  # needed by this command alone
+
+    planning.plan(suite=suite, evals=evals or [], models=models or [], like=like, workers=workers or [1, 8, 64], start_s=start_s)
 
 
 @app.command()
@@ -176,9 +210,14 @@ def sql(
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all rows to a .csv, .json or .parquet instead.")] = None,
     trial: Annotated[bool, _TRIAL] = False,
     unsafe: Annotated[bool, typer.Option("--unsafe", help="Let the statement read and write files, and load extensions.")] = False,
+    lake: Annotated[str | None, _LAKE] = None,
+    night: Annotated[
+        datetime | None,
+        typer.Option(metavar="DATE", formats=["%Y-%m-%d"], help="Query the state at the end of that day (UTC); for a lake at a URL."),
+    ] = None,
 ) -> None:
     """Query the results. Without --unsafe, a query can only read them."""
-    querying.run_query(query, form, trial=trial, file=output, unsafe=unsafe)
+    querying.run_query(query, form, trial=trial, file=output, unsafe=unsafe, url=lake, night=night)
 
 
 @app.command()
@@ -204,6 +243,14 @@ def gc(
     from eval_dagster.cli.gc import collect  # imported lazily, as above
 
     collect(keep=keep, catalogs=catalogs, removed=removed, yes=yes)
+
+
+@app.command()
+def upload(url: Annotated[str, typer.Argument(metavar="URL", help="The new place of the lake, s3://bucket/prefix for instance.")]) -> None:
+    """Move the results of this home to an object store, which other machines share. No run may be going on."""
+    from eval_dagster.cli.upload import upload_home  # imported lazily, as above
+
+    upload_home(url)
 
 
 @app.command("import-suite")

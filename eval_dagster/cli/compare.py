@@ -9,7 +9,7 @@ from rich.text import Text
 from eval_dagster.cli.console import cell, errors, interval, number, out, print_next, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points, overall
+from eval_dagster.gate.comparison import MetricComparison, cause_words, changed_samples, compare_points, overall
 from eval_dagster.gate.materializations import Point, PointName
 from eval_dagster.gate.records import ChangedSample
 from eval_dagster.project import Project
@@ -62,7 +62,8 @@ def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list
     chosen = list(evals) or list(project.config.evals)
     for eval_name in chosen:
         project.eval(eval_name)
-    if not any(project.lake.partitions("metrics")):
+    project.lake.pull()
+    if not project.lake.has("metrics"):
         raise UsageError(f"there is nothing to compare yet: nothing has been evaluated here; run `{program_name()} run` first")
     points = {text: [name.find(project.lake, each) for each in chosen] for text, name in zip((a, b), names, strict=True)}
     both = [(of_a, of_b) for of_a, of_b in zip(points[a], points[b], strict=True) if of_a is not None and of_b is not None]
@@ -104,7 +105,7 @@ def _row(each: MetricComparison, judgement: Judgement) -> list[Any]:
         known.n_common,
         number(known.min_detectable),
         judgement.verdict.value,
-        ", ".join(each.causes) or "nothing",
+        cause_words(", ".join(each.causes)) or "nothing",
     ]
 
 

@@ -49,9 +49,12 @@ def program_name() -> str:
 
 
 def print_next(*commands: tuple[str, str]) -> None:
-    """Print the commands to go on with, one below the other: each without the program's name, and with what it shows."""
-    width = max(len(command) for command, _ in commands)
-    lines = [f"  {program_name()} {command:<{width}}  {purpose}" for command, purpose in commands]
+    """Print the commands to go on with, once each: given without the program's name, and with what it shows."""
+    once: dict[str, str] = {}
+    for command, purpose in commands:
+        once.setdefault(command, purpose)
+    width = max(map(len, once))
+    lines = [f"  {program_name()} {command:<{width}}  {purpose}" for command, purpose in once.items()]
     out.print("\n".join(["\nNext", *lines]), soft_wrap=True)
 
 
@@ -106,6 +109,11 @@ def number(value: float | None, sign: str = "") -> str:
 def interval(low: float | None, high: float | None, sign: str = "") -> str:
     """A confidence interval as a table cell; empty for null."""
     return "" if low is None else f"{number(low, sign)} – {number(high, sign)}"
+
+
+def dollars(cost: float) -> str:
+    """A cost, with as many digits as a small one needs."""
+    return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}" if cost >= 0.01 or not cost else f"${cost:.6f}"
 
 
 _SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")

@@ -8,24 +8,33 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from eval_dagster.cli.console import WarningHandler, errors, out, say
-from eval_dagster.cli.run_summary import print_end, read_end
+from eval_dagster.cli.run_summary import NOT_EVALUATED, print_end, print_not_evaluated, read_end
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.lake.catalog import catalog_path
 from eval_dagster.progress.bars import RichReporter
-from eval_dagster.progress.reporting import use_reporter
+from eval_dagster.progress.reporting import current_reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.terminal import PlainConsole
 
+if TYPE_CHECKING:
+    from eval_dagster.assets.run_summaries import RunSummary
 
-def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None) -> None:
-    """Evaluate, and print the leaderboard and the gate's result of a suite. Exit status 1 if an evaluation or the gate failed."""
+
+def run(
+    *, suite: str | None, evals: Sequence[str], models: Sequence[str], junit: Path | None, markdown: Path | None, launch: bool = False
+) -> None:
+    """Evaluate, and print the leaderboard and the gate's result of a suite. With `launch`, the Dagster instance launches the runs.
+
+    Exit status 1 if an evaluation or the gate failed; 3 if nothing failed, and a cap kept something from being evaluated.
+    """
     project = Project.open()
     for option, file in (("--junit", junit), ("--markdown", markdown)):
         if file is not None and suite is None:
@@ -33,7 +42,9 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
         if file is not None:
             require_writable(option, file)
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
-    project.check(chosen_evals, chosen_models)
+    project.lake.begin()
+    # Models of launched runs may be within reach of other machines alone; each run checks its own.
+    project.check(chosen_evals, [] if launch else chosen_models)
     if suite is not None:
         require_sensible_gate(project, suite)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
@@ -42,11 +53,15 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
 
     started = time.monotonic()
     with reporting():
-        summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
+        if launch:
+            summary = launched(project, chosen_evals, chosen_models, suite)
+        else:
+            summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
     if not catalog_path(project.lake).exists():  # without a catalog, only the reasons can be printed
         for message in summary.failures:
             say(errors, "failed", message, style="red")
-        raise typer.Exit(1)
+        print_not_evaluated(summary.not_evaluated)
+        raise typer.Exit(1 if summary.failures else NOT_EVALUATED)
     end = read_end(project, summary, chosen_evals, chosen_models)
     if not print_leaderboard(project.lake, chosen=project.select()):
         out.print("There is no result yet: no evaluation succeeded.")
@@ -56,6 +71,27 @@ def run(*, suite: str | None, evals: Sequence[str], models: Sequence[str], junit
     print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
     if end.is_failed:
         raise typer.Exit(1)
+    if summary.not_evaluated:
+        raise typer.Exit(NOT_EVALUATED)
+
+
+def launched(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> "RunSummary":
+    """Let the Dagster instance launch the runs, and follow them. Ctrl-C ends the following alone."""
+    from eval_dagster.assets.launched_runs import Launch, launch_evaluation
+
+    tell = current_reporter().note
+    return launch_evaluation(Launch(project=project, evals=evals, models=models, suite=suite, tell=tell))
+
+
+def cancel(*, suite: str | None, evals: Sequence[str], models: Sequence[str]) -> None:
+    """Cancel what the same command with `--launch` has launched."""
+    from eval_dagster.assets.launched_runs import Launch, cancel_evaluation
+
+    project = Project.open()
+    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    ids = cancel_evaluation(Launch(project=project, evals=chosen_evals, models=chosen_models, suite=suite))
+    names = ", ".join(run_id[:8] for run_id in ids)
+    out.print(f"Runs that are being canceled: {names}" if ids else "There is no such run that has not ended.")
 
 
 @contextmanager

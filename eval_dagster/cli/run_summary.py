@@ -1,19 +1,22 @@
 """The end of `run`: counts, failures, the places of the results, and the next commands."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from eval_dagster.cli.console import errors, out, print_next, say
+from eval_dagster.cli.console import dollars, errors, out, print_next, say
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.sample_errors import error_warning
 
 if TYPE_CHECKING:
-    from eval_dagster.assets.in_process_runs import RunSummary
+    from eval_dagster.assets.run_summaries import RunSummary
 
+NOT_EVALUATED = 3
+"""The exit status where nothing failed, and a cap kept something from being evaluated."""
 Command = tuple[str, str]
 """A command without the program's name, and what it shows."""
 
@@ -25,8 +28,8 @@ class RunEnd:
     summary: "RunSummary"
     scored: Sequence[tuple[str, str]]
     """Evals and models that have a score."""
-    failed: Sequence[Attempt]
-    """Evals and models that failed at a stage of this run."""
+    attempts: Sequence[Attempt]
+    """How the evals and models of this run ended."""
     unscored: Sequence[str]
     """A message for each eval and model whose samples are all errors."""
     untracked: int
@@ -35,6 +38,11 @@ class RunEnd:
     """Whether a sample of these evals and models has an error."""
     has_confident_errors: bool
     """Whether the relation of that name has a row of these evals and models."""
+
+    @property
+    def failed(self) -> Sequence[Attempt]:
+        """Evals and models that failed at a stage of this run."""
+        return [each for each in self.attempts if each.status == "failed"]
 
     @property
     def is_failed(self) -> bool:
@@ -55,7 +63,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     return RunEnd(
         summary=summary,
         scored=[(name, model) for name, model, count in rows if count],
-        failed=[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids and each.status == "failed"],
+        attempts=read_attempts(project.lake, run_ids=summary.run_ids),
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
         untracked=0 if project.tracker.is_server else len(read_rows(project.lake, untracked, names)),
         has_errors=_has_row(project, f"from errors where {asked}", names),
@@ -70,10 +78,13 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
     """
     summary = end.summary
     made, current = sum(summary.made.values()), sum(summary.cached.values())
-    if summary.requests_computed or made:
-        out.print(work_done(summary.requests_computed, summary.requests_cached, made, current, seconds))
-    elif not summary.failures:
+    computed, cached = request_counts(end.attempts)
+    if computed or made:
+        out.print(work_done(computed, cached, made, current, seconds))
+    elif not summary.failures and not summary.not_evaluated:
         out.print(f"Nothing to recompute: all {current} tables were current, no model was loaded; {seconds:.0f} s")
+    if cost := cost_line(end.attempts):
+        out.print(cost)
     _print_problems(end)
     report = f"Report    {summary.report}\n" if summary.report else ""
     out.print(
@@ -86,15 +97,46 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
     print_next(*([flipped] if flipped else []), *_commands(end))
 
 
+def request_counts(attempts: Sequence[Attempt]) -> tuple[int, int]:
+    """The requests of a run that were sent to models, and those that were answered from the cache."""
+    return sum(each.requests_computed or 0 for each in attempts), sum(each.requests_cached or 0 for each in attempts)
+
+
 def work_done(computed: int, cached: int, made: int, current: int, seconds: float) -> str:
     """The line with the counts of requests and tables."""
     requests = f"{computed} requests sent to models, {cached} answered from the cache"
     return f"{requests}; {made} tables made, {current} were current; {seconds:.0f} s"
 
 
+def cost_line(attempts: Sequence[Attempt]) -> str:
+    """The line with the cost of a run's answers; empty where no model has a price or computes here."""
+    costs = [each.cost for each in attempts if each.cost is not None]
+    unknown = sum(each.cost_unknown or 0 for each in attempts)
+    worker_s = math.fsum(each.worker_s or 0.0 for each in attempts)
+    gpu_s = math.fsum(each.gpu_s or 0.0 for each in attempts)
+    parts = [*([dollars(math.fsum(costs))] if costs else []), *([worker_time(worker_s, gpu_s)] if worker_s else [])]
+    known = [f"The answers of this run cost {' and '.join(parts)}"] if parts else []
+    return "; ".join([*known, *([f"the cost of {unknown} is not known"] if unknown else [])])
+
+
+def worker_time(worker_s: float, gpu_s: float | None) -> str:
+    """Seconds of workers, with those of GPUs if there are any."""
+    return f"{worker_s:,.1f} worker-seconds" + (f" ({gpu_s:,.1f} GPU-seconds)" if gpu_s else "")
+
+
+def print_not_evaluated(messages: Sequence[str]) -> None:
+    """Print what a cap kept from being evaluated, with its number."""
+    for message in messages:
+        say(errors, "not evaluated", message, style="yellow")
+    if messages:
+        count = "1 result was" if len(messages) == 1 else f"{len(messages)} results were"
+        errors.print(f"{count} not evaluated: the next run asks for what is missing, and for nothing twice", style="yellow", soft_wrap=True)
+
+
 def _print_problems(end: RunEnd) -> None:
     for message in [*end.summary.failures, *end.unscored]:
         say(errors, "failed", message, style="red")
+    print_not_evaluated(end.summary.not_evaluated)
     if end.untracked:
         what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"
         say(errors, "failed", f"{what} not in MLflow, for the reason below; the next run tries again", style="red")
@@ -110,7 +152,7 @@ def _commands(end: RunEnd) -> Iterator[Command]:
     of_tasks = [each.eval for each in end.failed if each.stage != "model_outputs"]
     if of_tasks:
         yield f"tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts"
-    if end.failed:
+    if end.failed or end.summary.not_evaluated:
         yield "sql attempts", "how each evaluation ended, and why"
     if end.has_errors:
         yield "sql errors", "the samples that have an error, and why"

@@ -1,35 +1,49 @@
 """The commands `leaderboard` and `sql`."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import typer
 
-from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, say, score_table
+from eval_dagster.cli.console import SCORE_NUMBERS, dollars, errors, out, print_table, program_name, say, score_table
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
+from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, damages_listed, executed, read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
+from eval_dagster.lake.nights import night_lake
 from eval_dagster.lake.relations import relation_files
+from eval_dagster.lake.remote.opening import reading_home
+from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import plain
-from eval_dagster.project import Project
+from eval_dagster.progress.reporting import LogReporter, use_reporter
+from eval_dagster.project import Project, default_config_path
 from eval_dagster.suggestions import did_you_mean
 
 _MOST_DAMAGES = 5
 
 
-def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool) -> None:
-    """Print the leaderboard of the chosen evals and models, or of all results (`everything`)."""
-    project = Project.open()
+def show_leaderboard(
+    *, suite: str | None, evals: Sequence[str], models: Sequence[str], everything: bool, trial: bool, costs: bool, url: str | None = None
+) -> None:
+    """Print the leaderboard of the chosen evals and models, or of all results (`everything`), with what the answers cost (`costs`)."""
     if everything and (suite or evals or models):
         raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
-    chosen = None if everything else project.select(suite=suite, evals=evals, models=models)
-    lake = _trials(project) if trial else project.lake
-    refresh(lake)
-    has_rows = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen)
+    of_url = _reads_url(url)
+    if of_url and (suite or evals or models or trial):
+        given = "--lake" if url is not None else LAKE_VARIABLE
+        raise UsageError(f"{given} shows every result of that lake; give it without --suite, --eval, --model and --trial")
+    project = None if of_url else Project.open()
+    chosen = None if everything or project is None else project.select(suite=suite, evals=evals, models=models)
+    lake = queried_lake(url, trial=trial)
+    read_again(lake)
+    has_rows = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
     damages = damages_listed(lake)
     print_damages(damages)
     if not has_rows:
@@ -44,16 +58,89 @@ def show_leaderboard(*, suite: str | None, evals: Sequence[str], models: Sequenc
             raise typer.Exit(1)
 
 
-def print_leaderboard(lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None) -> bool:
+def print_leaderboard(
+    lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None, costs: bool = False
+) -> bool:
     """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns whether it has a row."""
     rows = read_rows(lake, "select * from leaderboard_all")
     if chosen is not None:
         rows = [row for row in rows if row["eval"] in chosen[0] and row["model"] in chosen[1]]
     if rows:
-        print_table(title, *score_table(rows), right=SCORE_NUMBERS)
+        columns, cells = score_table(rows)
+        if costs:
+            known = _costs(lake)
+            columns = [*columns, "cost"]
+            cells = [[*each, known.get((row["eval"], row["model"]), "")] for each, row in zip(cells, rows, strict=True)]
+        print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"))
     if any(row["differs"] for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
     return bool(rows)
+
+
+def _costs(lake: Lake) -> dict[tuple[str, str], str]:
+    """What the answers of each eval and model cost, each answer once, with the number of answers whose cost is not known."""
+    rows = read_rows(
+        lake,
+        """
+        with answers as (
+            select distinct on (eval, model, request_id) eval, model, attempts, error, cost, worker_s, gpu_s
+            from responses
+        )
+        select
+            eval,
+            model,
+            sum(cost) filter (attempts is not null) as cost,
+            count(*) filter (attempts is not null and cost is null) as cost_unknown,
+            sum(worker_s) as worker_s,
+            sum(gpu_s) as gpu_s,
+            count(*) filter (attempts is null and worker_s is null and error is null) as worker_s_unknown,
+            count(attempts) > 0 as is_served
+        from answers
+        group by eval, model
+        """,
+    )
+    return {(row["eval"], row["model"]): _cost(row) for row in rows}
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    parts = [
+        _amount(row["worker_s"], row["worker_s_unknown"], "{:,.1f} worker s".format),
+        f"{row['gpu_s']:,.1f} GPU s" if row["gpu_s"] else "",
+        _amount(row["cost"], row["cost_unknown"], dollars) if row["is_served"] else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _amount(known: float | None, unknown: int, shown: Callable[[float], str]) -> str:
+    if known is None:
+        return "unknown" if unknown else ""
+    return shown(known) + (f" + {unknown} unknown" if unknown else "")
+
+
+def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
+    """The lake of a URL, read through a copy in the user's cache; by default that of the project, or of the environment without one."""
+    if not _reads_url(url):
+        project = Project.open()
+        return _trials(project) if trial else project.lake
+    if trial:
+        raise UsageError("trials are never in a lake that machines share; give --trial without --lake, in the folder of the project")
+    asked = url or os.environ.get(LAKE_VARIABLE) or ""
+    if (reason := wrong_lake_url(asked)) is not None:  # not repeated in the message, since it can hold a secret
+        raise UsageError(f"the URL of the lake ({'--lake' if url else LAKE_VARIABLE}) is wrong: {reason}; expected {LAKE_URLS}")
+    return Lake(reading_home(asked))
+
+
+def _reads_url(url: str | None) -> bool:
+    """Whether the lake of a URL is read, that of `--lake` or, in a folder without a project, that of the environment."""
+    return url is not None or bool(os.environ.get(LAKE_VARIABLE) and not default_config_path().exists())
+
+
+def read_again(lake: Lake) -> None:
+    """Bring the catalog up to date, and print lines of progress while many files are fetched."""
+    with use_reporter(LogReporter(lambda line: errors.print(line, style="dim", soft_wrap=True))):
+        refresh(lake)
+    if lake.mirror is not None and lake.configured is None and not any(True for table in TABLES for _ in lake.partitions(table)):
+        raise QueryError(f"the lake {lake.mirror.store.url} has no results; correct the URL, or run with it: `lake:` in evals.yaml")
 
 
 def _trials(project: Project) -> Lake:
@@ -64,16 +151,26 @@ def _trials(project: Project) -> Lake:
     return lake
 
 
-def run_query(query: str, output: Format | None, *, trial: bool, file: Path | None, unsafe: bool) -> None:
+def run_query(
+    query: str,
+    output: Format | None,
+    *,
+    trial: bool,
+    file: Path | None,
+    unsafe: bool,
+    url: str | None = None,
+    night: datetime | None = None,
+) -> None:
     """Run a statement, or select all of a relation, and print its rows, or write them to a file in the format of its suffix."""
     _check_text(query)
-    project = Project.open()
-    lake = _trials(project) if trial else project.lake
+    lake = queried_lake(url, trial=trial)
     if file is not None:
         if output is not None:
             raise UsageError("--format is for printed rows, and --output takes the format from the file's suffix; give one of them")
-        check_output(file, project.home)
-    refresh(lake)
+        check_output(file, lake.home)
+    if night is not None:
+        lake = night_lake(lake, night.date())
+    read_again(lake)
     statement = _statement(lake, query)
     try:
         with executed(lake, statement, unsafe=unsafe) as session:

@@ -9,7 +9,7 @@ import typer
 
 from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.cli.run import reporting
-from eval_dagster.cli.run_summary import all_errors, work_done
+from eval_dagster.cli.run_summary import NOT_EVALUATED, all_errors, cost_line, print_not_evaluated, request_counts, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.attempts import read_attempts
@@ -34,6 +34,7 @@ def run_trial(
             "a trial (--limit) is judged by no gate, so there is nothing to write for --junit and --markdown; run without --limit"
         )
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    project.lake.begin()
     project.check(chosen_evals, chosen_models)
     trial = project.trial(limit)
     out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
@@ -43,10 +44,12 @@ def run_trial(
         outcomes = list(evaluate(trial, partitions, stages=set(STAGES), run_id=run_id, reporter=current_reporter()))
     print_leaderboard(trial.lake, title="Trial", chosen=(chosen_evals, chosen_models))
     results = [each for each in outcomes if isinstance(each, StageResult)]
-    attempts = [each for each in read_attempts(trial.lake) if each.run_id == run_id]
-    computed, answered = (sum(getattr(each, name) or 0 for each in attempts) for name in ("requests_computed", "requests_cached"))
+    attempts = read_attempts(trial.lake, run_ids=[run_id])
+    computed, answered = request_counts(attempts)
     current = sum(each.cached for each in results)
     out.print(work_done(computed, answered, len(results) - current, current, time.monotonic() - started))
+    if cost := cost_line(attempts):
+        out.print(cost)
     out.print(f"\nResults   {catalog_path(trial.lake)} (DuckDB), {trial.lake.root} (Parquet)", soft_wrap=True)
     print_next(
         ("sql sample_results --trial", "prompt, answer, gold and score of each sample"),
@@ -58,17 +61,23 @@ def run_trial(
         say(errors, "failed", message, style="red")
     for message in dict.fromkeys(warning for each in results for warning in each.warnings if warning not in failures):
         say(errors, "warning", message, style="yellow")
-    if failures:
-        raise typer.Exit(1)
+    limited = [each for each in outcomes if isinstance(each, StageFailure) and each.is_limited]
+    print_not_evaluated([_line(each) for each in limited])
+    if failures or limited:
+        raise typer.Exit(1 if failures else NOT_EVALUATED)
 
 
 def _failures(trial: Project, partitions: Sequence[tuple[str, str]], outcomes: Sequence[Outcome]) -> list[str]:
-    failed = [each for each in outcomes if isinstance(each, StageFailure)]
+    failed = [each for each in outcomes if isinstance(each, StageFailure) and not each.is_limited]
     empty = read_rows(trial.lake, "select distinct eval, model from leaderboard where n = 0")
     return [
-        *(f"{each.stage} {partition_key(each.eval_name, each.model)}: {each.message}" for each in failed),
+        *map(_line, failed),
         *(all_errors(trial, row["eval"], row["model"]) for row in empty if (row["eval"], row["model"]) in partitions),
     ]
+
+
+def _line(failure: StageFailure) -> str:
+    return f"{failure.stage} {partition_key(failure.eval_name, failure.model)}: {failure.message}"
 
 
 def _whole(suite: str | None, evals: Sequence[str], models: Sequence[str]) -> str:

@@ -32,6 +32,10 @@ class References:
     def __init__(self) -> None:
         self.versions: dict[Sequence[Any], str] = {}
         """Versions computed so far, by the objects that they cover."""
+        self.installed: set[str] = set()
+        """What this project's own code takes from installed packages: their top-level modules."""
+        self.own_reaches_users = False
+        """Whether this project's own code refers to a module of a user."""
         self._modules: dict[str, Module | None] = {}
         self._sources: dict[str, str | None] = {}
         self._imports: dict[Module, Sequence[Module]] = {}
@@ -88,8 +92,12 @@ class References:
         if reference.is_whole:
             return [(module, "")]
         if reference.base is not None:
-            return self._imported(module, reference.base, reference.path)
-        return self._named(module, reference.path, frozenset()) or [(None, ".".join(reference.path))]
+            found = self._imported(module, reference.base, reference.path)
+        else:
+            found = self._named(module, reference.path, frozenset()) or [(None, ".".join(reference.path))]
+        if is_own(module.name) and not all(target is None or is_own(_module_of(target).name) for target, _ in found):
+            self.own_reaches_users = True
+        return found
 
     def object(self, value: Any, rest: Sequence[str] = ()) -> Sequence[Meaning]:
         """Where a class, a function or a module is defined; nothing where that is no module of this project or its users."""
@@ -129,6 +137,8 @@ class References:
         path = [*([] if target.name is None else [target.name]), *rest]
         name = imported_name(module.name, target.module)
         if not is_first_party(name):
+            if is_own(module.name):
+                self.installed.add(name.partition(".")[0])
             text = ".".join([target.module, *path]) if target.bound else repr(target.module)
             return self._loaded(module, target.bound, rest) or [(None, text)]
         if path[-1:] == ["import"]:
@@ -147,3 +157,7 @@ class References:
     def _loaded(self, module: Module, name: str, rest: Sequence[str]) -> Sequence[Meaning]:
         """What a name of a module that was imported is, where the text does not tell: it may be one of this project under another name."""
         return self.object(getattr(sys.modules.get(module.name), name, None), rest)
+
+
+def _module_of(target: Target) -> Module:
+    return target.module if isinstance(target, Definition) else target

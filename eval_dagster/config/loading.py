@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
-from eval_dagster.config.schema import Config, config_class
+from eval_dagster.config.schema import Config, config_class, with_elsewhere
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
@@ -63,7 +63,7 @@ def load_config(
             f"{SMALLEST}"
         )
     document = YamlDocument(read_text(path, shown), shown)
-    schema = config_class(sections)
+    schema = config_class(with_elsewhere(sections, document.value))
     if document.value is None and not document.problems:
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")
     config, found = _validate(document, schema)

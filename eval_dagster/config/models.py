@@ -1,10 +1,11 @@
 """The sections of models in evals.yaml."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from eval_dagster.config.values import Integer, Number, Section, Switch
+from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.reasoning import DEFAULT_TAGS
 
 
@@ -73,6 +74,19 @@ ReasoningTags = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
 """The opening and the closing tag of the reasoning in a model's texts."""
 
 
+class Resources(Section):
+    """What a run of one model needs on a cluster. Dagster's launchers for Kubernetes and Ray get it with the run; others ignore it."""
+
+    gpus: Integer | None = Field(default=None, ge=0)
+    """Number of GPUs."""
+    cpus: Number | None = Field(default=None, gt=0)
+    """Number of CPU cores; a part of one is allowed."""
+    memory: str | None = Field(default=None, pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$", description="a number with Mi, Gi or Ti, such as 64Gi")
+    """Main memory."""
+    kubernetes: dict[str, Any] = Field(default_factory=dict)
+    """More of the pod, such as a node selector: the keys of Dagster's tag `dagster-k8s/config`."""
+
+
 class ModelSection(Section):
     """The keys that every model has. The section of a backend adds its own, and `backend: Literal["its name"]`."""
 
@@ -84,6 +98,10 @@ class ModelSection(Section):
     """How texts are generated."""
     reasoning_tags: ReasoningTags = DEFAULT_TAGS
     """The opening and the closing tag of the reasoning in a text. Reasoning is not part of the answer."""
+    workers: WorkersConfig | None = None
+    """Workers that answer together; this process alone if not given."""
+    resources: Resources = Resources()
+    """What a run of the model needs on a cluster."""
 
 
 class TransformersModel(ModelSection):
@@ -125,6 +143,15 @@ class ScriptedModel(ModelSection):
 EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="the name of an environment variable")]
 
 
+ServerAddress = Annotated[
+    str,
+    Field(
+        pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$",
+        description="an address such as http://127.0.0.1:8000/v1, without user, password, query and fragment",
+    ),
+]
+
+
 class Price(Section):
     """What the tokens of a served model cost, in US dollars for a million."""
 
@@ -143,15 +170,25 @@ class OpenAIModel(ModelSection):
     """A server with the interface of OpenAI."""
     prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
     """How messages become the prompt; `chat` sends the messages themselves."""
-    base_url: str = Field(
-        pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$",
-        description="an address such as http://127.0.0.1:8000/v1, without user, password, query and fragment",
-    )
+    base_url: ServerAddress
     """The address before `/completions` and `/chat/completions`."""
+    replicas: tuple[ServerAddress, ...] = ()
+    """Addresses of further servers with the same model. Requests are divided among all of them."""
     model: str = Field(min_length=1)
     """The name of the model on the server."""
     served_as: str | None = None
     """The name by which the server calls the model in its answers, where it is another one than `model`."""
+    tokenizer: Source | None = None
+    """Where the model's tokenizer is: it renders and encodes prompts here, and separates prompt and choice."""
+    send: Literal["messages", "text", "tokens"] = "messages"
+    """How a prompt is sent. `messages`: a conversation as messages, any other prompt as text. `text`: also a conversation, which the chat
+    template of `tokenizer` renders. `tokens`: the token ids of that text."""
+    continue_cue: Switch = False
+    """Sends `continue_final_message`. vLLM and SGLang need it to continue the last message of the assistant."""
+    max_length: Integer | None = Field(default=None, ge=1)
+    """Tokens of the windows in which a long text is scored; what the server declares if not given."""
+    most_forced_tokens: Integer = Field(default=64, ge=1)
+    """Most tokens of a request's choices that are scored one by one, since each of them is a call."""
     api_key_env: EnvironmentVariable | None = None
     """The environment variable that holds the key."""
     headers: dict[str, str] = Field(default_factory=dict)
@@ -174,10 +211,42 @@ class OpenAIModel(ModelSection):
     """Most tokens a minute, of prompts and answers."""
     price: Price | None = None
     """What the tokens cost."""
+    cost_per_run: Number | None = Field(default=None, gt=0)
+    """Most US dollars that a run may spend on the model. Needs `price`."""
+    cost_per_day: Number | None = Field(default=None, gt=0)
+    """Most US dollars that all runs of a home may spend on the model in a calendar day (UTC). Needs `price`."""
+    tokens_per_run: Integer | None = Field(default=None, ge=1)
+    """Most tokens that a run may use, of prompts and answers."""
+    tokens_per_day: Integer | None = Field(default=None, ge=1)
+    """Most tokens that all runs of a home may use in a calendar day (UTC), of prompts and answers."""
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The key of the body for the most tokens of an answer. OpenAI's reasoning models want `max_completion_tokens`."""
+    canaries: Integer = Field(default=20, ge=0, le=24)
+    """Prompts that each run asks twice, to notice another model behind the name. 0 switches this off; fewer than 10 notice nothing."""
     pin: str | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
+
+    @field_validator("workers")
+    @classmethod
+    def _replicas_are_addresses(cls, value: WorkersConfig | None) -> WorkersConfig | None:
+        if value is not None:
+            raise ValueError("a server needs no workers here; for several servers of one model, expected their addresses as `replicas`")
+        return value
+
+    @field_validator("cost_per_run", "cost_per_day")
+    @classmethod
+    def _cost_needs_a_price(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and "price" in info.data and info.data["price"] is None:
+            raise ValueError("expected the key `price` beside it, as answers have no cost without one; or use `tokens_per_day`")
+        return value
+
+    @model_validator(mode="after")
+    def _can_send(self) -> Self:
+        """Require the tokenizer without which prompts cannot be sent as `send` says."""
+        is_rendered = self.send == "text" and self.prompt_format == "chat"
+        if self.tokenizer is None and (is_rendered or self.send == "tokens"):
+            raise ValueError(f"`send: {self.send}` needs the model's tokenizer; name it as `tokenizer`, e.g. {{folder: path/to/model}}")
+        return self
 
 
 ModelConfig = Annotated[TransformersModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]

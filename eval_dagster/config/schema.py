@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
 from croniter import croniter
-from pydantic import Field, PlainValidator, WithJsonSchema, create_model, field_validator
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
-from eval_dagster.config.models import ModelConfig, ModelSection, ScriptedModel, TransformersModel
+from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
+from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.config.values import Integer, Name, Number, Section, Switch
 from eval_dagster.suggestions import did_you_mean
@@ -73,6 +74,8 @@ class GateConfig(Section):
     """The metrics that are compared: the one of each eval that the leaderboard shows, or all. More comparisons have less power each."""
     severity: Literal["error", "warn"] = "error"
     """Whether a regression fails the gate or is only reported."""
+    confirm: Switch = True
+    """Whether samples of a served model are asked again before a result that a test finds worse counts as regressed."""
 
 
 class SuiteConfig(Section):
@@ -146,6 +149,9 @@ class TrackingConfig(Section):
 class Config(Section):
     """The whole of `evals.yaml`."""
 
+    lake: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
+    """The object store that all machines share: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, or `file:///folder` on
+    a shared disk. If not given, the home's own folder. `EVAL_DAGSTER_LAKE` overrides it."""
     datasets: DatasetsConfig = DatasetsConfig()
     """Where datasets are read from."""
     mlflow: TrackingConfig = TrackingConfig()
@@ -162,10 +168,36 @@ class Config(Section):
     suites: dict[Name, SuiteConfig] = Field(default_factory=dict)
     """By name."""
 
+    @field_validator("lake")
+    @classmethod
+    def _lake_is_a_url_that_can_be_opened(cls, value: str | None) -> str | None:
+        if value is not None and (reason := wrong_lake_url(value)):
+            raise ValueError(f"{reason}; expected {LAKE_URLS}")
+        return value
+
+
+def open_section(backend: str) -> type[ModelSection]:
+    """A section with any keys, of a backend whose own section is not known here."""
+    name: Any = Literal[backend]
+    return create_model("OpenSection", __base__=_OpenSection, backend=(name, ...))
+
+
+class _OpenSection(ModelSection):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) -> Mapping[str, type[ModelSection]]:
+    """The sections, and those of backends that only the interpreter of a model's workers has. It checks their keys."""
+    models = document.get("models") if isinstance(document, dict) else None
+    found = [model for model in (models.values() if isinstance(models, dict) else ()) if isinstance(model, dict)]
+    names = {str(model.get("backend")) for model in found if isinstance(model.get("workers"), dict) and model["workers"].get("python")}
+    known = {"transformers", "scripted", "openai", *sections}
+    return {**sections, **{name: open_section(name) for name in sorted(names - known)}}
+
 
 def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:
     """The class of an evals.yaml whose models may have backends of other packages. `sections` are the sections of these, by name."""
     if not sections:
         return Config
-    models: Any = Annotated[Union[TransformersModel, ScriptedModel, *sections.values()], Field(discriminator="backend")]
+    models: Any = Annotated[Union[TransformersModel, ScriptedModel, OpenAIModel, *sections.values()], Field(discriminator="backend")]
     return create_model("Config", __base__=Config, models=(dict[Name, models], ...))

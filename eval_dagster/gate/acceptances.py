@@ -9,7 +9,7 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.materializations import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression
 from eval_dagster.gate.results import current_result
-from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
 from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
 
@@ -19,7 +19,7 @@ _TABLE = "acceptances"
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
     """All acceptances of a suite, the oldest first. Damaged files are left out, as in the catalog."""
     found: list[Acceptance] = []
-    for path in parquet_files(lake.root / _TABLE / f"suite={suite}"):
+    for path in lake.files(lake.root / _TABLE / f"suite={suite}"):
         with suppress(LakeError):
             found += [Acceptance(**fields_in(row, Acceptance) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
     return sorted(found, key=lambda acceptance: acceptance.accepted_at)
@@ -59,7 +59,7 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
     _require_values(lake, accepted)
     name = new_name("accept", now)
     info = FileInfo(fingerprint=name, version=name, run_id="accept", materialized_at=now.isoformat(timespec="microseconds"))
-    write_parquet(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
+    lake.add(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
     return accepted
 
 

@@ -24,17 +24,18 @@ class Attempts:
     def problem(self, eval_name: str, model: str) -> str | None:
         """Why the current result is not from the last evaluation; None if it is.
 
-        A failure counts until the stage that failed, or a later one, succeeds.
+        A failure counts until the stage that failed, or a later one, succeeds. So does a limit that kept requests from being sent.
         """
         attempts = self._by_partition[eval_name, model]
         failure: Attempt | None = None
         for attempt in attempts:
-            if attempt.status == "failed":
+            if attempt.status != "ok":
                 failure = attempt
             elif failure is not None and _ORDER.index(attempt.stage) >= _ORDER.index(failure.stage):
                 failure = None
         if failure is not None:
-            return f"failed at {failure.stage} on {failure.finished_at:%Y-%m-%d %H:%M}: {failure.message}"
+            how = f"failed at {failure.stage}" if failure.status == "failed" else "was not evaluated"
+            return f"{how} on {failure.finished_at:%Y-%m-%d %H:%M}: {failure.message}"
         if self._since is not None and not any(attempt.stage == _ORDER[-1] for attempt in attempts):
             return f"was not evaluated in this run (since {self._since:%Y-%m-%d %H:%M}): the last result, if there is one, is older"
         return None

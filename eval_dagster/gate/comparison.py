@@ -18,8 +18,13 @@ from eval_dagster.statistics.paired_corpora import compare_corpora
 from eval_dagster.statistics.paired_items import compare_items
 from eval_dagster.statistics.paired_means import compare_means
 
-Cause = InputCause | Literal["model", "engine", "metric"]
-"""What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype), or the metric's code."""
+Cause = InputCause | Literal["model", "engine", "endpoint", "metric"]
+"""What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype, settings of requests), what
+a server has behind the model's name, or the metric's code."""
+
+
+_WORDS = {"endpoint": "endpoint (another model behind the server's name)"}
+"""Causes whose names do not explain them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +90,27 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
     """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample."""
     found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
-    if a.versions["model"] != b.versions["model"]:
-        found.append("engine" if a.model_content == b.model_content else "model")
+    found += _model_causes(a, b)
     if metric_versions(a).get(metric) != metric_versions(b).get(metric):
         found.append("metric")
     return tuple(found)
+
+
+def cause_words(causes: str) -> str:
+    """Causes, separated by commas, in words."""
+    names = (name.strip() for name in causes.split(","))
+    return ", ".join(_WORDS.get(name, name) for name in names)
+
+
+def _model_causes(a: Point, b: Point) -> list[Cause]:
+    if a.versions["model"] == b.versions["model"]:
+        return []
+    if a.model_content == b.model_content:
+        return ["engine"]
+    (version, content), (version_before, content_before) = a.declared, b.declared
+    if content != content_before:
+        return ["model"]
+    return ["endpoint"] if version == version_before else ["endpoint", "engine"]
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:

@@ -7,6 +7,9 @@ from eval_dagster.gate.records import Against, ChangedSample, Regression
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
 
+_CONFIRMED = ("confirmation", "fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level")
+"""Fields of a row that stay as long as its scores are the same."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -30,6 +33,8 @@ class Finding:
     """Whether it has the same scores as the baseline."""
     is_tested: bool = True
     """Whether the result differs from the baseline and from the previously judged state; otherwise there is nothing to test."""
+    is_to_confirm: bool = False
+    """Whether a fall is red only if fresh answers confirm it, where answers can differ."""
     is_start: bool = False
     """Whether there is no baseline, or none with common samples."""
     changes: Sequence[ChangedSample] = ()
@@ -60,12 +65,12 @@ def has_test(finding: Finding) -> bool:
 
 
 def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
-    """Evals and models whose state passes: a metric was judged, none is red, and none was compared on few samples only."""
+    """Evals and models whose state passes: a metric was judged, none is red or refuted, and none was compared on few samples only."""
     judged, stopped = set(), set()
     for finding, row in zip(findings, rows, strict=True):
         if finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED):
             judged.add((row.eval, row.model))
-        if row.is_red or (row.is_partial and not finding.is_start):
+        if row.is_red or row.is_refuted or (row.is_partial and not finding.is_start):
             stopped.add((row.eval, row.model))
     return judged - stopped
 
@@ -82,6 +87,12 @@ def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, leve
         drift_p_adjusted=drift.p_adjusted if drift else before.drift_p_adjusted if before else None,
     )
     verdict, against, reason = _decide(finding, step, drift, level)
+    is_to_confirm = finding.is_to_confirm and verdict is Verdict.REGRESSED
+    if before is not None and (before.confirmation != "unconfirmed" or is_to_confirm):
+        row = replace(row, **{name: getattr(before, name) for name in _CONFIRMED})
+        reason = before.reason if before.confirmation in ("refuted", "unconfirmed") else reason
+    elif is_to_confirm and finding.held is None:
+        row = replace(row, confirmation="unconfirmed", fall_level=level)
     return replace(
         row,
         verdict=verdict,

@@ -1,6 +1,6 @@
 """Judges a suite: compares each result with its baseline, and with the anchor of its drift."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import product
@@ -12,19 +12,21 @@ from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.levels import level_of
 from eval_dagster.gate.partition import Partition
-from eval_dagster.gate.records import GateResult, Look
+from eval_dagster.gate.records import GateResult, Look, Regression
 from eval_dagster.gate.results import known_looks
 from eval_dagster.gate.sensible import require_sensible_gate
 from eval_dagster.gate.standings import Standing, Standings, read_standings
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.project import Project
+from eval_dagster.stages.fresh_answers import answers_vary
 
 
 def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
     """Compare the results of a suite with their baselines.
 
     Every eval and model of the suite has a row, or a row for each metric. A result that cannot be compared has a reason and does not affect
-    the others. The baseline model itself has a row only if it could not be evaluated. Nothing is written.
+    the others. The baseline model itself has a row only if it could not be evaluated. Nothing is written, and no model is asked: falls of
+    models whose answers may differ are unconfirmed, until `confirmation.confirm` asks.
 
     Args:
         project: The project.
@@ -40,7 +42,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     evals, models = project.select(suite=suite)
     baseline = Baseline.parse(settings.baseline, list(project.config.models))
     known = known_looks(project.lake, suite)
-    attempts = Attempts(read_attempts(project.lake), since=since)
+    attempts = Attempts(read_attempts(project.lake, since=since), since=since)
     judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
     standings, level = Standings(), settings.gate.alpha
     if baseline.last_passed:
@@ -53,6 +55,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         partition = Partition(project, suite, settings.gate, level, *key, standings.by_result.get(key, Standing()))
         findings += _guarded(partition, baseline, attempts)
         looks += _looks(partition, known, warnings)
+    warnings += _changed_servers(findings)
     return GateResult(
         suite=suite,
         judged_at=judged_at,
@@ -60,11 +63,17 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         alpha=settings.gate.alpha,
         level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
-        regressions=decide(findings, level=level),
+        regressions=[_as_confirmable(project, row) for row in decide(findings, level=level)],
         changes=[change for each in findings for change in each.changes],
         looks=looks,
         warnings=tuple(warnings),
     )
+
+
+def _changed_servers(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each model that changed on its server, also where no result is red."""
+    for model in dict.fromkeys(each.row.model for each in findings if "endpoint" in (each.row.cause or "").split(", ")):
+        yield f"the server of {model} has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
 
 
 def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> list[Finding]:
@@ -87,6 +96,12 @@ def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> li
             return findings
         when = before.materialized_at
         return [replace(each, row=replace(each.row, baseline=before.name(), baseline_materialized_at=when)) for each in findings]
+
+
+def _as_confirmable(project: Project, row: Regression) -> Regression:
+    """The row, unconfirmed only if its model may answer differently. Models are looked at for such rows alone: their libraries are slow."""
+    is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
+    return replace(row, confirmation=None, fall_level=None) if is_fixed else row
 
 
 def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[str]) -> list[Look]:

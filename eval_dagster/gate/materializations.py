@@ -9,7 +9,7 @@ from typing import Any
 
 from eval_dagster.config.values import PREVIOUS
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.lake.files import Lake, LakeFile, parquet_files, read_info, read_rows, time_of
+from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
 from eval_dagster.lake.lineage import Inputs
 
 _INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
@@ -49,6 +49,12 @@ class Point:
     def model_content(self) -> str:
         """Version of weights, tokenizer and chat template."""
         return self.metrics.info.inputs["model_content"]
+
+    @property
+    def declared(self) -> tuple[str, str]:
+        """Versions of the model and of its content without the epoch of a server. Results without an epoch have them as their versions."""
+        found = self.metrics.info.inputs
+        return found.get("model_declared", found["model"]), found.get("model_content_declared", found["model_content"])
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -187,11 +193,11 @@ def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point
 
 
 def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:
-    return parquet_files(lake.folder("metrics", eval_name, model))
+    return lake.files(lake.folder("metrics", eval_name, model))
 
 
 def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
-    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=read_info(path)))
+    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
 
 
 def previous_point(points: Sequence[Point]) -> Point | None:
@@ -200,7 +206,7 @@ def previous_point(points: Sequence[Point]) -> Point | None:
     If there is none: the newest one with another version of a metric's code. So a change of a metric's code does not hide a change of the
     model. A materialization with values for less than half of the samples, such as a night of errors, is used only if no other has more.
     """
-    if not points:
+    if len(points) < 2:
         return None
     last = points[-1]
     others = [point for point in reversed(points) if point.versions != last.versions]

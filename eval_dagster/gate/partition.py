@@ -157,7 +157,14 @@ class Partition:
         )
         row, drift = self._drift(row, case, each)
         changes = list(changed_samples(each.a, each.b, each.metric))
-        return Finding(row=row, step=case, drift=drift, is_start=self._is_disjoint(known), changes=changes)
+        return Finding(
+            row=row,
+            step=case,
+            drift=drift,
+            is_to_confirm=self.gate.confirm,
+            is_start=self._is_disjoint(known),
+            changes=changes,
+        )
 
     def _drift(self, row: Regression, case: Case, each: MetricComparison) -> tuple[Regression, Case | None]:
         """The row and its comparison with the anchor; none if the anchor is the baseline, was deleted, or has too little in common."""

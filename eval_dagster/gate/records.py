@@ -13,6 +13,8 @@ NO_EARLIER_RESULT = "there is no earlier result to compare with; later results a
 """The reason of a first result. It names neither eval nor model, so that all first results have the same."""
 Against = Literal["baseline", "anchor"]
 """What a result is worse than: the newest state that passed, or the one that drift is judged against."""
+Confirmation = Literal["unconfirmed", "confirmed", "refuted"]
+"""What fresh answers say about a fall: they were not asked for, or could not be; they show it, too; they do not show it."""
 RED = (Verdict.REGRESSED, Verdict.ERRORS)
 """The verdicts that fail a gate."""
 
@@ -68,8 +70,22 @@ class Regression:
     """What it is worse than; null where it is not worse."""
     is_passed: bool = False
     """Whether later results are compared with this state."""
+    confirmation: Confirmation | None = None
+    """What fresh answers of the model say about the fall that a test found; null without such a fall, or where no answer can differ."""
+    fall_level: float | None = None
+    """Two-sided level of the judgement that found the fall; null where `confirmation` is."""
+    n_fresh: int | None = None
+    """Samples that were asked again and have a value."""
+    fresh_difference: float | None = None
+    """The difference, estimated by fresh answers without the selection by the first test."""
+    fresh_stderr: float | None = None
+    fresh_p_value: float | None = None
+    """One-sided: the probability of such a fall among fresh answers if nothing has changed."""
+    fresh_level: float | None = None
+    """A `fresh_p_value` below this confirms the fall."""
     cause: str | None = None
-    """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `metric`, with commas between; empty if nothing."""
+    """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`, with commas between; empty if
+    nothing."""
     reason: str | None = None
     """Why the result is not comparable, what it drifted from, or why it is still worse."""
     materialized_at: datetime | None = None
@@ -81,6 +97,11 @@ class Regression:
     def is_first(self) -> bool:
         """Whether this is a first result, with no earlier one to compare with."""
         return self.verdict is Verdict.NOT_COMPARABLE and self.reason == NO_EARLIER_RESULT
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether a fall was found that fresh answers do not show. Such a state is not red, and does not pass either."""
+        return self.confirmation == "refuted"
 
     @property
     def is_red(self) -> bool:
@@ -128,6 +149,27 @@ class ChangedSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FreshSample:
+    """A sample that was asked again."""
+
+    eval: str
+    model: str
+    metric: str
+    against: Against
+    sample_id: str
+    is_flipped: bool
+    """Whether it is scored differently than before. All such samples were asked again, and all or a random part of the others."""
+    value: float | None
+    """Of the result. A metric of all samples together gives a sample no value; then all three are null."""
+    baseline_value: float | None
+    fresh_value: float | None
+    """Null where the fresh answer is an error, or cannot be scored."""
+    has_fresh_score: bool
+    """Whether the fresh answer could be scored."""
+    fresh_answer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Look:
     """A past result of a headline metric, compared with the reference that its segment of the history starts at."""
 
@@ -164,6 +206,8 @@ class GateResult:
     changes: Sequence[ChangedSample]
     looks: Sequence[Look] = ()
     """The history of each headline score, the oldest first within an eval and a model."""
+    fresh: Sequence[FreshSample] = ()
+    """The samples that this judgement has asked again; not read back."""
     warnings: Sequence[str] = ()
     """Problems that do not affect the result; not kept."""
 
@@ -185,6 +229,11 @@ class GateResult:
     def red(self) -> list[Regression]:
         """The rows that regressed, and those of evals with too many errors."""
         return [row for row in self.regressions if row.is_red]
+
+    @property
+    def refuted(self) -> list[Regression]:
+        """The rows whose fall fresh answers do not show."""
+        return [row for row in self.regressions if row.is_refuted]
 
     @property
     def is_failed(self) -> bool:

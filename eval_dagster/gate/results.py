@@ -1,16 +1,17 @@
 """Judgements in the lake. A suite is a partition; a judgement has a file of the same name in each table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
-from eval_dagster.gate.records import ChangedSample, GateResult, Look, Regression
-from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, write_parquet
+from eval_dagster.gate.records import ChangedSample, FreshSample, GateResult, Look, Regression
+from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of
 from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import stable_hash
@@ -34,8 +35,10 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         inputs={"suite": result.suite, "severity": result.severity, "looks": look_version()},
         counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
+    for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
+        lake.add(lake.folder("confirmations", eval_name, model) / name, table_of("confirmations", _rows(result, list(samples))), info)
     for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
-        write_parquet(lake.folder(table, result.suite) / name, table_of(table, of_table), info)
+        lake.add(lake.folder(table, result.suite) / name, table_of(table, of_table), info)
     return LakeFile(path=lake.folder("regressions", result.suite) / name, info=info)
 
 
@@ -47,7 +50,7 @@ def current_result(lake: Lake, suite: str) -> GateResult | None:
 
 def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
     """The judgement of a suite by a run, which need not be the last one; None if there is none. Raises `LakeError` if it is damaged."""
-    named = sorted(lake.folder("regressions", suite).glob(f"[!.]*-{run_id[:8]}-*.parquet"), reverse=True)
+    named = [path for path in reversed(lake.files(lake.folder("regressions", suite))) if f"-{run_id[:8]}-" in path.name]
     files = (LakeFile(path=path, info=read_info(path)) for path in named)
     file = next((file for file in files if file.info.run_id == run_id), None)
     return None if file is None else _read(lake, suite, file)
@@ -62,18 +65,28 @@ def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     return {}
 
 
-def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Look]) -> list[dict[str, Any]]:
+def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | FreshSample | Look]) -> list[dict[str, Any]]:
     shared = {"suite": result.suite, "judged_at": result.judged_at, "run_id": result.run_id}
     return [asdict(record) | shared for record in records]
 
 
 def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
     """The footer of a file of judgements, and its rows. Raises `LakeError` if it is damaged."""
-    return read_info(path), [Regression(**fields_in(row, Regression) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
+    return read_info(path), [Regression(**_known(row) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row of `regressions` that its file has: a column can be newer than the file."""
+    return {field.name: row[field.name] for field in fields(Regression) if field.name in row}
+
+
+def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
+    """The file of a judgement in another table."""
+    return lake.file(str((lake.folder(table, suite) / judgement.path.name).relative_to(lake.root)))
 
 
 def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
-    changes = read_rows(lake.folder("sample_changes", suite) / file.path.name)
+    changes = read_rows(_part(lake, "sample_changes", suite, file))
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
@@ -83,5 +96,5 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
-        looks=read_looks(lake.folder("looks", suite) / file.path.name),
+        looks=read_looks(_part(lake, "looks", suite, file)),
     )

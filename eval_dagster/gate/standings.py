@@ -15,7 +15,7 @@ from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.levels import LONGEST
 from eval_dagster.gate.records import Acceptance, Regression
 from eval_dagster.gate.results import read_judgement
-from eval_dagster.lake.files import FileInfo, Lake, parquet_files, time_of
+from eval_dagster.lake.files import FileInfo, Lake, time_of
 from eval_dagster.statistics.verdicts import Verdict
 
 _GREEN = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
@@ -90,6 +90,7 @@ class _Search:
         self._red_files: dict[str, Path] = {}
         self._open: set[str] | None = None
         self._ended_in_part: set[str] = set()
+        self._refuted: set[str] = set()
         self._files: dict[str, Path] = {}
 
     def look(self, path: Path, rows: Sequence[Regression]) -> None:
@@ -134,8 +135,12 @@ class _Search:
         self._look_for_red(path, rows)
 
     def _look_for_red(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Collect the red rows by metric, back to the first red state. A state of few samples ends only a red state of few samples."""
-        red = {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED}
+        """Collect the red rows by metric, back to the first red state. A state of few samples ends only a red state of few samples.
+
+        A state can be red before it is refuted, where fresh answers could not be had at first.
+        """
+        self._refuted |= {row.metric for row in rows if row.metric and row.is_refuted}
+        red = {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED and row.metric not in self._refuted}
         if red:
             unended = red.keys() | {row.metric for row in rows if row.metric and row.verdict is Verdict.ERRORS}
             self._open = unended if self._open is None else self._open & unended
@@ -159,7 +164,7 @@ def _is_of_own_model(row: Regression) -> bool:
 
 def _judgements(lake: Lake, suite: str) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
     """Each judgement with its rows, the newest first."""
-    for path in reversed(parquet_files(lake.folder("regressions", suite))):
+    for path in reversed(lake.files(lake.folder("regressions", suite))):
         with suppress(LakeError):
             found = read_judgement(path)
             yield path, *found

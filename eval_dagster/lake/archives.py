@@ -8,6 +8,9 @@ from pathlib import Path
 import duckdb
 
 from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.nights import files_of_night, nights
+from eval_dagster.lake.remote.opening import mirrored_url
 
 _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
 
@@ -29,15 +32,24 @@ def archive(catalog: Path) -> None:
 
 def archive_path(catalog: Path) -> Path | None:
     """The path at which a catalog is to be kept. None where there is none, where it is of today, or where its day has one already."""
-    if not catalog.exists():
+    if not catalog.exists() or mirrored_url(catalog.parent / "lake") is not None:  # machines that share a lake share its past nights
         return None
     day = datetime.fromtimestamp(catalog.stat().st_mtime, UTC).date()
     kept = archives_folder(catalog.parent) / f"{day}.duckdb"
     return kept if day < datetime.now(UTC).date() and not kept.exists() else None
 
 
+def archived(lake: Lake) -> list[Path]:
+    """The states of past days, the oldest first: catalogs of this home, and past nights of a lake that machines share."""
+    catalogs = archives_folder(lake.home).glob("[!.]*.duckdb")
+    by_day = {path.stem: path for path in (*catalogs, *nights(lake))}
+    return [by_day[day] for day in sorted(by_day)]
+
+
 def files_named_by(catalog: Path) -> set[str]:
     """The lake files that the relations of a catalog read, relative to the lake's folder. Raises `LakeError` if it cannot be read."""
+    if catalog.suffix == ".parquet":
+        return files_of_night(catalog)
     try:
         with duckdb.connect(str(catalog), read_only=True) as connection:
             views = connection.execute("select sql from duckdb_views() where not internal").fetchall()

@@ -1,20 +1,17 @@
-"""Attempts: how each evaluation of an eval with a model ended, also where it wrote no results.
+"""Attempts: how each evaluation of an eval with a model ended, also where it wrote no results."""
 
-A run writes one small file a model to `lake/attempts/`. Many small files are merged into one.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Literal
+from datetime import datetime
+from typing import Literal
 
-from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, small_files, table_of, write_parquet
+import pyarrow.compute as pc
+
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.rows import fields_in
 
 _TABLE = "attempts"
-_MERGE_ABOVE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,61 +23,48 @@ class Attempt:
     run_id: str
     finished_at: datetime
     """UTC."""
-    status: Literal["ok", "failed"]
+    status: Literal["ok", "failed", "not evaluated"]
+    """`not evaluated` where a limit such as a cap on the cost kept requests from being sent."""
     stage: str
     """The last stage that ran; in a failed attempt the one that failed."""
     message: str | None
-    """Why it failed."""
+    """Why it failed, or was not evaluated."""
     requests_computed: int | None = None
     """Requests that were sent to the model."""
     requests_cached: int | None = None
+    requests_left: int | None = None
+    """Requests that a limit kept from being sent."""
     errors: int | None = None
     """Requests that were answered by an error."""
     prompt_tokens: int | None = None
     """Of all answers, also of those from the cache."""
     output_tokens: int | None = None
+    cost: float | None = None
+    """US dollars for the answers of this run; null without a price."""
+    cost_unknown: int | None = None
+    """Answers of this run whose cost is not known, though the model has a price."""
     model_seconds: float | None = None
     """Seconds of model time in this run."""
+    worker_s: float | None = None
+    """Seconds in which workers were busy with the answers of this run; null where that is not known, as of a served model."""
+    gpu_s: float | None = None
+    """Those seconds, each times the GPUs of its worker."""
     cached: bool
     """Whether every stage was current before the run."""
 
 
 def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
     """Write the attempts of a model's evals."""
-    if not attempts:
-        return
-    _write(lake, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
-    if len(small_files(lake.root / _TABLE)) > _MERGE_ABOVE:
-        # The catalog and `read_attempts` read these files under the same lock.
-        with lake.lock("catalog"):
-            _merge(lake, attempts[0].run_id)
+    if attempts:
+        append(lake, _TABLE, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
 
 
-def read_attempts(lake: Lake) -> list[Attempt]:
-    """All attempts, the oldest first. Damaged files are left out, as they are in the catalog."""
-    with lake.lock("catalog"):
-        rows = [row for path in parquet_files(lake.root / _TABLE) for row in _rows_or_none(path) or ()]
-    # A process that was killed while it merged files leaves an attempt in two of them.
-    attempts = dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows)
+def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: datetime | None = None) -> list[Attempt]:
+    """Attempts, the oldest first: all, or those of some runs or since a time. Damaged files are left out, as they are in the catalog."""
+    where = None if run_ids is None else pc.field("run_id").isin(list(run_ids))
+    if since is not None:
+        ended = pc.field("finished_at") >= since
+        where = ended if where is None else where & ended
+    found = records_of(lake, _TABLE, where=where)
+    attempts = dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in found)
     return sorted(attempts, key=lambda attempt: attempt.finished_at)
-
-
-def _write(lake: Lake, rows: Sequence[dict[str, Any]], run_id: str) -> None:
-    now = datetime.now(UTC)
-    name = new_name(run_id, now)
-    info = FileInfo(fingerprint=name, version=name, run_id=run_id, materialized_at=now.isoformat(timespec="microseconds"))
-    write_parquet(lake.root / _TABLE / name, table_of(_TABLE, rows), info)
-
-
-def _merge(lake: Lake, run_id: str) -> None:
-    found = {path: rows for path in small_files(lake.root / _TABLE) if (rows := _rows_or_none(path)) is not None}
-    _write(lake, [row for rows in found.values() for row in rows], run_id)
-    for path in found:
-        path.unlink(missing_ok=True)
-
-
-def _rows_or_none(path: Path) -> list[dict[str, Any]] | None:
-    try:
-        return read_rows(path)
-    except LakeError:
-        return None

@@ -3,8 +3,10 @@
 A session can only read results. Where a query meets a damaged file, the catalog is made again without that file.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -12,10 +14,13 @@ import duckdb
 from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.interruption import StuckQueryError, interruptibly
-from eval_dagster.lake.publishing import catalog_path, forget_sources, publish, publish_locked
+from eval_dagster.lake.publishing import catalog_path, publish, publish_locked
 from eval_dagster.lake.relations import FORMAT, configured_names
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import damage_in, free_session, held_session, is_locked, plain
+
+_NAMED = re.compile(r"the lake file (.+?\.parquet) (?:is|cannot)")
+"""The damaged file in the message of a `LakeError`."""
 
 __all__ = [
     "catalog_path",
@@ -55,15 +60,14 @@ def connect(lake: Lake, *, unsafe: bool = False) -> duckdb.DuckDBPyConnection:
 def refresh(lake: Lake) -> None:
     """Publish again where the catalog is missing or damaged, or was made by another version or for another evals.yaml.
 
-    Without a catalog and a lake, nothing is written.
+    For another evals.yaml, it is not made from nothing. Without a catalog and a lake, nothing is written.
     """
-    has_catalog = catalog_path(lake).exists()
-    if has_catalog and _is_up_to_date(lake):
+    names = _names_in_catalog(lake) if catalog_path(lake).exists() else None
+    if names == configured_names(lake) and lake.mirror is None:
         return
-    if has_catalog or any(True for table in TABLES for _ in lake.partitions(table)):
+    if catalog_path(lake).exists() or lake.mirror is not None or any(map(lake.has, TABLES)):
         with suppress(PermissionError):  # a user who may only read the home sees the catalog as it is
-            forget_sources(lake)
-            publish(lake)
+            publish(lake, anew=names is None)
 
 
 @contextmanager
@@ -73,21 +77,25 @@ def executed(
     """Execute a query on the catalog; the rows are ready to be fetched.
 
     A query may have several statements; the last one gives the rows. `parameters` are the values of its `$names`, and `unsafe` is as in
-    `connect`. If the query meets a damaged file, the catalog is made again without that file, and the query is repeated.
+    `connect`. If the query meets a damaged file, a catalog without it is published, and the query is repeated; if it meets another one,
+    all files are verified.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
         LakeError: A file is damaged, and the catalog cannot be made again.
         duckdb.Error: The query is wrong.
     """
-    try:
-        session = _executed_once(lake, query, parameters, unsafe=unsafe)
-    except duckdb.Error as error:
-        damage = damage_in(error)
-        if damage is None:
-            raise
-        _publish_without_damage(lake, damage)
-        session = _executed_once(lake, query, parameters, unsafe=unsafe)
+    session = None
+    for thorough in (False, True):
+        try:
+            session = _executed_once(lake, query, parameters, unsafe=unsafe)
+            break
+        except duckdb.Error as error:
+            damage = damage_in(error)
+            if damage is None:
+                raise
+            _publish_without_damage(lake, damage, thorough=thorough)
+    session = session or _executed_once(lake, query, parameters, unsafe=unsafe)
     try:
         yield session
     except StuckQueryError:
@@ -108,10 +116,14 @@ def _executed_once(lake: Lake, query: str, parameters: Mapping[str, Any] | None,
     return session
 
 
-def _publish_without_damage(lake: Lake, damage: str) -> None:
+def _publish_without_damage(lake: Lake, damage: str, *, thorough: bool) -> None:
+    """Publish without what is damaged: the file that the message names, or with `thorough` any file."""
     try:
-        forget_sources(lake)
-        publish(lake, thorough=True)
+        named = _NAMED.search(damage)
+        if named is None or thorough:
+            publish(lake, thorough=True, anew=True)
+        else:
+            publish(lake, suspects=[Path(named[1])])
     except OSError as error:  # this user may only read the home
         raise LakeError(damage) from error
 
@@ -142,12 +154,12 @@ def damages_listed(lake: Lake) -> list[str]:
     return [row["message"] for row in read_rows(lake, "select message from damaged_files order by path")]
 
 
-def _is_up_to_date(lake: Lake) -> bool:
-    """Whether the catalog can be read, and was made by this version for the evals and models of evals.yaml."""
+def _names_in_catalog(lake: Lake) -> list[tuple[str, str]] | None:
+    """The evals and models that the catalog was made for; None where it cannot be read, or is of another version or lake."""
     try:
         with free_session(lake.home, catalog_path(lake)) as session:
             known = session.execute("select kind, name from _configured").fetchall()
             formats = session.execute("select version, lake from _catalog_format").fetchall()
     except duckdb.Error as error:
-        return is_locked(error)
-    return known == configured_names(lake) and formats == [(FORMAT, str(lake.root))]
+        return configured_names(lake) if is_locked(error) else None
+    return known if formats == [(FORMAT, str(lake.root))] else None

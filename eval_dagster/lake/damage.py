@@ -19,8 +19,10 @@ from eval_dagster.lake.checksums import verify_file, verify_footer
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.versions import file_stamp
 
+PACKS = "packs"
+"""The folder of a lake that holds what is derived from its files: packs, and the index."""
 _CACHE = "response_cache"
-_RECORDS = ("attempts", "notices", "acceptances", *SUITE_TABLES)
+_RECORDS = ("attempts", "notices", "acceptances", "endpoint_states", *SUITE_TABLES)
 _VALID_S = 3600.0
 _WORKERS = 4
 _verified: dict[Path, tuple[list[Any], float]] = {}
@@ -44,6 +46,8 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def _cure(path: Path) -> str:
+    if path.parent.parent.name == PACKS:
+        return "publish again (`eval-dagster leaderboard`): it is made again from the files whose rows it holds"
     if _table(path) == _CACHE:
         return "run again: only the requests in it are sent to the model again"
     if _table(path) in _RECORDS:

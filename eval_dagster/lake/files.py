@@ -3,53 +3,38 @@
 import contextlib
 import json
 import os
-import re
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.checksums import write_with_checksum
 from eval_dagster.lake.damage import damage_named, require_sound, require_sound_footer
+from eval_dagster.lake.file_names import is_name
+from eval_dagster.lake.file_names import new_name as new_name
+from eval_dagster.lake.file_names import parquet_files as parquet_files
+from eval_dagster.lake.file_names import time_of as time_of
+from eval_dagster.lake.file_writing import INFO_KEY as INFO_KEY
+from eval_dagster.lake.file_writing import FileInfo as FileInfo
+from eval_dagster.lake.file_writing import write_parquet as write_parquet
+from eval_dagster.lake.remote.opening import mirror_in
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 from eval_dagster.locks import locked
+from eval_dagster.versions import file_stamp
 
-INFO_KEY = b"eval_dagster"
-"""The key of the footer under which a file holds its `FileInfo`."""
-_ABANDONED_S = 3600.0
+NEWEST = ("samples", "prompts", "responses")
+"""Tables of which a catalog shows the newest file of each partition alone."""
 _SMALL_BYTES = 16 * 2**20
-_STAMP = "%Y%m%dT%H%M%S%fZ"
-_NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
-"""Names that `new_name` gives. Files with other names are not of the lake."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileInfo:
-    """The information in the footer of a lake file."""
-
-    fingerprint: str
-    """Hash of everything that determined the content: equal fingerprints need no second computation."""
-    version: str
-    """Hash of the content."""
-    run_id: str
-    """The Dagster run that wrote it, or another name of the writing run."""
-    materialized_at: str
-    """ISO 8601, UTC."""
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    """The version of each input, by name."""
-    counts: Mapping[str, float] = field(default_factory=dict)
-    """Figures shown in the user interfaces: rows, errors, tokens, seconds."""
-    notes: Mapping[str, str] = field(default_factory=dict)
-    """Text shown in the user interfaces."""
+_APART_US = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +62,7 @@ class Lake:
         self.configured = configured
         self.root = home / "lake"
         self.answers = answers or self
+        self.mirror = mirror_in(self.root)
 
     @property
     def is_trial(self) -> bool:
@@ -90,7 +76,7 @@ class Lake:
 
     def current(self, table: str, name: str, model: str | None = None) -> LakeFile | None:
         """The newest materialization of a partition; None if there is none. Raises `LakeError` if the newest file is damaged."""
-        paths = parquet_files(self.folder(table, name, model))
+        paths = self.files(self.folder(table, name, model))
         if not paths:
             return None
         path = paths[-1]
@@ -99,7 +85,11 @@ class Lake:
 
     def history(self, table: str, name: str, model: str | None = None) -> list[LakeFile]:
         """All materializations of a partition that the lake keeps, the oldest first. Raises `LakeError` where one is damaged."""
-        return [LakeFile(path=path, info=read_info(path)) for path in parquet_files(self.folder(table, name, model))]
+        return [LakeFile(path=path, info=read_info(path)) for path in self.files(self.folder(table, name, model))]
+
+    def info(self, path: Path) -> FileInfo:
+        """The information of a file. Raises `LakeError` if its footer is damaged."""
+        return read_info(path)
 
     def require(self, table: str, asset: str, eval_name: str, model: str | None = None) -> LakeFile:
         """The newest materialization of a partition; a LakeError names the asset to materialize where there is none."""
@@ -112,12 +102,67 @@ class Lake:
     def write(self, table: str, rows: pa.Table, *, eval_name: str, model: str | None = None, info: FileInfo) -> LakeFile:
         """Write a new materialization of a partition. It is the current one as soon as the whole file is there."""
         path = self.folder(table, eval_name, model) / new_name(info.run_id, datetime.fromisoformat(info.materialized_at))
-        write_parquet(path, rows, info)
+        self.add(path, rows, info)
         return LakeFile(path=path, info=info)
+
+    def add(self, path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
+        """Write a file of this lake."""
+        if self.mirror is None:
+            write_parquet(path, rows, info)
+        else:
+            self.mirror.write(path, lambda waiting: write_parquet(waiting, rows, info))
+
+    def delete(self, path: Path) -> None:
+        """Delete a file of this lake, where there is one."""
+        if self.mirror is None or not path.is_relative_to(self.root):
+            path.unlink(missing_ok=True)
+        else:
+            self.mirror.delete(path)
+
+    def begin(self) -> None:
+        """Make sure that results can be written. Raises `UsageError` or `LakeUnreachableError` where an object store cannot hold them."""
+        if self.mirror is not None:
+            self.mirror.begin()
+
+    def files(self, folder: Path) -> list[Path]:
+        """The files in a folder, the oldest first, as they are in the lake now."""
+        if self.mirror is not None:
+            self.mirror.pull([self.mirror.name(folder)])
+        return parquet_files(folder)
+
+    @contextlib.contextmanager
+    def steady(self, folders: Iterable[Path] | None = None) -> Iterator[None]:
+        """Within the block, take folders as they were at its start, with what this process adds; by default all but those of `NEWEST`.
+
+        An object store is then listed once, instead of at each read.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.mirror is not None:
+                names = [table for table in TABLES if table not in NEWEST] if folders is None else map(self.mirror.name, folders)
+                stack.enter_context(self.mirror.steady(names))
+            yield
+
+    def small_files(self, folder: Path) -> list[Path]:
+        """Those of `files` that are small enough to be merged into one."""
+        return [path for path in self.files(folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
+
+    def file(self, name: str) -> Path:
+        """The path of a file by its name relative to the lake. It may be missing."""
+        path = self.root / name
+        if self.mirror is not None and not path.exists():
+            self.files(path.parent)
+        return path
+
+    def pull(self, *, everything: bool = False) -> None:
+        """Fetch from an object store what a catalog is made of; with `everything` all files of the lake."""
+        if self.mirror is not None:
+            self.mirror.pull(
+                [*TABLES, *(["response_cache", "nights"] if everything else [])], newest_of=() if everything else NEWEST, whole=True
+            )
 
     def scores_of(self, name: str, version: str | None) -> Path:
         """The file of scores that metrics name. Where it was deleted, a later file of the same version."""
-        named = self.root / name
+        named = self.file(name)
         if not named.exists():
             for path in reversed(parquet_files(named.parent)):
                 with contextlib.suppress(LakeError):
@@ -125,9 +170,13 @@ class Lake:
                         return path
         return named
 
+    def has(self, table: str) -> bool:
+        """Whether a table has any file."""
+        return any(is_name(name) for _, _, names in os.walk(self.root / table) for name in names)
+
     def partitions(self, table: str) -> Iterator[list[Path]]:
         """For each partition of a table its files, oldest first."""
-        folders = {folder for folder, _, names in os.walk(self.root / table) if any(map(_NAME.fullmatch, names))}
+        folders = {folder for folder, _, names in os.walk(self.root / table) if any(map(is_name, names))}
         for folder in sorted(folders):
             yield parquet_files(Path(folder))
 
@@ -138,7 +187,7 @@ class Lake:
             Path(folder) / name
             for folder, _, names in folders
             for name in names
-            if name.endswith(".parquet") and not name.startswith(".") and not _NAME.fullmatch(name)
+            if name.endswith(".parquet") and not name.startswith(".") and not is_name(name)
         )
 
     def lock(self, name: str) -> AbstractContextManager[None]:
@@ -151,10 +200,20 @@ class Lake:
         ISO 8601, UTC, microseconds. Files and rows hold this time, and materializations are in its order.
         """
         time = datetime.now(UTC)
-        paths = parquet_files(self.folder(table, name, model))
-        if paths:
-            time = max(time, time_of(paths[-1]) + timedelta(microseconds=1))
+        last = self._last(self.folder(table, name, model))
+        if last is not None:
+            # Machines whose clocks are behind may take a time at once: they must not take the same one.
+            later = 1 if self.mirror is None else 1 + secrets.randbelow(_APART_US)
+            time = max(time, time_of(last) + timedelta(microseconds=later))
         return time.isoformat(timespec="microseconds")
+
+    def _last(self, folder: Path) -> Path | None:
+        """The newest file of a folder now, also within `steady`, whose listing can be hours old."""
+        if self.mirror is None:
+            paths = parquet_files(folder)
+        else:
+            paths = [self.root / each for each in self.mirror.listed([self.mirror.name(folder)]) if is_name(Path(each).name)]
+        return max((path for path in paths if path.parent == folder), default=None)
 
 
 def trial_lake(lake: Lake) -> Lake:
@@ -162,70 +221,35 @@ def trial_lake(lake: Lake) -> Lake:
     return Lake(lake.home / "trials", answers=lake, configured=lake.configured)
 
 
-def new_name(run_id: str, time: datetime | None = None) -> str:
-    """A file name that sorts by time and is used once."""
-    return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
-
-
-def time_of(path: Path) -> datetime:
-    """When a file of the lake was materialized, by its name; UTC."""
-    return datetime.strptime(path.name.split("-")[0], _STAMP).replace(tzinfo=UTC)
-
-
-def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
-    """Write under a temporary name, sync, rename: a reader sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
-    rows = _typed_as_partitions(rows, path)
-    if info is not None:
-        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(asdict(info)).encode()})
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("w+b") as file:
-            write_with_checksum(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)
-        raise
-
-
-def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
-    """Turn columns such as `eval`, which folders name (`eval=<name>`), into dictionaries of texts.
-
-    Arrow and pandas derive that type from the folders, and cannot merge it with plain texts.
-    """
-    names = {part.partition("=")[0] for part in path.parent.parts if "=" in part}
-    for index, name in enumerate(rows.column_names):
-        if name in names and pa.types.is_string(rows.schema.field(name).type):
-            rows = rows.set_column(index, name, rows[name].dictionary_encode())
-    return rows
-
-
 def read_info(path: Path) -> FileInfo:
     """Read the `FileInfo` in the footer of a file. Raises LakeError if the footer is damaged."""
+    with damage_named(path):
+        stamp = tuple(file_stamp(path))
+    return _read_info(path, stamp)
+
+
+@lru_cache(maxsize=4096)
+def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 - a file that was written since has another stamp
     require_sound_footer(path)
     with damage_named(path):
         metadata = pq.read_schema(path).metadata or {}
         return FileInfo(**json.loads(metadata[INFO_KEY]))
 
 
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a file as an Arrow table. Raises LakeError if it is damaged."""
+def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:
+    """Read a file, or the rows of it that `where` chooses, as an Arrow table. Raises LakeError if it is damaged."""
     require_sound(path)
     with damage_named(path):
-        return pq.ParquetFile(path).read(columns=columns and list(columns))
+        if where is None:
+            return pq.ParquetFile(path).read(columns=columns and list(columns))
+        return pq.read_table(path, columns=columns and list(columns), filters=where, partitioning=None)
 
 
-def read_rows(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Read a file as rows. Raises LakeError if it is damaged."""
-    table = read_table(path, columns)
+def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:
+    """Read a file, or the rows of it that `where` chooses, as rows. Raises LakeError if it is damaged."""
+    table = read_table(path, columns, where)
     with damage_named(path):
-        rows: list[dict[str, Any]] = table.to_pylist()
-        return rows
+        return _rows_of(table)
 
 
 def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -234,32 +258,21 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, 
     with damage_named(path):
         batches = pq.ParquetFile(path).iter_batches(batch_size=count, columns=list(columns))
         first = next(batches, None)
-        rows: list[dict[str, Any]] = first.to_pylist() if first is not None else []
-        return rows
+        return _rows_of(first) if first is not None else []
+
+
+def _rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """A table as rows. Arrow would import pandas for a time, which takes longer than most commands need to read their rows."""
+    columns = [_times(column) if pa.types.is_timestamp(column.type) else column.to_pylist() for column in table.columns]
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _times(column: pa.ChunkedArray | pa.Array) -> list[datetime | None]:
+    microseconds = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+    zone = UTC if column.type.tz else None
+    return [None if each is None else datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=each) for each in microseconds]
 
 
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table with the columns of a table of the lake."""
     return to_table(rows, TABLES[table])
-
-
-def parquet_files(folder: Path) -> list[Path]:
-    """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no folder can have
-        return []
-    return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
-
-
-def small_files(folder: Path) -> list[Path]:
-    """Those of `parquet_files` that are small enough to be merged into one."""
-    return [path for path in parquet_files(folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
-
-
-def _sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes left behind."""
-    for path in folder.glob(".*.tmp"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                path.unlink()

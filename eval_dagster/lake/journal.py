@@ -23,34 +23,43 @@ class Journal:
         self._name = name
         self._number = 0
         self._file: IO[bytes] | None = None
-        self._ended: list[IO[bytes]] = []
+        self._path = folder
+        self._ended: list[tuple[Path, IO[bytes]]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Write an answer."""
         if self._file is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._number += 1
-            self._file = (self._folder / f"{self._name}-{self._number}{SUFFIX}").open("ab", buffering=0)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = self._new()
         line = json.dumps(row).encode() + b"\n"
         if self._file.write(line) != len(line):
-            raise OSError(f"no space left for {self._file.name}")
+            raise OSError(f"no space left for {self._path}")
+
+    def _new(self) -> IO[bytes]:
+        """A journal that is locked before it has its name, because other processes take one without a lock for abandoned."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._number += 1
+        self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
+        unnamed = self._path.with_name(f".{self._path.name}.tmp")
+        file = unnamed.open("ab", buffering=0)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(self._path)
+        return file
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[None]:
         """End the current journal. It and those before it are deleted after the block, which stores their answers."""
         if self._file is not None:
-            self._ended.append(self._file)
+            self._ended.append((self._path, self._file))
             self._file = None
         yield
-        for file in self._ended:
-            Path(file.name).unlink(missing_ok=True)
+        for path, file in self._ended:
+            path.unlink(missing_ok=True)
             file.close()
         self._ended.clear()
 
     def close(self) -> None:
         """Leave journals whose answers were not stored to the next run."""
-        for file in (*self._ended, *([self._file] if self._file else [])):
+        for file in (*(file for _, file in self._ended), *([self._file] if self._file else [])):
             file.close()
         self._file = None
 

@@ -2,27 +2,35 @@
 
 It is built under a lock as a file beside the current one, then moved into place. Files of the lake never change, so a session sees the one
 state that it opened, and blocks no other process. Scores and metrics are published together: both belong to the same materializations.
+
+The index of the lake says what changed since the last publication. A copy of the last catalog is changed by that alone; it is made from
+nothing where it is missing, was made by another version or changed by others, or where files have new columns.
 """
 
-import json
+import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archive
-from eval_dagster.lake.damage import damages_of, foreign_file
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.relations import NATIVE_TABLES, build, configured_names, quoted, relation_files
+from eval_dagster.lake.index import DamagedIndexError, Index, open_index
+from eval_dagster.lake.nights import keep_night
+from eval_dagster.lake.packs import forget_damaged, maintain
+from eval_dagster.lake.relations import FORMAT, build, configured_names, damages_of, relation_files
+from eval_dagster.lake.scanning import Changes, scan, verify_again
 from eval_dagster.lake.schemas import TABLES
-from eval_dagster.lake.sessions import free_session, plain
+from eval_dagster.lake.sessions import free_session, plain, quoted
 from eval_dagster.versions import code_version, file_stamp, stable_hash
 
 _STORAGE_VERSION = "v1.2.0"
 """The oldest version of DuckDB that can open the file. A 1.x version cannot read the default format of DuckDB 2."""
+_GROWTH, _ALLOWED = 2, 32 * 2**20
+"""A catalog that grew by this factor and these bytes since it was made from nothing is mostly free space: it is made again."""
 
 
 def catalog_path(lake: Lake) -> Path:
@@ -30,36 +38,113 @@ def catalog_path(lake: Lake) -> Path:
     return lake.home / "evals.duckdb"
 
 
-def publish(lake: Lake, *, thorough: bool = False) -> list[str]:
-    """Make the catalog from the current files and move it into place, unless today's catalog was made of the same files.
+def publish(lake: Lake, *, thorough: bool = False, anew: bool = False, suspects: Collection[Path] = ()) -> list[str]:
+    """Bring the catalog up to date with the files of the lake and move it into place, unless nothing changed.
 
-    With `thorough`, all files of the lake are verified, instead of the current ones and those that tables are made of. Damaged files are
-    left out, and listed in the relation `damaged_files`. Returns a message for each of them.
+    New files are verified, those that were damaged, and `suspects`. With `thorough`, all files of the lake are verified; with `anew`, the
+    catalog is made from nothing. Damaged files are left out, and listed in the relation `damaged_files`. Returns a message for each.
 
     Raises:
         LakeError: No catalog can be made of the files.
     """
     with lake.lock("catalog"):
-        return publish_locked(lake, archiving=not lake.is_trial, thorough=thorough)
+        return publish_locked(lake, archiving=not lake.is_trial, thorough=thorough, anew=anew, suspects=suspects)
 
 
-def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False) -> list[str]:
-    """Publish as `publish` does, for a caller that holds the lock `catalog`. With `archiving`, the last state of a past day is kept."""
+def publish_locked(
+    lake: Lake,
+    *,
+    archiving: bool = True,
+    thorough: bool = False,
+    anew: bool = False,
+    suspects: Collection[Path] = (),
+    without: Collection[Path] = (),
+) -> list[str]:
+    """Publish as `publish` does, for a caller that holds the lock `catalog`.
+
+    With `archiving`, the last state of a past day is kept. The files `without` count as deleted.
+    """
+    catalog_path(lake).parent.mkdir(parents=True, exist_ok=True)
+    going, suspected = (
+        {str(path.relative_to(lake.root)) for path in paths if path.is_relative_to(lake.root)} for paths in (without, suspects)
+    )
+    for _ in range(2):
+        try:
+            lake.pull()
+            if archiving:
+                keep_night(lake)
+            with open_index(lake) as index:
+                changes = _changes(lake, index, thorough=thorough, suspects=suspected, without=going)
+                return _publish(lake, index, changes, archiving=archiving, anew=anew, without=going)
+        except DamagedIndexError:
+            continue
+    raise LakeError(f"the index below {lake.root} is damaged whenever it is written; check the disk that it is on")
+
+
+def _changes(lake: Lake, index: Index, *, thorough: bool, suspects: Collection[str] = (), without: Collection[str] = ()) -> Changes:
+    """Bring the index and the packs up to date, and return what changed."""
+    changes = scan(lake, index, without=without, thorough=thorough)
+    if thorough or suspects:
+        verify_again(lake, index, changes, None if thorough else suspects)
+        forget_damaged(lake, index, changes, None if thorough else suspects)
+    maintain(lake, index, changes)
+    return changes
+
+
+def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, anew: bool, without: Collection[str]) -> list[str]:
     path = catalog_path(lake)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sources = _sources(lake)
-    damages = _damages(lake, thorough=thorough)
-    if not damages and _is_made_of(path, sources):
-        return []
+    made_by, names = _made_by(lake), [list(each) for each in configured_names(lake)]
+    anew = anew or _has_new_columns(index, changes) or index["made_by"] != made_by or not _is_ours(path, index)
+    if anew:  # its rows are read again: of what is in no pack, and of packs
+        verify_again(lake, index, changes, {each.path for table in TABLES for each in index.loose(table)})
+        forget_damaged(lake, index, changes)
+        maintain(lake, index, changes)
+    elif not changes.tables and names == index["configured"] and _is_of_today(path):
+        return list(damages_of(lake, index).values())
     building = path.with_name(".evals.duckdb.building")
-    _remove(building)
     try:
-        _build(lake, building, damages)
+        is_whole = _build(lake, index, building, path, None if anew else changes, without)
+        _move(building, path, archiving=archiving)
     except BaseException as error:
         _remove(building)  # it may be what fills the disk
         if isinstance(error, duckdb.Error):
             raise LakeError(f"the catalog {path} cannot be written: {' '.join(str(error).split())}") from error
         raise
+    size = path.stat().st_size
+    if is_whole:
+        index["size"] = size
+    index["made_by"] = made_by if size < _GROWTH * index["size"] + _ALLOWED else None
+    index["configured"], index["catalog"] = names, file_stamp(path)
+    return list(damages_of(lake, index).values())
+
+
+def _made_by(lake: Lake) -> str:
+    """Hash of all that a catalog is made by, but for the files."""
+    questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
+    return stable_hash([questions, FORMAT, str(lake.root), code_version(build), duckdb.__version__])
+
+
+def _has_new_columns(index: Index, changes: Changes) -> bool:
+    """Whether new files have columns that no file of their table had; these are entered as known."""
+    known = {table: set(columns) for table, columns in (index["columns"] or {}).items()}
+    found = {table: {each.columns for each in index.of_paths(paths)} for table, paths in changes.new.items()}
+    is_new = any(columns - known.get(table, set()) for table, columns in found.items())
+    if is_new:
+        index["columns"] = {table: sorted(known.get(table, set()) | found.get(table, set())) for table in {*known, *found}}
+    return is_new
+
+
+def _is_ours(path: Path, index: Index) -> bool:
+    """Whether the catalog is as the last publication left it."""
+    return path.exists() and not _log_of_changes(path).exists() and file_stamp(path) == index["catalog"]
+
+
+def _is_of_today(path: Path) -> bool:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).date() == datetime.now(UTC).date()
+
+
+def _move(building: Path, path: Path, *, archiving: bool) -> None:
+    """Replace the catalog by a new one."""
     if archiving:
         archive(path)
     # The file is read-only, because the next publication replaces it. DuckDB would apply a write-ahead log of the old file to the new one.
@@ -67,56 +152,49 @@ def publish_locked(lake: Lake, *, archiving: bool = True, thorough: bool = False
     _log_of_changes(path).unlink(missing_ok=True)
     building.replace(path)
     _log_of_changes(path).unlink(missing_ok=True)
-    if damages:  # so that every publication reports them
-        _note(path).unlink(missing_ok=True)
-    else:
-        _note(path).write_text(json.dumps([sources, file_stamp(path)]), "utf-8")
-    return list(damages.values())
-
-
-def _sources(lake: Lake) -> str:
-    """Hash of all sources of a catalog."""
-    stamps: list[Any] = []
-    for path in (path for table in TABLES for partition in lake.partitions(table) for path in partition):
-        with suppress(FileNotFoundError):  # deleted since it was listed
-            stamps.append([str(path), file_stamp(path)])
-    questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
-    return stable_hash([stamps, questions, configured_names(lake), code_version(build), duckdb.__version__])
-
-
-def _is_made_of(path: Path, sources: str) -> bool:
-    """Whether the catalog was made of these sources today and is unchanged since."""
-    if _log_of_changes(path).exists():
-        return False
-    with suppress(OSError, ValueError):
-        is_of_today = datetime.fromtimestamp(path.stat().st_mtime, UTC).date() == datetime.now(UTC).date()
-        return is_of_today and json.loads(_note(path).read_text("utf-8")) == [sources, file_stamp(path)]
-    return False
-
-
-def _note(path: Path) -> Path:
-    """The file that holds the hash of the sources of the catalog."""
-    return path.with_name(f".{path.name}.sources")
+    path.with_name(f".{path.name}.sources").unlink(missing_ok=True)  # what earlier versions knew a catalog by
 
 
 def _log_of_changes(path: Path) -> Path:
     return path.with_name(f"{path.name}.wal")
 
 
-def _build(lake: Lake, building: Path, damages: dict[str, str]) -> None:
-    """Make a catalog in a file of its own. Damage that is found on the way is added to `damages`."""
+def _build(lake: Lake, index: Index, building: Path, path: Path, changes: Changes | None, without: Collection[str]) -> bool:
+    """Make a catalog in a file of its own, from the last one and what changed or from nothing; whether it was made from nothing.
+
+    Where that fails, a file may be gone that another process deleted meanwhile: the lake is scanned again. Where it fails once more, all
+    files are verified.
+    """
+    try:
+        _build_once(lake, index, building, path, changes)
+        return changes is None
+    except duckdb.Error as error:
+        failure = error
+    found = _changes(lake, index, thorough=False, without=without)
+    if found.tables and (changes is None or not _has_new_columns(index, found)):
+        if changes is not None:
+            changes.add(found)
+        with suppress(duckdb.Error):
+            _build_once(lake, index, building, path, changes)
+            return changes is None
+    if not _changes(lake, index, thorough=True, without=without).tables and changes is None:
+        raise failure
+    try:
+        _build_once(lake, index, building, path, None)
+    except duckdb.Error as error:
+        raise LakeError(f"no catalog can be made of the files in {lake.root}: {plain(error)}") from error
+    return True
+
+
+def _build_once(lake: Lake, index: Index, building: Path, path: Path, changes: Changes | None) -> None:
+    _remove(building)
+    if changes is not None:
+        shutil.copyfile(path, building)
     with free_session(lake.home) as session:
-        session.execute(f"attach '{quoted(building)}' as evals (storage_version '{_STORAGE_VERSION}')")
+        options = f" (storage_version '{_STORAGE_VERSION}')" if changes is None else ""
+        session.execute(f"attach '{quoted(building)}' as evals{options}")
         session.execute("use evals")
-        while True:
-            try:
-                build(session, lake, damages)
-                break
-            except duckdb.Error as error:
-                found = _damages(lake, thorough=True)
-                if found.keys() <= damages.keys():
-                    raise LakeError(f"no catalog can be made of the files in {lake.root}: {plain(error)}") from error
-                damages |= found
+        build(session, lake, index, changes)
         session.execute("use memory")
         session.execute("detach evals")
 
@@ -125,32 +203,3 @@ def _remove(building: Path) -> None:
     """Remove a half-made catalog with its write-ahead log, which DuckDB would apply to the next one."""
     for path in (building, _log_of_changes(building)):
         path.unlink(missing_ok=True)
-
-
-def forget_sources(lake: Lake) -> None:
-    """Force the next publication to make the catalog again."""
-    _note(catalog_path(lake)).unlink(missing_ok=True)
-
-
-def _damages(lake: Lake, *, thorough: bool) -> dict[str, str]:
-    """A message for each damaged file by path.
-
-    With `thorough`, all files are verified, also those that this process verified less than an hour ago. Otherwise these are verified:
-    the newest file of each partition, all files of `NATIVE_TABLES`, and the files that were damaged when the catalog was made.
-    """
-    files = {
-        path
-        for table in TABLES
-        for partition in lake.partitions(table)
-        for path in (partition if thorough or table in NATIVE_TABLES else partition[-1:])
-    }
-    known = [path for path in _known_damaged(lake) if path not in files]
-    found = damages_of(sorted(files), again=thorough) | damages_of(known, again=True)
-    foreign = {str(path): foreign_file(path) for path in lake.foreign_files()}
-    return {path: damage for path, damage in found.items() if Path(path).exists()} | foreign
-
-
-def _known_damaged(lake: Lake) -> list[Path]:
-    with suppress(duckdb.Error), free_session(lake.home, catalog_path(lake)) as session:
-        return [Path(path) for (path,) in session.execute("select path from damaged_files").fetchall()]
-    return []

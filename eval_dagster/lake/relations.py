@@ -1,6 +1,11 @@
-"""The relations of a catalog: first those over the lake's files, then those of `sql/`."""
+"""The relations of a catalog: first those over the lake's files, then those of `sql/`.
 
-from collections.abc import Sequence
+A relation over many files reads packs, and those files that are in no pack. Files with the same columns are read by one scan: DuckDB then
+reads the footer of the first alone before a query. The catalog holds the rows of small tables itself, with the file of each row, so that a
+publication replaces the rows of changed files alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -8,24 +13,22 @@ import pyarrow as pa
 
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.file_system import url_of
-from eval_dagster.lake.files import Lake, read_head, read_info
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.index import Index, Indexed
+from eval_dagster.lake.packs import PACKED
+from eval_dagster.lake.scanning import Changes
 from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
+from eval_dagster.lake.score_files import follow_rewritten_scores
+from eval_dagster.lake.sessions import quoted, quoted_list
 
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
-_LOST = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
-_TABLE_OF = {
-    "_metrics_files": "metrics",
-    "_all_scores": "scores",
-    "regressions_history": "regressions",
-    "_attempts_files": "attempts",
-    "_looks": "looks",
-}
-"""The table whose columns a relation has, where the names differ."""
-NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "regressions", "looks")
-"""Tables whose rows the catalog itself holds. The rows of the others are read from the lake by each query."""
-FORMAT = 2
+_PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "endpoint_states")
+"""Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
+FORMAT = 4
 """Version of the catalog's form. A catalog of another form is made again."""
+_CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
 
 def relation_files() -> dict[str, Path]:
@@ -39,121 +42,206 @@ def configured_names(lake: Lake) -> list[tuple[str, str]]:
     return [] if known is None else [*(("eval", name) for name in known.evals), *(("model", name) for name in known.models)]
 
 
-def build(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> None:
-    """Create every relation in the database that is in use.
-
-    `damages` has a message for each damaged file, by path. These files are left out. Files that are found to be missing are added.
+def build(connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None = None) -> None:
+    """Create every relation in the database that is in use; with `changes`, bring a database up to date that was complete before them.
 
     Raises:
         QueryError: A file of `sql/` does not fit the rest.
-        duckdb.Error: A file is damaged that is not among `damages`.
+        duckdb.Error: A file is damaged that the index does not know to be.
     """
-    for table in ("samples", "prompts", "responses"):
-        newest = [files[-1] for files in lake.partitions(table)]
-        # A partition whose newest file is damaged is left out, since an older file would be shown as the current state.
-        _create(connection, table, "view", [file for file in newest if str(file) not in damages])
-    metrics = list(lake.partitions("metrics"))
-    _create(connection, "_metrics_files", "table", [file for files in metrics for file in files if str(file) not in damages])
-    _follow_rewritten_scores(connection, lake, metrics, damages)
-    lost = [_partition_of(files[-1]) for files in metrics if str(files[-1]) in damages]
-    connection.register("lost_rows", pa.table({"eval": [name for name, _ in lost], "model": [model for _, model in lost]}, schema=_LOST))
-    connection.execute("create or replace table metrics_history as select * exclude (scores_file) from _metrics_files")
-    connection.execute(
-        "create or replace table _current_metrics as select * from _metrics_files anti join lost_rows using (eval, model) "
-        "qualify materialized_at = max(materialized_at) over (partition by eval, model)"
-    )
-    connection.execute("create or replace table metrics as select * exclude (scores_file) from _current_metrics")
-    current, history = _score_files(connection, lake, damages)
-    _create(connection, "scores", "view", current)
-    _create(connection, "_all_scores", "view", history, filename=True)
-    connection.execute(
-        "create or replace view scores_history as select s.* exclude (filename), m.materialized_at, m.metric_version from _all_scores s "
-        "join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, metric_version, eval, model "
-        f"from _metrics_files) m on replace(s.filename, 'file://', '') = '{quoted(lake.root)}/' || m.scores_file "
-        "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
-    )
-    _create_judgements(connection, lake, damages)
-    for name, table in (("_attempts_files", "attempts"), ("notices", "notices"), ("acceptances", "acceptances")):
-        files = [file for partition in lake.partitions(table) for file in partition if str(file) not in damages]
-        _create(connection, name, "table", files)
-    connection.execute("create or replace table attempts as select distinct * from _attempts_files order by finished_at, eval")
-    names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(lake)], schema=_NAMES)
-    connection.register("configured_names", names)
-    connection.execute("create or replace table _configured as select * from configured_names")
-    connection.execute(f"create or replace table _catalog_format as select {FORMAT}::integer as version, '{quoted(lake.root)}' as lake")
-    rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
-    connection.register("damages", rows)
-    connection.execute("create or replace table damaged_files as select * from damages")
-    _run_sql_folder(connection)
+    _Catalog(connection, lake, index, changes).build()
 
 
-def _create(connection: duckdb.DuckDBPyConnection, name: str, kind: str, files: Sequence[Path], *, filename: bool = False) -> None:
-    """Create a relation over files, also where there are none.
+class _Catalog:
+    """A catalog that is being made or changed."""
 
-    The statement holds the quoted paths, because a view cannot hold bound values. A column that is newer than all files is null. With
-    `filename` each row has the path of its file.
-    """
-    empty = TABLES[_TABLE_OF.get(name, name)].empty_table()
-    connection.register("no_rows", empty.append_column("filename", pa.array([], pa.string())) if filename else empty)
-    if not files:
-        connection.execute(f"create or replace table {name} as select * from no_rows")
-        return
-    listed = ", ".join(f"'{quoted(url_of(file))}'" for file in files)
-    source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false, filename = {str(filename).lower()})"
-    columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in connection.execute("describe no_rows").fetchall())
-    connection.execute(f"create or replace {kind} {name} as select {columns} where false union all by name select * from {source}")
+    def __init__(self, connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None) -> None:
+        self._connection = connection
+        self._lake = lake
+        self._index = index
+        self._changes = changes
+
+    def build(self) -> None:
+        for table in PACKED:
+            if self._is_touched(table):
+                self._register("hidden", pa.table({"_source": pa.array(self._index.hidden(table), pa.string())}))
+                self._connection.execute(f"create or replace table _hidden_{table} as select * from hidden")
+        for table in NATIVE_TABLES:
+            if self._is_touched(table):
+                self._update(table)
+        for table in ("samples", "prompts", "responses", "confirmations"):
+            if self._is_touched(table):
+                self._create("view", table, table, self._parts(table, self._index.loose(table)))
+        if self._is_touched("metrics", "scores"):
+            self._create_metrics()
+            self._create_scores()
+        if self._is_touched(*SUITE_TABLES):
+            self._create_judgements()
+        if self._is_touched("attempts"):
+            self._derive("attempts", "distinct * exclude (_file)", "order by finished_at, eval")
+        if self._is_touched("endpoint_states"):
+            self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
+        self._create_small()
+        if self._changes is None:
+            for table in ("notices", "acceptances"):
+                self._connection.execute(f"create or replace view {table} as select * exclude (_file) from _{table}_files")
+            _run_sql_folder(self._connection)
+
+    def _is_touched(self, *tables: str) -> bool:
+        return self._changes is None or not self._changes.tables.isdisjoint(tables)
+
+    def _register(self, name: str, rows: pa.Table) -> None:
+        self._connection.register(name, rows)
+
+    def _derive(self, table: str, columns: str, order: str) -> None:
+        self._connection.execute(f"create or replace table {table} as select {columns} from _{table}_files {order}")
+
+    def _update(self, table: str) -> None:
+        """Make a native table, or replace the rows of changed files in it."""
+        name = f"_{table}_files"
+        if self._changes is None:
+            self._create("table", name, table, self._parts(table, self._index.loose(table), source="_file"), source="_file")
+            if table == "metrics":
+                self._connection.execute(f"alter table {name} add column named_scores_file varchar")
+        else:
+            changed = sorted(self._changes.gone[table] | self._changes.new[table])
+            self._register("changed", pa.table({"path": pa.array(changed, pa.string())}))
+            self._connection.execute(f"delete from {name} where _file in (select path from changed)")
+            for part in _scans(self._lake.root, self._index.of_paths(sorted(self._changes.new[table])), source="_file"):
+                self._connection.execute(f"insert into {name} by name {part}")
+        if table == "metrics":
+            self._connection.execute(f"update {name} set named_scores_file = scores_file where named_scores_file is null")
+
+    def _create_metrics(self) -> None:
+        """Relations of the current metrics and of all. Partitions whose newest file is damaged have no current metrics."""
+        moved = follow_rewritten_scores(self._connection, self._index)
+        lost = [_partition_of(path) for path, _, damage in self._index.newest("metrics") if damage is not None]
+        self._register("lost_rows", _pairs(lost))
+        if self._changes is None:
+            self._connection.execute(
+                "create or replace table _current_metrics as " + _CURRENT.format(where="anti join lost_rows using (eval, model)")
+            )
+            columns = "* exclude (_file, scores_file, named_scores_file)"
+            self._connection.execute(f"create or replace view metrics as select {columns} from _current_metrics")
+            self._connection.execute(f"create or replace view metrics_history as select {columns} from _metrics_files")
+            return
+        touched = {*moved, *map(_partition_of, self._changes.gone["metrics"] | self._changes.new["metrics"])}
+        self._register("touched", _pairs(sorted(touched)))
+        self._connection.execute("delete from _current_metrics where (eval, model) in (select (eval, model) from touched)")
+        where = "semi join touched using (eval, model) anti join lost_rows using (eval, model)"
+        self._connection.execute("insert into _current_metrics by name " + _CURRENT.format(where=where))
+
+    def _create_scores(self) -> None:
+        """Relations of the scores that current metrics, and all metrics ever, were computed from."""
+        self._connection.execute(
+            "create or replace table _score_files as select scores_file, "
+            "coalesce(scores_file in (select scores_file from _current_metrics), false) as is_current "
+            "from (select distinct scores_file from _metrics_files where scores_file is not null) order by scores_file"
+        )
+        named: dict[str, bool] = dict(self._connection.execute("select * from _score_files").fetchall())
+        loose = [each for each in self._index.loose("scores") if each.path in named]
+        existing = set(self._index.column("select path from files where tab = 'scores'"))
+        self._index["missing_scores"] = {name: is_current for name, is_current in named.items() if name not in existing}
+        for name, chosen, source, where in (
+            ("scores", [each for each in loose if named[each.path]], None, "where is_current"),
+            ("_all_scores", loose, "scores_file", ""),
+        ):
+            files = f"semi join (select scores_file as _source from _score_files {where}) using (_source)"
+            self._create("view", name, "scores", self._parts("scores", chosen, source=source, files=files), source=source)
+        self._connection.execute(
+            "create or replace view scores_history as select s.* exclude (scores_file), m.materialized_at, m.metric_version "
+            "from _all_scores s join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, "
+            "metric_version, eval, model from _metrics_files) m on s.scores_file = m.scores_file "
+            "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
+        )
+
+    def _create_judgements(self) -> None:
+        """Relations of the last judgement of each suite and of all judgements. A damaged last judgement is not replaced by an older one."""
+        missing: list[str] = []
+        sound = [path.partition("/")[2] for path, _, damage in self._index.newest("regressions") if damage is None]
+        for table in SUITE_TABLES:
+            paths = [f"{table}/{rest}" for rest in sound]
+            known = self._index.of_paths(paths)
+            missing += sorted(set(paths) - self._index.existing(paths))
+            name = {"looks": "_looks"}.get(table, table)
+            self._create("view" if table == "sample_changes" else "table", name, table, _scans(self._lake.root, known))
+        self._index["missing_judgements"] = missing
+        self._create("view", "regressions_history", "regressions", self._parts("regressions", self._index.loose("regressions")))
+        self._connection.execute(
+            "create or replace table change_points as select * exclude (is_change_point) from _looks where is_change_point"
+        )
+
+    def _create_small(self) -> None:
+        names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
+        self._register("configured_names", names)
+        self._connection.execute("create or replace table _configured as select * from configured_names")
+        root = quoted(self._lake.root)
+        self._connection.execute(f"create or replace table _catalog_format as select {FORMAT}::integer as version, '{root}' as lake")
+        damages = damages_of(self._lake, self._index)
+        rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
+        self._register("damages", rows)
+        self._connection.execute("create or replace table damaged_files as select * from damages")
+
+    def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
+        """Queries of all rows that a relation shows. `source` names a column for the file of a row, `files` joins the chosen files."""
+        renamed = f", _source as {source}" if source else ""
+        parts = []
+        for paths in _by_columns((each.columns, each.path) for each in self._index.packs(table)).values():
+            scan = f"read_parquet({_urls(self._lake.root, paths)}, hive_partitioning = false)"
+            parts.append(f"select * exclude (_source){renamed} from {scan} {files} anti join _hidden_{table} using (_source)")
+        return [*parts, *_scans(self._lake.root, loose, source=source)]
+
+    def _create(self, kind: str, name: str, table: str, parts: Sequence[str], *, source: str | None = None) -> None:
+        """Create a relation of queries. It has all columns of the table, also those that are newer than all files."""
+        empty = TABLES[table].empty_table()
+        self._register("no_rows", empty.append_column(source, pa.array([], pa.string())) if source else empty)
+        forms = self._connection.execute("describe no_rows").fetchall()
+        columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in forms)
+        self._connection.execute(
+            f"create or replace {kind} {name} as {' union all by name '.join([f'select {columns} where false', *parts])}"
+        )
 
 
-def _follow_rewritten_scores(
-    connection: duckdb.DuckDBPyConnection, lake: Lake, metrics: Sequence[Sequence[Path]], damages: dict[str, str]
-) -> None:
-    """Let metrics name the new file of scores where their scores were deleted and written again."""
-    named = connection.execute("select distinct scores_file from _metrics_files").fetchall()
-    missing = {name for (name,) in named if not (lake.root / name).exists()}
-    if not missing:
-        return
-    for path in (file for files in metrics for file in files if str(file) not in damages):
-        for row in read_head(path, 1, ["scores_file"]):
-            if row["scores_file"] in missing:
-                found = lake.scores_of(row["scores_file"], read_info(path).inputs.get("sample_scores"))
-                values = [str(found.relative_to(lake.root)), row["scores_file"]]
-                connection.execute("update _metrics_files set scores_file = $1 where scores_file = $2", values)
+def damages_of(lake: Lake, index: Index) -> dict[str, str]:
+    """A message for each damaged file, and for each missing one that others name, by path."""
+    found = {str(lake.root / path): message for path, message in index.damages().items()}
+    for name, is_current in (index["missing_scores"] or {}).items():
+        cure = "materialize sample_scores and task_metrics of its partition again" if is_current else "scores_history lacks its rows"
+        found[str(lake.root / name)] = f"the lake file {lake.root / name} is missing; {cure}"
+    for name in index["missing_judgements"] or []:
+        found[str(lake.root / name)] = f"the lake file {lake.root / name} is missing; judge its suite again"
+    return found
 
 
-def _score_files(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> tuple[list[Path], list[Path]]:
-    """The score files that current metrics, and all metrics ever, were computed from."""
-    statement = (
-        "select distinct scores_file, scores_file in (select scores_file from _current_metrics) as current "
-        "from _metrics_files order by scores_file"
-    )
-    found = connection.execute(statement).fetchall()
-    files = [(lake.root / name, current) for name, current in found]
-    for path, current in files:
-        if not path.exists():
-            cure = "materialize sample_scores and task_metrics of its partition again" if current else "scores_history lacks its rows"
-            damages[str(path)] = f"the lake file {path} is missing; {cure}"
-    kept = [(path, current) for path, current in files if str(path) not in damages]
-    return [path for path, current in kept if current], list(dict.fromkeys(path for path, _ in kept))
+def _scans(root: Path, files: Sequence[Indexed], *, source: str | None = None) -> list[str]:
+    """Queries of the rows of files, one for those with the same columns."""
+    prefix, parts = quoted(root), []
+    for paths in _by_columns((each.columns, each.path) for each in files).values():
+        scan = f"read_parquet({_urls(root, paths)}, hive_partitioning = false, filename = {str(source is not None).lower()})"
+        renamed = f"exclude (filename), replace(replace(filename, 'file://', ''), '{prefix}/', '') as {source}" if source else ""
+        parts.append(f"select * {renamed} from {scan}")
+    return parts
 
 
-def _create_judgements(connection: duckdb.DuckDBPyConnection, lake: Lake, damages: dict[str, str]) -> None:
-    """Relations of the last judgement of each suite and of all judgements. A damaged last judgement is not replaced by an older one."""
-    suites = list(lake.partitions("regressions"))
-    for table in SUITE_TABLES:
-        current = [lake.root / table / files[-1].parent.name / files[-1].name for files in suites if str(files[-1]) not in damages]
-        for path in current:
-            if not path.exists():
-                damages[str(path)] = f"the lake file {path} is missing; judge its suite again"
-        name = {"looks": "_looks"}.get(table, table)
-        _create(connection, name, "view" if table == "sample_changes" else "table", [path for path in current if str(path) not in damages])
-    every = [path for files in suites for path in files if str(path) not in damages]
-    _create(connection, "regressions_history", "view", every)
-    connection.execute("create or replace table change_points as select * exclude (is_change_point) from _looks where is_change_point")
+def _by_columns(files: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for columns, path in files:
+        groups.setdefault(columns, []).append(path)
+    return groups
 
 
-def _partition_of(path: Path) -> tuple[str, str]:
+def _urls(root: Path, paths: Iterable[str]) -> str:
+    return quoted_list(url_of(root / path) for path in paths)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> pa.Table:
+    return pa.table({"eval": [name for name, _ in pairs], "model": [model for _, model in pairs]}, schema=_PAIRS)
+
+
+def _partition_of(path: str) -> tuple[str, str]:
     """Eval and model of a file, from its folders."""
-    return path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
+    folders = dict(part.split("=", 1) for part in path.split("/")[1:-1] if "=" in part)
+    return folders.get("eval", ""), folders.get("model", "")
 
 
 def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
@@ -172,8 +260,3 @@ def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
         if last is not None and len(failed) == len(waiting):
             raise QueryError(f"sql/{next(iter(failed))}.sql does not fit the catalog: {last}")
         waiting = failed
-
-
-def quoted(path: Path | str) -> str:
-    """A path or URL for a place between single quotes in SQL."""
-    return str(path).replace("'", "''")

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
-from eval_dagster.lake.files import Lake, new_name, parquet_files, small_files, write_parquet
+from eval_dagster.lake.files import Lake, new_name
 from eval_dagster.lake.journal import abandoned, journal_rows, journals
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
@@ -51,7 +51,7 @@ class ResponseCache:
             f"where model_version = $version {_ONE_EACH}"
         )
         for _ in range(5):
-            files = parquet_files(self.folder)
+            files = self._lake.files(self.folder)
             if not files:
                 return {}
             _require_sound(files)
@@ -77,17 +77,17 @@ class ResponseCache:
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
         """Write answers to a new file."""
-        write_parquet(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
+        self._lake.add(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
 
     def merge(self, run_id: str) -> None:
         """Merge many small files into one. They are deleted after it is written."""
-        if len(small_files(self.folder)) <= _MERGE_ABOVE:
+        if len(self._lake.small_files(self.folder)) <= _MERGE_ABOVE:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
-            files = small_files(self.folder)
-            write_parquet(self.folder / new_name(run_id), pa.concat_tables(map(_read, files)))
+            files = self._lake.small_files(self.folder)
+            self._lake.add(self.folder / new_name(run_id), pa.concat_tables(map(_read, files)))
             for file in files:
-                file.unlink(missing_ok=True)
+                self._lake.delete(file)
 
 
 def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:

@@ -27,8 +27,8 @@ from eval_dagster.visible_text import is_storable, storable
 
 
 def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
-    """The columns of a row that are fields of a dataclass."""
-    return {field.name: row[field.name] for field in fields(record)}
+    """The columns of a row that are fields of a dataclass. A column that the file lacks has the field's default."""
+    return {field.name: row[field.name] for field in fields(record) if field.name in row}
 
 
 def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> dict[str, Any]:
@@ -162,6 +162,19 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
         "server_fingerprint": report and report.fingerprint,
         "model_version": model_version,
         "error": response.error,
+    }
+
+
+def answer_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
+    """An answer as a row of the response cache, with what it took.
+
+    The version of the stage `model_outputs` covers `response_row`. What an answer took is no part of it.
+    """
+    return {
+        **response_row(request_id, response, model_version),
+        "worker": response.worker,
+        "worker_s": response.worker_s,
+        "gpu_s": response.gpu_s,
     }
 
 

@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 
+from eval_dagster.lake.endpoint_schema import ENDPOINT_STATES
+
 _PARTITION = [pa.field("eval", pa.string()), pa.field("model", pa.string())]
 _TEXTS = pa.list_(pa.string())
 _TOKENS = pa.list_(pa.int32())
@@ -31,6 +33,9 @@ _RESPONSE = [
     pa.field("attempts", pa.int64()),
     pa.field("served_model", pa.string()),
     pa.field("server_fingerprint", pa.string()),
+    pa.field("worker", pa.string()),
+    pa.field("worker_s", pa.float64()),
+    pa.field("gpu_s", pa.float64()),
     pa.field("model_version", pa.string()),
     pa.field("error", pa.string()),
 ]
@@ -129,6 +134,7 @@ METRICS = pa.schema(
         pa.field("prompt_version", pa.string()),
         pa.field("model_version", pa.string()),
         pa.field("model_content_version", pa.string()),
+        pa.field("model_declared_version", pa.string()),
         pa.field("metric_version", pa.string()),
         pa.field("scores_file", pa.string()),
         pa.field("changed_since", pa.timestamp("us", tz="UTC")),
@@ -174,22 +180,21 @@ REGRESSIONS = pa.schema(
         pa.field("p_value", pa.float64()),
         pa.field("p_adjusted", pa.float64()),
         pa.field("test", pa.string()),
-        pa.field("n_common", pa.int64()),
-        pa.field("n_only_value", pa.int64()),
-        pa.field("n_only_baseline", pa.int64()),
+        *(pa.field(name, pa.int64()) for name in ("n_common", "n_only_value", "n_only_baseline")),
         pa.field("min_detectable", pa.float64()),
         pa.field("noise_floor", pa.float64()),
         pa.field("higher_is_better", pa.bool_()),
         pa.field("n_errors", pa.int64()),
         pa.field("n_evaluable", pa.int64()),
         pa.field("anchor", pa.string()),
-        pa.field("anchor_value", pa.float64()),
-        pa.field("drift", pa.float64()),
-        pa.field("drift_p_value", pa.float64()),
-        pa.field("drift_p_adjusted", pa.float64()),
+        *(pa.field(name, pa.float64()) for name in ("anchor_value", "drift", "drift_p_value", "drift_p_adjusted")),
         pa.field("verdict", pa.string()),
         pa.field("against", pa.string()),
         pa.field("is_passed", pa.bool_()),
+        pa.field("confirmation", pa.string()),
+        pa.field("fall_level", pa.float64()),
+        pa.field("n_fresh", pa.int64()),
+        *(pa.field(f"fresh_{name}", pa.float64()) for name in ("difference", "stderr", "p_value", "level")),
         pa.field("cause", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
@@ -226,6 +231,21 @@ SAMPLE_CHANGES = pa.schema(
     ]
 )
 
+CONFIRMATIONS = pa.schema(
+    [
+        *_JUDGED,
+        pa.field("run_id", pa.string()),
+        *_PARTITION,
+        pa.field("metric", pa.string()),
+        pa.field("against", pa.string()),
+        pa.field("sample_id", pa.string()),
+        pa.field("is_flipped", pa.bool_()),
+        *(pa.field(name, pa.float64()) for name in ("value", "baseline_value", "fresh_value")),
+        pa.field("has_fresh_score", pa.bool_()),
+        pa.field("fresh_answer", pa.string()),
+    ]
+)
+
 LOOKS = pa.schema(
     [
         *_JUDGED,
@@ -250,12 +270,11 @@ ATTEMPTS = pa.schema(
         pa.field("status", pa.string()),
         pa.field("stage", pa.string()),
         pa.field("message", pa.string()),
-        pa.field("requests_computed", pa.int64()),
-        pa.field("requests_cached", pa.int64()),
-        pa.field("errors", pa.int64()),
-        pa.field("prompt_tokens", pa.int64()),
-        pa.field("output_tokens", pa.int64()),
-        pa.field("model_seconds", pa.float64()),
+        *(pa.field(f"requests_{which}", pa.int64()) for which in ("computed", "cached", "left")),
+        *(pa.field(name, pa.int64()) for name in ("errors", "prompt_tokens", "output_tokens")),
+        pa.field("cost", pa.float64()),
+        pa.field("cost_unknown", pa.int64()),
+        *(pa.field(name, pa.float64()) for name in ("model_seconds", "worker_s", "gpu_s")),
         pa.field("cached", pa.bool_()),
     ]
 )
@@ -272,6 +291,8 @@ TABLES = {
     "attempts": ATTEMPTS,
     "notices": NOTICES,
     "acceptances": ACCEPTANCES,
+    "endpoint_states": ENDPOINT_STATES,
+    "confirmations": CONFIRMATIONS,
     **SUITE_TABLES,
 }
 """All tables of the lake that the catalog is made of."""

@@ -1,6 +1,8 @@
 """Sessions of DuckDB. A held session can only read results. A free session may do everything."""
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -11,7 +13,7 @@ from eval_dagster.lake.file_system import LakeFileSystem
 
 _MEMORY_SHARE = 0.8
 """The share of free memory that a query may use. A query that needs more fails with an error."""
-_DAMAGE = f"{LakeError.__module__}.{LakeError.__qualname__}: "
+_DAMAGE = re.compile(rf"(?:{re.escape(LakeError.__module__)}\.)?{LakeError.__qualname__}: ")
 _HELD: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -22,12 +24,17 @@ _HELD: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def free_session(home: Path, catalog: Path | None = None) -> duckdb.DuckDBPyConnection:
+def free_session(home: Path, catalog: Path | None = None, **settings: str | int) -> duckdb.DuckDBPyConnection:
     """A session with all rights of this process. If a catalog is given, it is open for reading.
 
-    Data that does not fit into memory is written to `<home>/tmp`. Raises `duckdb.Error` if the catalog cannot be opened.
+    Data that does not fit into memory is written to `<home>/tmp`. `settings` are those of DuckDB.
+
+    Raises:
+        duckdb.Error: The catalog cannot be opened.
     """
-    session = duckdb.connect(config={"temp_directory": str(home / "tmp"), **_memory_limit()})
+    session = duckdb.connect(config={"temp_directory": str(home / "tmp"), **_memory_limit(), **settings})
+    with suppress(duckdb.Error):  # a notebook without widgets refuses it, and has no bar
+        session.execute("set enable_progress_bar = false")
     return session if catalog is None else _attached(session, catalog)
 
 
@@ -49,14 +56,24 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _attached(session: duckdb.DuckDBPyConnection, catalog: Path) -> duckdb.DuckDBPyConnection:
-    path = str(catalog).replace("'", "''")
     try:
-        session.execute(f"attach '{path}' as evals (read_only)")
+        session.execute(f"attach '{quoted(catalog)}' as evals (read_only)")
         session.execute("use evals")
     except duckdb.Error:
         session.close()
         raise
     return session
+
+
+def quoted(path: Path | str) -> str:
+    """A path or URL for a place between single quotes in SQL."""
+    return str(path).replace("'", "''")
+
+
+def quoted_list(paths: Iterable[Path | str]) -> str:
+    """Paths or URLs as a list in SQL."""
+    listed = ", ".join(f"'{quoted(path)}'" for path in paths)
+    return f"[{listed}]"
 
 
 def is_locked(error: duckdb.Error) -> bool:
@@ -67,8 +84,8 @@ def is_locked(error: duckdb.Error) -> bool:
 def damage_in(error: duckdb.Error) -> str | None:
     """The message about a damaged file, where one caused the error; else None."""
     message = plain(error)
-    if message.startswith(_DAMAGE):
-        return message.removeprefix(_DAMAGE)
+    if found := _DAMAGE.match(message):
+        return message[found.end() :]
     return message if "orrupt" in message or "checksum" in message else None
 
 

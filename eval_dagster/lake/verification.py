@@ -11,7 +11,7 @@ import duckdb
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archives_folder
 from eval_dagster.lake.catalog import catalog_path
-from eval_dagster.lake.damage import foreign_file, require_sound
+from eval_dagster.lake.damage import PACKS, foreign_file, require_sound
 from eval_dagster.lake.files import Lake, parquet_files
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import free_session, is_locked, plain
@@ -66,6 +66,8 @@ def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
             yield from (Verifiable(what=f"{prefix}{table}", path=path, check=compare) for path in partition)
     for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
         yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=compare) for path in parquet_files(folder))
+    for folder in sorted((lake.root / PACKS).glob("*/")):
+        yield from (Verifiable(what=f"{prefix}{PACKS}", path=path, check=compare) for path in parquet_files(folder))
     yield from (Verifiable(what=f"{prefix}foreign files", path=path, check=_refuse) for path in lake.foreign_files())
     catalogs = [catalog_path(lake), *sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))]
     yield from (Verifiable(what=f"{prefix}{CATALOGS}", path=path, check=_read_catalog) for path in catalogs if path.exists())

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from eval_dagster.config.models import ModelSection
+from eval_dagster.models.looks import FindKnown, Look
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
@@ -69,11 +70,50 @@ class ModelHandle(Protocol):
 
 
 @runtime_checkable
+class LocalModel(Protocol):
+    """A loaded model that computes in this process, so that the time between its answers is the time that they took."""
+
+    def gpus(self) -> int:
+        """The number of GPUs that it uses; 0 where it computes on the CPU."""
+        ...
+
+
+@runtime_checkable
 class ConversationalHandle(Protocol):
     """A configured model that may be sent conversations."""
 
     def takes_messages(self) -> bool:
         """Whether the model is sent messages where its prompt format is `chat`. Else it is sent one text by its chat template."""
+        ...
+
+
+@runtime_checkable
+class WatchedHandle(Protocol):
+    """A configured model that can change behind its name, such as one on a server."""
+
+    def look(self, known: FindKnown, run_id: str) -> Look:
+        """Find out whether the model still answers as before. `version` and `content_version` have the result from then on.
+
+        Args:
+            known: Gives requests whose answers are cached under the current version.
+            run_id: The run that looks.
+        """
+        ...
+
+    def declared_versions(self) -> tuple[str, str]:
+        """`version` and `content_version` without what looks found.
+
+        Where both are the same and the other ones are not, only a change behind the model's name can have changed an answer.
+        """
+        ...
+
+
+@runtime_checkable
+class VaryingHandle(Protocol):
+    """A configured model that may answer the same request differently when it is sent again."""
+
+    def answers_vary(self) -> bool:
+        """Whether a fresh answer may differ from the one before. Models without this method give the same answer always."""
         ...
 
 

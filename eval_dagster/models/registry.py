@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-from pydantic import ConfigDict, create_model
+from typing import get_args
 
 from eval_dagster.config.models import ModelConfig, ModelSection
+from eval_dagster.config.schema import open_section
 from eval_dagster.errors import ConfigError
 from eval_dagster.models.base import ModelBackend, ModelHandle
 
@@ -28,8 +27,10 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
         home: The folder of all state.
 
     Raises:
-        ConfigError: The backend cannot be imported, or is not a backend.
+        ConfigError: The backend is not installed, cannot be imported, or is not a backend.
     """
+    if config.backend not in _registered():
+        raise ConfigError(f"Model {name!r}: no installed package has the backend {config.backend!r}; install the one that does")
     return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
 
 
@@ -49,16 +50,11 @@ def _registered() -> Mapping[str, EntryPoint]:
     return {entry.name: entry for entry in found}
 
 
-class _UnusableSection(ModelSection):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
 def _section(entry: EntryPoint) -> type[ModelSection]:
     try:
         return _load(entry).SECTION
     except ConfigError:
-        backend: Any = Literal[entry.name]
-        return create_model("UnusableSection", __base__=_UnusableSection, backend=(backend, ...))
+        return open_section(entry.name)
 
 
 def _load(entry: EntryPoint) -> type[ModelBackend]:

@@ -146,6 +146,10 @@ class ScriptedResponder:
         """Empty: a scripted model has no tokens."""
         return ()
 
+    def gpus(self) -> int:
+        """None."""
+        return 0
+
     def _answer(self, request: Request) -> ModelResponse:
         if request.choices is not None:
             return self._scores(request, request.choices)

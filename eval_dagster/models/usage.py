@@ -22,6 +22,12 @@ class Usage(ABC):
     requests: int = 0
     passes: int = 0
     """Forward passes."""
+    cost: float | None = None
+    """US dollars for all calls of a server, those included that failed; null on this machine, and without a price."""
+    cost_estimated: int = 0
+    """Calls whose part in `cost` is an estimate, since the server gave no counts or the answer was lost."""
+    state: str = ""
+    """What the model does at this moment, where that is not plain."""
 
     @abstractmethod
     def inputs_asked(self) -> int:

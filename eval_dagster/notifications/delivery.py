@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.files import FileInfo, Lake, new_name, parquet_files, read_rows, table_of, write_parquet
+from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
 from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
-Kind = Literal["regression", "failure", "skipped", "test"]
+Kind = Literal["regression", "failure", "not evaluated", "skipped", "test"]
 """The subject of a notice."""
 Status = Literal["sent", "failed", "no address"]
 
@@ -141,14 +141,14 @@ def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: s
     now = datetime.now(UTC)
     name = new_name(run_id or "notice", now)
     info = FileInfo(fingerprint=name, version=name, run_id=run_id, materialized_at=now.isoformat(timespec="microseconds"))
-    write_parquet(_folder(lake, suite) / name, table_of("notices", rows), info)
+    lake.add(_folder(lake, suite) / name, table_of("notices", rows), info)
     publish(lake)
 
 
 def _lost(lake: Lake, suite: str) -> list[str]:
     """Titles of the notices that reached nobody since the last sent one, the oldest first."""
     lost: list[str] = []
-    for path in reversed(parquet_files(_folder(lake, suite))):
+    for path in reversed(lake.files(_folder(lake, suite))):
         try:
             rows = read_rows(path, ["title", "kind", "status"])
         except LakeError:  # already reported by `publish`

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
@@ -24,9 +25,10 @@ def regression_notice(result: GateResult, report: Path | None, *, can_be_accepte
     lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
     left_out = result.with_verdict(Verdict.NOT_COMPARABLE)
     others = f"Not comparable: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in left_out])}" if left_out else ""
+    unseen = f"Not confirmed: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in result.refuted])}" if result.refuted else ""
     acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
     next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
-    parts = ["\n".join([*lines, *_more(worse)]), others, _page(report), next_step]
+    parts = ["\n".join([*lines, *_more(worse)]), unseen, others, _page(report), next_step]
     what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
 
@@ -37,6 +39,12 @@ def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> 
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
     next_step = f"Next: eval-dagster run --suite {suite} (finished work is not computed again)"
     return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), _page(report), next_step]))
+
+
+def not_evaluated_notice(suite: str, messages: Sequence[str], report: Path | None) -> tuple[str, str]:
+    """Title and body for a suite with evals that a cap kept from being evaluated, from one message for each."""
+    lines = [f"- {_shorten(message)}" for message in messages[:_MOST_LISTED]]
+    return f"{suite}: {len(messages)} not evaluated", "\n".join(filter(None, [*lines, *_more(messages), _page(report)]))
 
 
 def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
@@ -68,7 +76,8 @@ def _evidence(row: Regression) -> str:
     interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
     p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
     reason = f"{row.reason}; " if row.reason else ""
-    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {row.cause or 'no known cause'}"
+    cause = cause_words(row.cause) if row.cause else "no known cause"
+    return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
 
 
 def _number(value: float | None, sign: str = "") -> str:

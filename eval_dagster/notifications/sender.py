@@ -20,7 +20,7 @@ _RETRIES = 3
 _WAIT_S = 2.0
 """Seconds between two attempts. An address can change both by `?retry=` and `?wait=`."""
 _SEPARATORS = " \t\r\n,;"
-_TYPES = {"skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
+_TYPES = {"not evaluated": apprise.NotifyType.WARNING, "skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
 _HTTP_STATUS = re.compile(r"error=(\d{3})\b")
 _NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
 

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from eval_dagster.progress.reporting import Advance, CountTokens, LogReporter, clock, ignore, rate_text
+from eval_dagster.progress.reporting import Advance, CountWork, LogReporter, Work, clock, ignore, rate_text
 from eval_dagster.terminal import PlainConsole
 
 
@@ -22,19 +22,19 @@ class RichReporter:
 
     @contextmanager
     def track(
-        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+        self, description: str, *, total: int, unit: str, work: CountWork | None = None, since: float | None = None
     ) -> Iterator[Advance]:
         """Follow one piece of work by a bar that stays on the screen when it is full."""
         if not self._console.is_terminal:
             lines = LogReporter(lambda line: self._console.print(line, soft_wrap=True))
-            with lines.track(description, total=total, unit=unit, tokens=tokens, since=since) as log_advance:
+            with lines.track(description, total=total, unit=unit, work=work, since=since) as log_advance:
                 yield log_advance
             return
         if total <= 0:
             yield ignore
             return
         with self._shared_progress() as progress:
-            task = progress.add_task(description, total=total, tokens=tokens)
+            task = progress.add_task(description, total=total, work=work)
             if since is not None:
                 # Rich's clock is another one.
                 progress.tasks[-1].start_time = progress.get_time() - (time.monotonic() - since)
@@ -46,6 +46,10 @@ class RichReporter:
                 yield advance
             finally:
                 progress.stop_task(task)
+
+    def note(self, line: str) -> None:
+        """Print the line, above the bars where there are some."""
+        self._console.print(line, soft_wrap=True, markup=False)
 
     @contextmanager
     def _shared_progress(self) -> Iterator[Progress]:
@@ -94,13 +98,14 @@ class _TimeColumn(ProgressColumn):
 
 
 class _RateColumn(ProgressColumn):
-    """Units and tokens per second on average, since answers come in batches."""
+    """Units and tokens per second on average, since answers come in batches; what they cost, and what the model does now."""
 
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed
         if task.total == 1 or not elapsed:
             return Text()
-        tokens = task.fields["tokens"]() if task.fields["tokens"] else 0
+        work = task.fields["work"]() if task.fields["work"] else Work(tokens=0)
         parts = [f"{rate_text(task.completed / elapsed)}/s"] if task.completed else []
-        parts += [f"{rate_text(tokens / elapsed)} tokens/s"] if tokens else []
+        parts += [f"{rate_text(work.tokens / elapsed)} tokens/s"] if work.tokens else []
+        parts += work.texts()
         return Text(" ".join(parts), style="progress.data.speed")

@@ -20,15 +20,34 @@ class Advance(Protocol):
         """Count the units just done."""
 
 
-CountTokens = Callable[[], int]
-"""Counts the tokens that a model has processed so far. Called from other threads, while the model works."""
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a model has done so far."""
+
+    tokens: int
+    """Tokens that it has processed."""
+    cost: float | None = None
+    """US dollars; null where nothing has a price."""
+    cost_estimated: int = 0
+    """Calls whose part in `cost` is an estimate."""
+    state: str = ""
+    """What the model does at this moment, where that is not plain."""
+
+    def texts(self) -> list[str]:
+        """The cost and the state, as far as there are any."""
+        estimated = f" ({self.cost_estimated} calls estimated)" if self.cost_estimated else ""
+        return [*([] if self.cost is None else [f"${self.cost:.4f}{estimated}"]), *([self.state] if self.state else [])]
+
+
+CountWork = Callable[[], Work]
+"""Counts the work of a model so far. Called from other threads, while the model works."""
 
 
 class Reporter(Protocol):
     """Receives progress updates."""
 
     def track(
-        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+        self, description: str, *, total: int, unit: str, work: CountWork | None = None, since: float | None = None
     ) -> AbstractContextManager[Advance]:
         """Follow one piece of work: `with reporter.track("score mmlu", total=400, unit="samples") as advance: ...`.
 
@@ -36,9 +55,12 @@ class Reporter(Protocol):
             description: What is done and to what, e.g. `model_outputs smollm2-135m`.
             total: Number of units. Work without units is not reported; for a single unit, only the seconds are shown.
             unit: Plural noun, e.g. `requests`.
-            tokens: Counts the model's tokens, if given. It shows progress within units that take minutes.
+            work: Counts the model's tokens and their cost, if given. It shows progress within units that take minutes.
             since: Start of the work by `time.monotonic`; now if not given.
         """
+
+    def note(self, line: str) -> None:
+        """Show a line that is no progress. May be called from other threads."""
 
 
 class LogReporter:
@@ -51,14 +73,14 @@ class LogReporter:
 
     @contextmanager
     def track(
-        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+        self, description: str, *, total: int, unit: str, work: CountWork | None = None, since: float | None = None
     ) -> Iterator[Advance]:
         """Follow one piece of work by lines with its count, share, rates and remaining time."""
         if total <= 0:
             yield ignore
             return
         started = time.monotonic() if since is None else since
-        tally = _Tally(description=description, total=total, unit=unit, tokens=tokens, started=started)
+        tally = _Tally(description=description, total=total, unit=unit, work=work, started=started)
         try:
             with _running_lines(tally, self._log, self._every_s) as advance:
                 yield advance
@@ -66,6 +88,10 @@ class LogReporter:
             self._log(tally.closing_line("stopped after "))
             raise
         self._log(tally.closing_line())
+
+    def note(self, line: str) -> None:
+        """Write the line."""
+        self._log(line)
 
 
 @contextmanager
@@ -107,12 +133,12 @@ class CombinedReporter:
 
     @contextmanager
     def track(
-        self, description: str, *, total: int, unit: str, tokens: CountTokens | None = None, since: float | None = None
+        self, description: str, *, total: int, unit: str, work: CountWork | None = None, since: float | None = None
     ) -> Iterator[Advance]:
         """Follow one piece of work by all reporters."""
         with ExitStack() as stack:
             advances = [
-                stack.enter_context(reporter.track(description, total=total, unit=unit, tokens=tokens, since=since))
+                stack.enter_context(reporter.track(description, total=total, unit=unit, work=work, since=since))
                 for reporter in self._reporters
             ]
 
@@ -121,6 +147,11 @@ class CombinedReporter:
                     each(count)
 
             yield advance
+
+    def note(self, line: str) -> None:
+        """Show the line by all reporters."""
+        for reporter in self._reporters:
+            reporter.note(line)
 
 
 class SilentReporter(CombinedReporter):
@@ -153,7 +184,7 @@ class _Tally:
     description: str
     total: int
     unit: str
-    tokens: CountTokens | None
+    work: CountWork | None
     done: int = 0
     started: float
 
@@ -163,7 +194,7 @@ class _Tally:
             return f"{self.description}: {clock(elapsed)} so far"
         rate = self._rate(elapsed)
         left = f"{clock((self.total - self.done) / rate)} left" if rate else f"{clock(elapsed)} so far"
-        parts = [f"{self.done}/{self.total} {self.unit} ({self.done / self.total:.0%})", *self._rates(elapsed), left]
+        parts = [f"{self.done}/{self.total} {self.unit} ({self.done / self.total:.0%})", *self._figures(elapsed), left]
         return f"{self.description}: {', '.join(parts)}"
 
     def closing_line(self, how: str = "") -> str:
@@ -171,12 +202,13 @@ class _Tally:
         if self.total == 1:
             return f"{self.description}: {how}{elapsed:.1f} s"
         count = f"{self.done}" if self.done == self.total else f"{self.done}/{self.total}"
-        rates = f" ({', '.join(rates)})" if (rates := self._rates(elapsed)) else ""
+        rates = f" ({', '.join(rates)})" if (rates := self._figures(elapsed)) else ""
         return f"{self.description}: {how}{count} {self.unit} in {elapsed:.1f} s{rates}"
 
-    def _rates(self, elapsed: float) -> list[str]:
-        rate, tokens = self._rate(elapsed), self.tokens() if self.tokens else 0
-        return [*([f"{rate_text(rate)}/s"] if rate else []), *([f"{rate_text(tokens / elapsed)} tokens/s"] if tokens and elapsed else [])]
+    def _figures(self, elapsed: float) -> list[str]:
+        rate, work = self._rate(elapsed), self.work() if self.work else Work(tokens=0)
+        tokens = [f"{rate_text(work.tokens / elapsed)} tokens/s"] if work.tokens and elapsed else []
+        return [*([f"{rate_text(rate)}/s"] if rate else []), *tokens, *work.texts()]
 
     def _rate(self, elapsed: float) -> float:
         return self.done / elapsed if elapsed > 0 else 0.0

@@ -116,6 +116,13 @@ class ModelResponse:
     """One a generated text: `stop` (end token or stop sequence) or `length` (cut at `max_tokens`, or where the context ends)."""
     latency_s: float = 0.0
     """Seconds of model time: the batch's seconds divided by the requests in it. Of a served model, those from sending to the answer."""
+    worker: str | None = None
+    """The node and the process that computed the answer, where a model computes on several; null for one process."""
+    worker_s: float | None = None
+    """Seconds of the worker since its previous answer, so that they sum up to the time in which it was busy; null where not known, as of
+    a served model."""
+    gpu_s: float | None = None
+    """`worker_s` times the number of GPUs that the worker uses: 0 without one; null where not known."""
     report: ServerReport | None = None
     """What a server reports; null for a model on this machine."""
     error: str | None = None

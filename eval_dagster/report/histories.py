@@ -90,7 +90,9 @@ def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
 
 def _headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
     points = history(lake, eval_name, model)
-    row = headline_of(points[-1]) if points else None
+    if len(points) < 2:
+        return None
+    row = headline_of(points[-1])
     if row is None:
         return None
     drawn = history_of(points, str(row["metric"]), change_points(lake))

@@ -1,6 +1,7 @@
 """The page of a gate's result: one HTML file that needs no network and no script."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from eval_dagster.gate.records import RED, Look, Regression
+from eval_dagster.lake.attempts import Attempt
 from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
-from eval_dagster.report.wording import Tone, cause_text, incomparable, interval, level, number, p_value, title, tone, verdict_line
+from eval_dagster.report.wording import (
+    Tone,
+    asked_again,
+    cause_text,
+    incomparable,
+    interval,
+    level,
+    number,
+    p_value,
+    title,
+    tone,
+    verdict_line,
+)
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
@@ -75,6 +89,7 @@ def render(contents: Contents) -> str:
     by_verdict = {verdict: [card for card in cards if card["row"].verdict is verdict] for verdict in Verdict}
     parts: dict[str, Any] = {
         "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
+        "refuted": [card for card in cards if card["row"].is_refuted],
         "improved": by_verdict[Verdict.IMPROVED],
         "incomparable": [] if result.is_first else incomparable(result),
         "accepted": contents.accepted,
@@ -90,6 +105,9 @@ def render(contents: Contents) -> str:
         ],
         "flips": [{"flips": flips, "anchor": _anchor("flips", flips), "is_open": flips.verdict in RED} for flips in contents.flips],
         "costs": contents.costs,
+        "has_prices": any(each.cost is not None or each.cost_unknown for each in contents.costs),
+        "has_times": any(each.worker_s is not None for each in contents.costs),
+        "has_left": any(each.requests_left for each in contents.costs),
     }
     return (
         _environment()
@@ -135,6 +153,7 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
             "bar": scale.bar(row.difference, row.ci_low, row.ci_high, zero=True, colour=colour),
             "left_out": _left_out(row),
             "picture": None if history is None or row.verdict is Verdict.NO_CHANGE_SEEN else _svg(history, anchor),
+            "asked_again": asked_again(row),
             "since": _change(history.changes[-1]) if history is not None and history.changes else None,
             "flips": flips.get(key),
             "flips_anchor": _anchor("flips", row),
@@ -205,11 +224,20 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
         yield {"value": f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "label": "requests computed", "tone": None}
         yield {"value": f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "label": "from the cache", "tone": None}
         yield {"value": f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+        costs = [each.cost for each in contents.costs if each.cost is not None]
+        if gpu_s := math.fsum(each.gpu_s or 0.0 for each in contents.costs):
+            yield {"value": f"{gpu_s:,.0f} s", "label": "GPU time", "tone": None}
+        if costs:
+            yield {"value": f"${math.fsum(costs):,.2f}", "label": "cost", "tone": None}
+        left = sum(each.status == "not evaluated" for each in contents.costs)
+        if left:
+            yield {"value": left, "label": "not evaluated", "tone": Tone.WARNING}
 
 
 def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     names = {
         "regressed": ("regressed", "Regressed"),
+        "refuted": ("refuted", "Not confirmed"),
         "improved": ("improved", "Improved"),
         "incomparable": ("incomparable", "Not comparable"),
         "accepted": ("accepted", "Accepted"),
@@ -240,8 +268,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "p_value": p_value}
+    environment.filters |= {"number": number, "p_value": p_value, "attempt_cost": _attempt_cost, "seconds": _seconds}
     return environment
+
+
+def _attempt_cost(attempt: Attempt) -> str:
+    """The cost of an attempt's answers, with the number of those whose cost is not known."""
+    cost = "" if attempt.cost is None else f"${attempt.cost:.4f}"
+    return " + ".join([*([cost] if cost else []), *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"
 
 
 def _shown(value: Any) -> Any:

@@ -29,6 +29,7 @@ _FIGURES = (
     *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
     *("n_common", "n_only_value", "n_only_baseline", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
     *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted"),
+    *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
 
 
@@ -91,6 +92,7 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     case = ElementTree.Element("testcase", classname=visible(f"{row.suite}.{row.eval}"), name=visible(name), time="0")
     figures = {figure: getattr(row, figure) for figure in _FIGURES}
     facts = {"verdict": row.verdict.value, "baseline": row.baseline, "anchor": row.anchor, "test": row.test, "cause": row.cause, **figures}
+    facts |= {"confirmation": row.confirmation}
     _add_properties(case, {name: value for name, value in facts.items() if value is not None})
     said = visible(evidence(row))
     if row.is_red and result.severity == "error":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
@@ -48,7 +49,9 @@ def verdict_line(result: GateResult) -> str:
         return f"Nothing could be compared: {_reasons(result)}"
     errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
     few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
+    refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
     others = [
+        *([f"{_counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
         *([f"{len(improved)} improved"] if improved else []),
         *([f"{len(uncompared)} not comparable"] if uncompared else []),
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
@@ -142,7 +145,15 @@ def cause_text(text: str | None) -> str:
     """The cause of a difference in words; empty if unknown."""
     if text is None:
         return ""
-    return ", ".join(part.strip() for part in text.split(",")) if text else "nothing differs"
+    return cause_words(text) if text else "nothing differs"
+
+
+def asked_again(row: Regression) -> str:
+    """What fresh answers say about a fall; empty where there are none."""
+    if row.n_fresh is None:
+        return ""
+    test = f"p {p_value(row.fresh_p_value)}, below {p_value(row.fresh_level)} confirms"
+    return f"{_counted(row.n_fresh, 'sample')}: difference {number(row.fresh_difference, '+')} ± {number(row.fresh_stderr)} ({test})"
 
 
 def evidence(row: Regression) -> str:

@@ -57,7 +57,8 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
 
     The arguments are those of `report`. An existing page is replaced. Returns the path of the page.
     """
-    page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
+    with project.lake.steady():
+        page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
     path = project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     for each in (path, path.with_name(LATEST)):

@@ -5,24 +5,25 @@ that they refer to. So a process that is killed leaves a complete lake, which is
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.lake.archives import archive, archive_path, archives_folder, files_named_by
+from eval_dagster.lake.archives import archive, archive_path, archived, files_named_by
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
 from eval_dagster.lake.files import Lake, parquet_files, time_of, trial_lake
+from eval_dagster.lake.indexed import IndexedLake
 from eval_dagster.project import Project
-from eval_dagster.retention.retained import BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
+from eval_dagster.retention.retained import BESIDE, BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
 
 CACHE = "response cache"
 """Deleted answers would have to be computed again."""
 TRIALS = "trials"
 """Results of `run --limit`; the answers are in the response cache."""
-_ORDER = ("metrics", *BY_SUITE, "scores", "responses", "prompts", *BY_EVAL)
+_ORDER = ("metrics", *BY_SUITE, *BESIDE, "scores", "responses", "prompts", *BY_EVAL)
 _LATEST_REPORT = "latest.html"
 
 
@@ -67,20 +68,6 @@ class Policy:
         return self.catalogs.age is not None or bool(self.catalogs.count)
 
 
-class _Remaining(Lake):
-    """A lake without the files that are about to be deleted."""
-
-    def __init__(self, lake: Lake, going: Sequence[Prunable]) -> None:
-        super().__init__(lake.home, configured=lake.configured)
-        self._going = {each.path for each in going}
-
-    def partitions(self, table: str) -> Iterator[list[Path]]:
-        """For each partition the files that remain, oldest first."""
-        for files in super().partitions(table):
-            if remaining := [path for path in files if path not in self._going]:
-                yield remaining
-
-
 def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
     """Determine which files can be deleted. Ages refer to `now`. Nothing is changed.
 
@@ -102,9 +89,10 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
         if policy.keeps_catalogs:
             archive(catalog_path(lake))
         found = _plan(project, policy, versions, now or datetime.now(UTC))
-        publish_locked(_Remaining(lake, found.files), archiving=False)
+        going = [each.path for each in found.files]
+        publish_locked(lake, archiving=False, without=going)
         if catalog_path(trials).exists():
-            publish_locked(_Remaining(trials, found.files), archiving=False)
+            publish_locked(trials, archiving=False, without=going)
         for each in found.files:
             _delete(lake, each)
     publish(lake)
@@ -112,13 +100,14 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
 
 
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
-    lake = project.lake
+    project.lake.pull(everything=True)
+    lake = IndexedLake(project.lake)
     # Listed first, so that files that are written meanwhile are not among them.
     paths = [(table, path) for table in _ORDER for partition in lake.partitions(table) for path in partition]
-    listed = [each for table, path in paths for each in _prunable(table, path, time_of(path))]
+    listed = [each for table, path in paths for each in _prunable(table, path, time_of(path), lake.size)]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
     named = {lake.root / name for catalog in kept_catalogs for name in _with_other_parts(files_named_by(catalog))}
-    retained = Retained(project, policy.keep, removed=policy.removed, now=now)
+    retained = Retained(project, lake, policy.keep, removed=policy.removed, now=now)
     found = [
         *((each, None) for each in old_catalogs),
         *((each, _reason(each, retained, named, now)) for each in listed),
@@ -150,16 +139,20 @@ def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
         yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
 
 
-def _prunable(what: str, path: Path, time: datetime) -> Iterator[Prunable]:
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _prunable(what: str, path: Path, time: datetime, size: Callable[[Path], int] = _size) -> Iterator[Prunable]:
     try:
-        yield Prunable(what=what, path=path, size=path.stat().st_size, time=time)
+        yield Prunable(what=what, path=path, size=size(path), time=time)
     except FileNotFoundError:  # gone since it was listed
         return
 
 
 def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable], list[Path]]:
     """Catalogs of past days that can go, and those that are kept; the last state of a past day that is still to be kept among these."""
-    paths = sorted(archives_folder(lake.home).glob("[!.]*.duckdb"))
+    paths = archived(lake)
     ends = {path: end for path in paths if (end := _end_of_day(path.stem)) is not None}
     waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
     keep = policy.catalogs
@@ -250,6 +243,6 @@ def _delete(lake: Lake, each: Prunable) -> None:
     merging = lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}") if each.what == CACHE else nullcontext()
     try:
         with merging:
-            each.path.unlink(missing_ok=True)
+            lake.delete(each.path)
     except OSError as error:
         raise LakeError(f"{each.path} cannot be deleted ({error.strerror}); what comes after it is still there, run gc again") from error

@@ -14,7 +14,8 @@ from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.materializations import history, point_at, previous_point
 from eval_dagster.gate.standings import read_standings
-from eval_dagster.lake.files import FileInfo, parquet_files, read_head, read_info, read_rows, time_of
+from eval_dagster.lake.files import FileInfo, read_rows, time_of
+from eval_dagster.lake.indexed import IndexedLake
 from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
 
@@ -23,6 +24,8 @@ GRACE = timedelta(days=1)
 BY_EVAL = ("samples",)
 BY_MODEL = ("prompts", "responses", "scores", "metrics")
 BY_SUITE = tuple(SUITE_TABLES)
+BESIDE = ("confirmations",)
+"""Tables by model that nothing is computed from."""
 
 
 class Reason(StrEnum):
@@ -81,14 +84,14 @@ def _current_since(times: Sequence[datetime], now: datetime, age: timedelta) -> 
 class Retained:
     """The files of a project's lake that stay."""
 
-    def __init__(self, project: Project, keep: Keep, *, removed: bool, now: datetime) -> None:
-        """Determine the files that stay. With `removed`, no file of an eval, model or suite stays that evals.yaml does not have."""
+    def __init__(self, project: Project, lake: IndexedLake, keep: Keep, *, removed: bool, now: datetime) -> None:
+        """Determine the files that stay in a lake. With `removed`, none of an eval, model or suite stays that evals.yaml does not have."""
         self._project, self._keep, self._removed, self._now = project, keep, removed, now
-        self._lake = project.lake
+        self._lake = lake
         self._infos: dict[Path, FileInfo | None] = {}
         self.reasons: dict[Path, Reason] = {}
         """The files of partitions that stay -> the reason."""
-        for table in (*BY_EVAL, *BY_MODEL, *BY_SUITE):
+        for table in (*BY_EVAL, *BY_MODEL, *BY_SUITE, *BESIDE):
             for partition in self._lake.partitions(table):
                 self._keep_recent(partition)
         self._mark(self._compared_with(), Reason.COMPARED)
@@ -121,8 +124,12 @@ class Retained:
             self.reasons[path] = strongest(reason, self.reasons.get(path, reason))
 
     def _keep_recent(self, partition: Sequence[Path]) -> None:
+        is_removed = self._removed and self.is_removed(partition[-1])
+        if len(partition) == 1 and not is_removed:
+            self._mark(partition, Reason.CURRENT)
+            return
         times = [time_of(path) for path in partition]
-        if self._removed and self.is_removed(partition[-1]):
+        if is_removed:
             self._mark(partition if times[-1] >= self._now - GRACE else (), Reason.LAST_DAY)
             return
         self._mark(partition[-self._keep.newest(times, self._now) :], Reason.LAST_DAY)
@@ -133,10 +140,12 @@ class Retained:
         """The states that current results are compared with: previous states, and baselines of suites with their judgements."""
         config = self._project.config
         for eval_name, model in product(config.evals, config.models):
+            if len(self._lake.files(self._lake.folder("metrics", eval_name, model))) < 2:
+                continue
             try:
                 previous = previous_point(history(self._lake, eval_name, model))
             except LakeError:  # if the newest is damaged, the previous state is unknown
-                yield from parquet_files(self._lake.folder("metrics", eval_name, model))
+                yield from self._lake.files(self._lake.folder("metrics", eval_name, model))
             else:
                 yield from [previous.metrics.path] if previous else []
         for name, suite in config.suites.items():
@@ -173,30 +182,32 @@ class Retained:
         if info is None:
             return
         eval_name, model = path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
-        yield from self._of_version(self._lake.folder("prompts", eval_name, model), info.inputs.get("rendered_prompts"))
-        yield from self._of_version(self._lake.folder("samples", eval_name), info.inputs.get("dataset_snapshot"))
-        for row in read_head(path, 1, ["scores_file"]):
-            scores = self._lake.root / row["scores_file"]
-            of_scores = self._info(scores) if scores.exists() else None
+        yield from self._of_version(self._lake.files(self._lake.folder("prompts", eval_name, model)), info.inputs.get("rendered_prompts"))
+        yield from self._of_version(self._lake.files(self._lake.folder("samples", eval_name)), info.inputs.get("dataset_snapshot"))
+        scores_file = self._lake.scores_file(path)
+        if scores_file is not None:
+            scores = self._lake.root / scores_file
+            of_scores = self._info(scores)
             version = None if of_scores is None else of_scores.inputs.get("model_outputs")
-            yield from [scores, *self._of_version(self._lake.folder("responses", eval_name, model), version)]
+            yield from [scores, *self._of_version(self._lake.files(self._lake.folder("responses", eval_name, model)), version)]
 
-    def _of_version(self, folder: Path, version: str | None) -> Sequence[Path]:
+    def _of_version(self, files: Sequence[Path], version: str | None) -> Sequence[Path]:
         """The newest file of a version, which is the one that is read."""
-        for path in reversed(parquet_files(folder)):
+        for path in reversed(files):
             info = self._info(path)
             if info is not None and info.version == version:
                 return [path]
         return []
 
     def _kept(self, *tables: str) -> list[Path]:
-        return sorted(path for path in self.reasons if path.relative_to(self._lake.root).parts[0] in tables)
+        partitions = (partition for table in tables for partition in self._lake.partitions(table))
+        return [path for partition in partitions for path in partition if path in self.reasons]
 
     def _info(self, path: Path) -> FileInfo | None:
         """The information in a file's footer; None if the file is damaged."""
         if path not in self._infos:
             try:
-                self._infos[path] = read_info(path)
+                self._infos[path] = self._lake.info(path)
             except LakeError:
                 self._infos[path] = None
         return self._infos[path]

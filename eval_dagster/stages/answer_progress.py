@@ -4,6 +4,7 @@ A model answers the requests of all evals in the fastest order, scored ones befo
 last answer before its own first one.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from eval_dagster.models.base import Model
-from eval_dagster.progress.reporting import Advance, Reporter
+from eval_dagster.progress.reporting import Advance, Reporter, Work
 from eval_dagster.records import Request
 
 _VERBS = {"scoring": "score", "generation": "generate"}
@@ -92,7 +93,7 @@ class AnswerProgress:
                 f"{_VERBS[kind]} {eval_name} {self._model}",
                 total=self._totals[piece],
                 unit="requests",
-                tokens=lambda: self._count_tokens(kind) - before,
+                work=lambda: self._work(kind, before),
                 since=self._last,
             )
         )
@@ -101,6 +102,16 @@ class AnswerProgress:
         """Note the time and the tokens of the last answer. Those of the next eval start there."""
         self._last = time.monotonic()
         self._tokens = {kind: self._count_tokens(kind) for kind in _VERBS}
+
+    def _work(self, kind: str, tokens_before: int) -> Work:
+        usages = self._loaded.usage()
+        costs = [usage.cost for usage in usages if usage.cost is not None]
+        return Work(
+            tokens=self._count_tokens(kind) - tokens_before,
+            cost=math.fsum(costs) if costs else None,
+            cost_estimated=sum(usage.cost_estimated for usage in usages),
+            state=", ".join(usage.state for usage in usages if usage.state),
+        )
 
     def _count_tokens(self, kind: str) -> int:
         return sum(usage.computed() for usage in self._loaded.usage() if usage.kind == kind)

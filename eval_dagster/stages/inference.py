@@ -1,20 +1,21 @@
 """Sends requests to a model: one call for several evals, measured, and flushed to the cache while the model works."""
 
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from eval_dagster.errors import EvalDagsterError, ModelError
+from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
 from eval_dagster.lake.flushing import ResponseFlusher
 from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import response_row
-from eval_dagster.models.base import Model
+from eval_dagster.lake.rows import answer_row
+from eval_dagster.models.base import LocalModel, Model
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
-from eval_dagster.records import Request
+from eval_dagster.records import ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.peak_memory import PeakMemory
 
@@ -31,12 +32,17 @@ class ModelRun:
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Rows of the response cache by request id."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """The eval that each request was sent for, by the id of the request."""
     failure: str | None = None
     """Why some requests have no answer."""
+    is_limited: bool = False
+    """Whether that is a limit that a person has set, and no failure."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """`run_requests`, `run_seconds` and `run_peak_memory_mib` (above the memory of the loaded model). Where the model counts tokens also
     `run_tokens_asked` (tokens to read if each choice and each text were computed alone), `run_tokens_computed` (all tokens that went
-    through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`."""
+    through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`. Where they have a price also
+    `run_cost` (US dollars for all calls, those included that failed) and `run_calls_of_estimated_cost`, if there are such calls."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """The way in which the model computed and the reason for it, and how memory was measured."""
 
@@ -48,13 +54,20 @@ class AskedModel:
     project: Project
     name: str
     version: str
-    """The version that its answers are stored under."""
+    """The version of the model, which its answers are stored under."""
     run_id: str
+    stored_as: str | None = None
+    """Another name that the answers are stored under, where they are not the model's answers of a result."""
 
     @cached_property
     def cache(self) -> ResponseCache:
         """The stored answers."""
-        return ResponseCache(self.project.lake, self.version)
+        return ResponseCache(self.project.lake, self.stored_version)
+
+    @property
+    def stored_version(self) -> str:
+        """The version in the stored rows."""
+        return self.stored_as or self.version
 
 
 def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
@@ -62,11 +75,15 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
 
     `evals` gives the eval of each request by its id, for the progress of loading and answers that `reporter` follows.
     """
-    run = ModelRun()
+    run = ModelRun(owners=evals)
     if not requests:
         return run
     try:
         loaded = _load(model, reporter)
+    except EvalDagsterError as error:
+        run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+        return run
+    try:
         started = time.monotonic()
         with (
             PeakMemory() as memory,
@@ -74,15 +91,19 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
             use_reporter(reporter),
             AnswerProgress(reporter, model.name, loaded, requests, evals) as progress,
         ):
-            for request, response in loaded.respond(requests):
-                row = response_row(request.request_id, response, model.version) | {"retryable": response.retryable}
+            for request, response in _timed(loaded, requests):
+                row = answer_row(request.request_id, response, model.stored_version) | {"retryable": response.retryable}
                 run.answers[request.request_id] = row
                 if not response.retryable:
                     flusher.add(row)
                 progress.count(request)
+    except LakeUnreachableError:  # the answers are in the journal
+        raise
     except EvalDagsterError as error:
         run.failure = str(error)
-        return run
+        run.is_limited = isinstance(error, NotEvaluatedError)
+        if not run.is_limited:
+            return run
     usages = [usage for usage in loaded.usage() if usage.requests]
     run.figures = _figures(usages, requests=len(requests), seconds=time.monotonic() - started) | {
         "run_peak_memory_mib": round(memory.bytes / _MEBIBYTE, 1)
@@ -111,6 +132,21 @@ def _load(model: AskedModel, reporter: Reporter) -> Model:
     return loaded
 
 
+def _timed(loaded: Model, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
+    """The answers of a model. Where it computes in this process and sets no times itself, each has the time since the answer before.
+
+    The answers of a batch come together, so that the first of them has the time of the batch. Only sums over many answers have a meaning.
+    """
+    gpus = loaded.gpus() if isinstance(loaded, LocalModel) else None
+    last = time.monotonic()
+    for request, response in loaded.respond(requests):
+        now = time.monotonic()
+        if gpus is not None and response.worker_s is None:
+            response = replace(response, worker_s=now - last, gpu_s=(now - last) * gpus)
+        yield request, response
+        last = now
+
+
 def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[str, float]:
     figures: dict[str, float] = {"run_requests": requests, "run_seconds": round(seconds, 3)}
     if not usages:
@@ -123,4 +159,8 @@ def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[
         figures["run_reuse_factor"] = round(asked / read, 3)
     if seconds:
         figures["run_tokens_per_s"] = round(computed / seconds, 1)
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    if costs:
+        estimated = sum(usage.cost_estimated for usage in usages)
+        figures |= {"run_cost": math.fsum(costs), **({"run_calls_of_estimated_cost": estimated} if estimated else {})}
     return figures

@@ -111,6 +111,7 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
         "prompt_version": inputs["rendered_prompts"],
         "model_version": inputs["model"],
         "model_content_version": inputs["model_content"],
+        "model_declared_version": inputs.get("model_content_declared"),
         "scores_file": str(scores.path.relative_to(partition.project.lake.root)),
         "changed_since": previous,
         "changed_inputs": changed,
@@ -143,7 +144,7 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
         last = partition.current(_STAGE)
         if last is None:
             return None, None
-        of_last = lake.root / read_head(last.path, 1, ["scores_file"])[0]["scores_file"]
+        of_last = lake.file(read_head(last.path, 1, ["scores_file"])[0]["scores_file"])
         now, before = (
             Inputs(lake=lake, eval_name=partition.eval_name, model=partition.model, versions=file.info.inputs, scores=path)
             for file, path in ((scores, scores.path), (last, of_last))
@@ -189,7 +190,7 @@ def _tracked(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str,
         result_key=key,
         run_name=f"{eval_name} · {model}",
         params=params,
-        metrics=_figures(rows),
+        metrics={**_figures(rows), **_costs(partition)},
         tags={
             "eval": eval_name,
             "model": model,
@@ -217,6 +218,12 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         name = f"{row['metric']}_macro" if row["aggregation"] == "macro" else row["metric"]
         figures |= {name: row["value"], f"{name}.stderr": row["stderr"]}
     return figures
+
+
+def _costs(partition: Partition) -> dict[str, float]:
+    """What the answers cost: dollars of a model with a price, seconds of workers and GPUs where they are known."""
+    counts = require_outputs(partition)[1].info.counts
+    return {name: counts[name] for name in ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown") if name in counts}
 
 
 def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":

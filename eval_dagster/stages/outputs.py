@@ -8,25 +8,29 @@ The counts of a file are those of the eval's own requests. `requests`, `errors` 
 which may serve several evals (see `stages.inference`). They are absent where all answers of the eval were cached.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.lake.rows import request_of, response_row
+from eval_dagster.models.base import ModelHandle, WatchedHandle
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
 from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
+from eval_dagster.stages.costs import cost_counts, time_counts
 from eval_dagster.stages.inference import AskedModel, ModelRun, ask
+from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import code_version, stable_hash
 
 _STAGE = "model_outputs"
+_GENERATIVE = ("_cot", "_generative")
+"""Endings of the names of tasks that ask the questions of another one for written answers."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
@@ -39,6 +43,11 @@ class _Plan:
     fingerprint: str
     rows: Sequence[Mapping[str, Any]]
 
+    @property
+    def has_price(self) -> bool:
+        """Whether the tokens of the model have a price."""
+        return getattr(self.partition.project.model(self.partition.model), "price", None) is not None
+
 
 def materialize_outputs(
     project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter
@@ -47,16 +56,19 @@ def materialize_outputs(
 
     An eval fails alone where its prompts are missing, or where a response is neither in the cache nor given by the model.
     """
+    look = look_at(project, model, evals, run_id, reporter)
     asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id)
     plans: list[_Plan] = []
     for eval_name in evals:
         try:
             planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), asked.version)
+        except LakeUnreachableError:
+            raise
         except EvalDagsterError as error:
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=str(error))
             continue
         if isinstance(planned, StageResult):
-            yield planned
+            yield replace(planned, warnings=(*look.warnings, *planned.warnings))
         else:
             plans.append(planned)
     if not plans:
@@ -67,17 +79,45 @@ def materialize_outputs(
     known = unsent | asked.cache.find({name for name, _ in rows} - unsent.keys())
     missing = {name: request_of(row) for name, row in rows if name not in known}
     owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows}
-    run = ask(asked, list(missing.values()), owners, reporter)
+    run = ModelRun(failure=look.down) if missing and look.down else ask(asked, list(missing.values()), owners, reporter)
+    run.notes = {**run.notes, **look.notes}
     answers = known | run.answers
     problem = _merge(asked.cache, run_id)  # before the results, which show its warning
     for plan in plans:
         if all(row["request_id"] in answers for row in plan.rows):
             file = _write(plan, answers, run, asked.version, merge_failures=int(problem is not None))
-            yield _result(plan.partition, file, cached=False, warnings=(problem,) if problem else ())
+            yield _result(plan.partition, file, cached=False, warnings=(*look.warnings, *([problem] if problem else [])))
         else:
-            message = run.failure or "the model left requests unanswered"
-            message = f"{message}; {problem}" if problem else message
-            yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message=message)
+            yield _unanswered(plan, answers, run, (*look.warnings, *([problem] if problem else [])))
+
+
+def _unanswered(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
+    """The failure of an eval without all of its answers. Its message has the warnings of the run, such as that the model changed."""
+    message = run.failure or "the model left requests unanswered"
+    failure = StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=plan.partition.model, message=message)
+    if run.is_limited:
+        rows = [answers[row["request_id"]] for row in plan.rows if row["request_id"] in answers]
+        left = len(plan.rows) - len(rows)
+        counts = {"requests_left": left, **_run_counts(plan, rows, run)}
+        message = f"{left} of {len(plan.rows)} requests are left: {failure.message}"
+        failure = replace(failure, is_limited=True, counts=counts, message=message)
+    return replace(failure, message="; ".join((failure.message, *warnings)))
+
+
+def _run_counts(plan: _Plan, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
+    """What this run did for the answers of an eval. An answer that several evals share has its cost and its time in one of them."""
+    fresh = [row for row in rows if row["request_id"] in run.answers]
+    asked = {row["request_id"]: row for row in fresh if run.owners[row["request_id"]] == plan.partition.eval_name}
+    costs = cost_counts(asked.values(), has_price=plan.has_price) | time_counts(asked.values())
+    return {
+        "requests_computed": len(fresh),
+        "requests_cached": len(rows) - len(fresh) - sum(row["error"] is not None for row in plan.rows),
+        "errors": sum(row["error"] is not None for row in rows),
+        "prompt_tokens": sum(row["prompt_tokens"] or 0 for row in rows),
+        "output_tokens": sum(row["output_tokens"] or 0 for row in rows),
+        "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
+        **{f"{name}_computed": count for name, count in costs.items()},
+    }
 
 
 def _merge(cache: ResponseCache, run_id: str) -> str | None:
@@ -104,6 +144,7 @@ def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
 
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
     warnings = (*warnings, *_escape_warning(partition, int(file.info.counts["escaped"])))
+    warnings = (*warnings, *_scores_warning(partition, int(file.info.counts.get("without_scores", 0))))
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
@@ -112,6 +153,16 @@ def _escape_warning(partition: Partition, count: int) -> Sequence[str]:
         return ()
     answers = "answer holds" if count == 1 else "answers hold"
     return (f"{partition}: {count} {answers} half of a character (a lone surrogate), stored and scored as an escape such as \\ud83d",)
+
+
+def _scores_warning(partition: Partition, count: int) -> Sequence[str]:
+    if not count:
+        return ()
+    name, tasks = partition.project.eval(partition.eval_name).task, partition.project.tasks
+    variant = next((f"{name}{ending}" for ending in _GENERATIVE if f"{name}{ending}" in tasks), None)
+    cure = f"; the task {variant} asks the same questions for written answers" if variant else ""
+    requests = "request asks" if count == 1 else "requests ask"
+    return (f"{partition}: {count} {requests} for log-probabilities that the server of {partition.model} does not give{cure}",)
 
 
 def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
@@ -133,23 +184,21 @@ def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun,
             "rendered_prompts": plan.prompts.info.version,
             "model": model_version,
             "model_content": project.model_content(model),
+            **_declared(project.handle(model)),
             **plan.prompts.info.inputs,
         },
         counts={
             "requests": len(rows),
-            "requests_computed": len(fresh),
-            "requests_cached": len(rows) - len(fresh) - sum(row["error"] is not None for row in plan.rows),
-            "errors": sum(row["error"] is not None for row in rows),
+            **_run_counts(plan, rows, run),
             "retryable_errors": sum(row["retryable"] for row in rows),
             "cut_at_max_tokens": sum("length" in row["finish_reason"] for row in rows),
             "cut_in_reasoning": sum("reasoning" in row["finish_reason"] for row in rows),
             "escaped": sum(row["text_is_escaped"] for row in rows),
             "truncated": sum(row["truncated_tokens"] > 0 for row in rows),
-            "prompt_tokens": sum(row["prompt_tokens"] or 0 for row in rows),
-            "output_tokens": sum(row["output_tokens"] or 0 for row in rows),
-            **_server_counts(rows),
+            **cost_counts(rows, has_price=plan.has_price),
+            **time_counts(rows),
+            **_gaps(rows),
             "tokens_asked": sum(asked),
-            "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
             # An eval that sent no request has no part in the call.
             **(run.figures if fresh else {}),
             **({"run_cache_merge_failures": merge_failures} if merge_failures else {}),
@@ -159,12 +208,19 @@ def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun,
     return plan.partition.write(_STAGE, rows, info)
 
 
-def _server_counts(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The costs and the gaps in what a server reports; nothing for a model on this machine."""
-    answered = [row for row in rows if row.get("attempts")]
-    costs = [row["cost"] for row in answered if row["cost"] is not None]
-    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in answered)
-    return {**({"cost": math.fsum(costs)} if costs else {}), **({"tokens_unknown": unknown} if unknown else {})}
+def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """What a server did not give: counts of tokens, and log-probabilities of given tokens."""
+    unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
+    unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
+    return {name: count for name, count in {"tokens_unknown": unknown, "without_scores": unscored}.items() if count}
+
+
+def _declared(handle: ModelHandle) -> dict[str, str]:
+    """The versions of a model that can change behind its name, without what looks found."""
+    if not isinstance(handle, WatchedHandle):
+        return {}
+    version, content = handle.declared_versions()
+    return {"model_declared": version, "model_content_declared": content}
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
@@ -192,6 +248,11 @@ def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str])
         "text_post_processed": [part.answer for part in parts],
         "finish_reason": ["reasoning" if part.is_cut else reason for part, reason in reasons],
     }
+
+
+def as_response(partition: Partition, prompt: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """A cached answer to a prompt with the columns that rows of `responses` have and those of the cache lack."""
+    return {"retryable": False, **_with_answers(answer, prompt, _reasoning_tags(partition))}
 
 
 def _reasoning_tags(partition: Partition) -> tuple[str, str]:

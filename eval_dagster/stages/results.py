@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from eval_dagster.lake.files import LakeFile
 
@@ -42,6 +42,15 @@ class StageFailure:
     eval_name: str
     model: str | None
     message: str
+    is_limited: bool = False
+    """Whether a limit that a person has set, such as a cap on the cost, kept requests from being sent. It is no failure then."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Where the model was asked: counts of this run, named as those of the files of `model_outputs`, and `requests_left`."""
+
+    @property
+    def status(self) -> Literal["failed", "not evaluated"]:
+        """How the partition ended."""
+        return "not evaluated" if self.is_limited else "failed"
 
 
 def partition_key(eval_name: str, model: str | None) -> str:

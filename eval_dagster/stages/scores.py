@@ -182,6 +182,16 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
         yield {**row, "retryable": score.retryable}
 
 
+def scores_of(
+    task: BaseTask[Any], samples: Mapping[str, Sample], answered: Iterator[tuple[RenderedPrompt, ModelResponse]]
+) -> Iterator[tuple[RenderedPrompt, Score]]:
+    """Every metric of every sample among prompts with their responses, as the stage computes them. `samples` are all of the eval, by id.
+
+    Raises `RequirementError` as `score_response` does.
+    """
+    return row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered)
+
+
 def _answered(
     partition: Partition, prompts: LakeFile, outputs: LakeFile, known: Container[str]
 ) -> Iterator[tuple[RenderedPrompt, ModelResponse]]:

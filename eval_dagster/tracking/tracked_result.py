@@ -85,6 +85,11 @@ def tag_entities(result: TrackedResult) -> "list[RunTag]":
     return [RunTag(tracked_name(name), _shorten(value, _MAX_TAG_CHARACTERS)) for name, value in {**result.tags, **cut}.items()]
 
 
+def creation_tags(result: TrackedResult) -> dict[str, str]:
+    """The tags that a run is created with; a call that adds them later takes as long as its creation."""
+    return {tag.key: tag.value for tag in tag_entities(result)}
+
+
 def dataset_input(result: TrackedResult) -> "DatasetInput":
     """The dataset: its source, its version, and its number of rows."""
     from mlflow.entities import Dataset, DatasetInput, InputTag

@@ -11,15 +11,16 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from eval_dagster.errors import StoreError, TrackingError
-from eval_dagster.locks import locked
+from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
+from eval_dagster.shared_locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
 from eval_dagster.tracking.store import ensure_store, forget_connections, heal_store, quiet, store_file
-from eval_dagster.tracking.tracked_result import TrackedResult
+from eval_dagster.tracking.tracked_result import TrackedResult, creation_tags
 from eval_dagster.tracking.tracked_run import complete_run
 
 if TYPE_CHECKING:
@@ -41,16 +42,18 @@ class Tracker:
     Each method raises `TrackingError` if MLflow cannot be reached or refuses something, or if there is no such run.
     """
 
-    def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str) -> None:
+    def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str, locks: SharedLocks | None = None) -> None:
         """Set the store, which is opened when it is needed.
 
         Args:
             home: Folder with `mlflow.db`, `mlartifacts` and the lock.
             tracking_uri: A server or a database instead of the home's own `mlflow.db`.
             experiment: Name of the experiment, which is created if needed.
+            locks: The locks of the home; those of this machine by default.
         """
         self._home = home.resolve()
-        self._uri = tracking_uri or f"sqlite:///{self._home / 'mlflow.db'}"
+        self._locks = locks or SharedLocks(self._home)
+        self._uri = with_driver(tracking_uri) if tracking_uri else f"sqlite:///{self._home / 'mlflow.db'}"
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
 
@@ -58,10 +61,10 @@ class Tracker:
         """Make sure that a result is tracked, and return its MLflow run id.
 
         A finished run with the same key stays as it is; an unfinished one, which a killed process left, is completed. Processes of the
-        same home take turns, so that a key has one run.
+        same home take turns, and so do machines with the same database of locks, so that a key has one run.
         """
         with self._failures(f"log {result.run_name!r}"):
-            return self._healing(lambda: self._log(result))
+            return self._healing(lambda: repeated(lambda: self._log(result)))
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Add a file to a run, or replace the one of the same name."""
@@ -78,14 +81,14 @@ class Tracker:
             tags: Tags of the run.
         """
         with self._failures(f"log {run_name!r}"):
-            return self._healing(lambda: self._log_page(path, key, run_name, tags))
+            return self._healing(lambda: repeated(lambda: self._log_page(path, key, run_name, tags)))
 
     def prepare(self) -> str:
         """Create the store if needed, and return its address."""
         with self._failures("open its store"):
             client = self._client
-            with self._lock():
-                self._experiment_id()
+            with self._lock("store"):
+                _ = self._experiment_id
             return str(client.tracking_uri)
 
     def exists(self, run_id: str) -> bool:
@@ -126,40 +129,47 @@ class Tracker:
         if self._file is not None:
             ensure_store(self._file)
         # Processes that open a new database at the same time would all create its tables, and fail.
-        with self._lock(), quiet():
+        with self._lock("store"), quiet():
             return MlflowClient(tracking_uri=self._uri)
 
     def _healing(self, action: Callable[[], str]) -> str:
         """The result of an action, which is repeated if it fails because of damage in the store."""
         try:
             return action()
-        except StoreError:
+        except (LockLostError, StoreError):
             raise
         except Exception:
             if self._file is None or not heal_store(self._file):
                 raise
             forget_connections(self._file)
-            self.__dict__.pop("_client", None)
+            for name in ("_client", "_experiment_id"):
+                self.__dict__.pop(name, None)
             return action()
 
     def _log(self, result: TrackedResult) -> str:
         client = self._client
-        with self._lock():
-            run = self._run(result.result_key, result.run_name, {})
+        from mlflow.exceptions import MlflowException
+
+        with self._lock(result.result_key):
+            try:
+                run = self._run(result.result_key, result.run_name, creation_tags(result))
+            except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
+                run = self._run(result.result_key, result.run_name, {})
             if run.info.status != "FINISHED":
                 complete_run(client, run, result)
             return str(run.info.run_id)
 
     def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
         client = self._client
-        with self._lock():
+        with self._lock(key):
             run_id = str(self._run(key, run_name, tags).info.run_id)
             client.log_artifact(run_id, str(path))
             client.set_terminated(run_id, "FINISHED")
             return run_id
 
-    def _lock(self) -> AbstractContextManager[None]:
-        return locked(self._home / "mlflow.lock")
+    def _lock(self, key: str) -> AbstractContextManager[Hold]:
+        """The lock of one result. Without a database, all results have one lock, as the store is one file."""
+        return self._locks.hold(f"mlflow {self._experiment} {key}", file="mlflow.lock")
 
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
@@ -167,19 +177,25 @@ class Tracker:
             yield
         except TrackingError:
             raise
-        except StoreError as error:
+        except (LockLostError, RequirementError, StoreError) as error:
             raise TrackingError(str(error)) from error
+        except ModuleNotFoundError as error:
+            raise TrackingError(
+                f"MLflow at {self.shown_uri} needs the package {error.name}, which is not installed; "
+                "install it: pip install 'eval_dagster[postgres]' has what PostgreSQL needs"
+            ) from error
         # MLflow raises errors of its database driver, of HTTP and of the file system. None of them may cost a result.
         except Exception as error:
             reason = (str(error).strip() or "no message").splitlines()[0]
             raise TrackingError(f"MLflow at {self.shown_uri} could not {what}: {type(error).__name__}: {reason}") from error
 
+    @cached_property
     def _experiment_id(self) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)
         if experiment is None:
             is_database = urlsplit(self._uri).scheme.split("+")[0] in _DATABASES
             location = (self._home / "mlartifacts").as_uri() if is_database else None
-            return str(self._client.create_experiment(self._experiment, artifact_location=location))
+            return self._create_experiment(location)
         if experiment.lifecycle_stage != "active":
             raise TrackingError(
                 f"MLflow at {self.shown_uri} holds the experiment {self._experiment!r} as deleted; restore it with "
@@ -187,16 +203,39 @@ class Tracker:
             )
         return str(experiment.experiment_id)
 
+    def _create_experiment(self, location: str | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.create_experiment(self._experiment, artifact_location=location))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # the lock of a result does not keep others from creating it
+                raise
+            return self._experiment_id
+
     def _run(self, key: str, name: str, tags: Mapping[str, str]) -> "Run":
         """The run of a key, which is created if needed."""
-        experiment_id = self._experiment_id()
-        found = self._client.search_runs(
-            [experiment_id], f"tags.`{RESULT_KEY_TAG}` = '{key}'", max_results=1, order_by=["attributes.start_time ASC"]
-        )
-        if found:
-            return found[0]
+        experiment_id = self._experiment_id
+        try:
+            found = self._find_run(experiment_id, key)
+            run = found and self._client.get_run(found)
+        except (FileNotFoundError, sqlite3.Error):  # a server or another database
+            query = f"tags.`{RESULT_KEY_TAG}` = '{key}'"
+            run = next(iter(self._client.search_runs([experiment_id], query, max_results=1, order_by=["attributes.start_time ASC"])), None)
+        if run:
+            return run
         name = tracked_text(name)[:MOST_CHARACTERS]
         return self._client.create_run(experiment_id, tags={**tags, RESULT_KEY_TAG: key}, run_name=name)
+
+    def _find_run(self, experiment_id: str, key: str) -> str | None:
+        """The id of the oldest run of a key that is not deleted, from the home's own database. Raises as `_read_run` does."""
+        with self._database() as database:
+            row = database.execute(
+                "select run_uuid from tags join runs using (run_uuid) where key = ? and value = ? and experiment_id = ? "
+                "and lifecycle_stage = 'active' order by start_time limit 1",
+                [RESULT_KEY_TAG, key, experiment_id],
+            ).fetchone()
+        return None if row is None else str(row[0])
 
     def _run_facts(self, run_id: str) -> tuple[str, str] | None:
         """The experiment of a run, and `active` or `deleted`; None if there is no such run."""
@@ -222,12 +261,23 @@ class Tracker:
             FileNotFoundError: Runs are not in this database, or it does not exist.
             sqlite3.Error: The database cannot be read.
         """
+        with self._database() as database:
+            row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
+        return None if row is None else (str(row[0]), str(row[1]))
+
+    @contextmanager
+    def _database(self) -> Iterator[sqlite3.Connection]:
         file = self._home / "mlflow.db"
         if self._uri != f"sqlite:///{file}" or not file.is_file():
             raise FileNotFoundError(file)
         with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True)) as database:
-            row = database.execute("select experiment_id, lifecycle_stage from runs where run_uuid = ?", [run_id]).fetchone()
-        return None if row is None else (str(row[0]), str(row[1]))
+            yield database
+
+
+def with_driver(uri: str) -> str:
+    """An address with the driver that is installed: SQLAlchemy 2.1 reads `postgresql://` as psycopg 3, and the extra `postgres` has 2."""
+    has_driver = find_spec("psycopg") is not None or find_spec("psycopg2") is None
+    return uri if has_driver else re.sub(r"^postgres(ql)?://", "postgresql+psycopg2://", uri)
 
 
 def _require_reachable(uri: str) -> None:

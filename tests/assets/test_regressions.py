@@ -11,10 +11,12 @@ import pytest
 from scripted_calculator import write_calculator
 
 from eval_dagster.assets.definitions import build_definitions
+from eval_dagster.assets.gate_turns import judged_before
 from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.project import Project
@@ -112,7 +114,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     third = _night(project, "strict")
     assert third.gate is not None
     assert not third.gate.with_verdict(Verdict.REGRESSED)
-    assert third.requests_computed == 0
+    assert sum(each.requests_computed or 0 for each in read_attempts(project.lake) if each.run_id in third.run_ids) == 0
     assert _status(project, third.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
     assert _checks(project, third.run_ids[-1])["nothing_regressed_in_strict"].passed
 
@@ -127,6 +129,24 @@ def test_a_lenient_suite_is_told_and_not_failed(project: Project) -> None:
     assert not evaluation.passed
     assert evaluation.severity is dg.AssetCheckSeverity.WARN
     assert _status(project, second.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
+
+
+def test_an_evaluation_is_judged_and_told_once_though_its_gate_is_started_twice(project: Project) -> None:
+    """As by two daemons. A person who executes the gate's run again has it judged again."""
+    first = _night(project, "lenient")
+    judgements = project.lake.root / "regressions" / "suite=lenient"
+    [before] = judgements.glob("*.parquet")
+    with open_instance(project.home) as instance:
+        gate = instance.get_run_by_id(first.run_ids[-1])
+        assert gate is not None
+        job = build_definitions(project).resolve_job_def(gate.job_name)
+        again = job.execute_in_process(instance=instance, tags=gate.tags)
+        assert again.success
+        assert list(judgements.glob("*.parquet")) == [before]
+        assert "notices" not in again.asset_materializations_for_node("regressions")[0].metadata
+        asked = {**gate.tags, "dagster/parent_run_id": gate.run_id, "dagster/root_run_id": gate.run_id}
+        copy = instance.create_run_for_job(job, tags=asked, parent_run_id=gate.run_id, root_run_id=gate.run_id)
+        assert judged_before(instance, project, copy) is None
 
 
 def test_materialized_by_hand_it_judges_every_suite(project: Project) -> None:

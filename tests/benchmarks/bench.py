@@ -10,8 +10,10 @@ from pathlib import Path
 
 import overhead
 import report
+from around import run_around
 from busy import run_busy
 from continuous import run_continuous
+from served import run_client, run_level, run_served
 from sides import Row, Setting, run_row
 from transformers import AutoTokenizer
 from works import ROOT, WORKS, MissingRowsError, requests_of
@@ -20,10 +22,14 @@ from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.project import Project
 
 _OTHERS: dict[str, Callable[..., Row]] = {
+    "around": run_around,
     "busy": run_busy,
     "continuous": run_continuous,
     "overhead": overhead.run_scripted,
     "overhead_model": overhead.run_with_model,
+    "served": run_served,
+    "served_client": run_client,
+    "served_level": run_level,
 }
 """Rows with columns of their own."""
 _MODEL = "smollm2-135m"

@@ -17,7 +17,7 @@ from works import ROOT
 
 from eval_dagster.lake.files import Lake
 
-_QUESTIONS = Path(__file__).with_name("scripted_rows.py")
+QUESTIONS = Path(__file__).with_name("scripted_rows.py")
 _SIZES = (1_000, 10_000, 100_000)
 _MIDDLE = 10_000
 _MS_A_SAMPLE, _CACHED_S, _GROWTH, _SHARE = 3.0, 5.0, 1.2, 0.10
@@ -28,9 +28,9 @@ def run_scripted(setting: Setting, say: Any) -> Row:
     """Seconds of `eval-dagster run` for 1,000 to 100,000 samples, and of a second run that finds all current."""
     sizes = [size for size in _SIZES if size <= _SIZES[-1] * setting.scale] or [_SIZES[0]]
     evals = {f"q{size}": {"subjects": [str(size)], "num_fewshot": 3} for size in (100, *sizes)}
-    home = _home(setting, "scripted", evals, {"backend": "scripted", "function": f"{_QUESTIONS}:answer"})
+    home = _home(setting, "scripted", evals, {"backend": "scripted", "function": f"{QUESTIONS}:answer"})
     say(f"overhead: a home's first run, 100 samples: {_run(home, 'q100').seconds:.1f} s")
-    runs: dict[int, _Run] = {}
+    runs: dict[int, Run] = {}
     for size in sizes:
         runs[size] = _run(home, f"q{size}")
         say(f"overhead: {size:,} samples: {runs[size].told()}, {1000 * runs[size].seconds / size:.2f} ms a sample")
@@ -89,14 +89,14 @@ def _home(setting: Setting, name: str, evals: dict[str, dict[str, Any]], model: 
     home.mkdir()
     content = {
         "models": {"model": model},
-        "evals": {each: {"task": f"{_QUESTIONS}:InventedQuestions", **settings} for each, settings in evals.items()},
+        "evals": {each: {"task": f"{QUESTIONS}:InventedQuestions", **settings} for each, settings in evals.items()},
     }
     (home / "evals.yaml").write_text(yaml.safe_dump(content), "utf-8")
     return home
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class Run:
     """A command that is done."""
 
     seconds: float
@@ -106,17 +106,27 @@ class _Run:
     log: str
 
     def told(self) -> str:
+        """For a table."""
         return f"{self.seconds:.1f} s ({self.cpu_seconds:.1f} s of a processor)"
 
 
-def _run(home: Path, eval_name: str) -> _Run:
-    command: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--eval", eval_name]
+def _run(home: Path, eval_name: str) -> Run:
+    return run_command(home, "--eval", eval_name)
+
+
+def run_command(home: Path, *options: str) -> Run:
+    """Run `eval-dagster run` on the evals.yaml of a home.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    command: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli.main", "run", *options]
     places = {"EVAL_DAGSTER_CONFIG": str(home / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
     started, cpu_before = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(command, env={**os.environ, **places}, cwd=ROOT, capture_output=True, text=True, check=False)
-    run = _Run(seconds=time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu_before, log=done.stderr)
+    run = Run(seconds=time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu_before, log=done.stderr)
     if done.returncode:
-        raise RuntimeError(f"eval-dagster run --eval {eval_name} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"eval-dagster run {' '.join(options)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     return run
 
 

@@ -20,7 +20,7 @@ class InventedQuestions(BaseTask[str]):
     FEWSHOT_SPLIT = "train"
     RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
     METRICS = (AccuracyLoglikelihood, AccuracyNormLoglikelihood)
-    SUBJECTS = ("100", "300", "1000", "3000", "10000", "30000", "100000")
+    SUBJECTS = ("10", "100", "300", "1000", "3000", "10000", "30000", "100000")
 
     def _load_dataset(self, subject: str) -> dict[str, list[Row]]:
         random = Random(subject)

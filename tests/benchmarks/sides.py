@@ -167,6 +167,24 @@ def run_lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]
     return found
 
 
+def run_lm_eval_served(work: Path, concurrencies: Sequence[int], setting: Setting) -> dict[str, Any]:
+    """What was measured of lm-eval as the client of a server, by the number of requests at once.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    return _process(setting.lm_eval, "lm_eval_served_side.py", setting, work, ",".join(map(str, concurrencies)))
+
+
+def run_served_client(work: Path, what: str, setting: Setting) -> dict[str, Any]:
+    """What was measured of the client before a server that answers at once.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    return _process(Path(sys.executable), "served_client_side.py", setting, work, what)
+
+
 def _lm_eval(work: Path, batch_size: int, setting: Setting) -> dict[str, Any]:
     memory = int(psutil.virtual_memory().available * 0.8)
     return _process(setting.lm_eval, "lm_eval_side.py", setting, work, str(batch_size), str(memory))

@@ -19,6 +19,7 @@ TABLES = {
 }
 _FILES = ("metrics.json", "samples.json")
 _OWN_TAGS = ("eval", "model")
+_TIMES = ("worker_s", "gpu_s")
 
 
 def table_rows(home: Path, name: str) -> list[tuple[Any, ...]]:
@@ -39,7 +40,11 @@ def mlflow_runs(home: Path) -> list[dict[str, Any]]:
                 "name": run.info.run_name,
                 "status": run.info.status,
                 "params": run.data.params,
-                "metrics": {name: [point.value for point in client.get_metric_history(run.info.run_id, name)] for name in run.data.metrics},
+                "metrics": {
+                    name: [point.value for point in client.get_metric_history(run.info.run_id, name)]
+                    for name in run.data.metrics
+                    if name not in _TIMES
+                },
                 "tags": {name: run.data.tags.get(name) for name in _OWN_TAGS},
                 "inputs": [each.dataset.to_dictionary() for each in run.inputs.dataset_inputs],
                 "files": {name: json.loads((folder / name).read_text()) for name in _FILES if (folder / name).exists()},

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from eval_dagster.progress.bars import RichReporter
-from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
+from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, SilentReporter, Work, current_reporter, use_reporter
 from eval_dagster.terminal import PlainConsole
 
 
@@ -58,7 +58,7 @@ def test_work_that_fails_is_said_to_have_stopped_and_the_error_travels_on(lines:
 
 def test_tokens_a_second_stand_beside_the_units(lines: list[str], clock: list[float]) -> None:
     computed = [0]
-    with LogReporter(lines.append, every_s=5).track("model", total=4, unit="requests", tokens=lambda: computed[0]) as advance:
+    with LogReporter(lines.append, every_s=5).track("model", total=4, unit="requests", work=lambda: Work(tokens=computed[0])) as advance:
         clock[0] += 10
         advance(0)
         computed[0] = 12_000
@@ -73,10 +73,18 @@ def test_tokens_a_second_stand_beside_the_units(lines: list[str], clock: list[fl
     ]
 
 
+def test_the_cost_and_the_state_of_a_server_stand_at_the_end(lines: list[str], clock: list[float]) -> None:
+    work = Work(tokens=0, cost=0.0123, cost_estimated=2, state="the server asks to wait 12 s")
+    with LogReporter(lines.append, every_s=5).track("model", total=2, unit="requests", work=lambda: work) as advance:
+        clock[0] += 10
+        advance()
+    assert lines[0] == "model: 1/2 requests (50%), 0.1/s, $0.0123 (2 calls estimated), the server asks to wait 12 s, 0:10 left"
+
+
 def test_lines_come_while_nothing_gets_done(lines: list[str]) -> None:
     started = time.monotonic()
     tokens = iter(range(500, 100_000, 500))
-    with LogReporter(lines.append, every_s=0.1).track("model", total=2, unit="requests", tokens=lambda: next(tokens)):
+    with LogReporter(lines.append, every_s=0.1).track("model", total=2, unit="requests", work=lambda: Work(tokens=next(tokens))):
         time.sleep(1)
         running = list(lines)
     assert 3 <= len(running) <= (time.monotonic() - started) / 0.1, "not more often than asked for"
@@ -119,7 +127,7 @@ def test_a_bar_shows_percent_and_tokens_a_second_while_nothing_gets_done() -> No
     output = io.StringIO()
     computed = [0]
     reporter = RichReporter(PlainConsole(file=output, force_terminal=True, width=140))
-    with reporter.track("model_outputs smol", total=200, unit="requests", tokens=lambda: computed[0]) as advance:
+    with reporter.track("model_outputs smol", total=200, unit="requests", work=lambda: Work(tokens=computed[0])) as advance:
         advance(50)
         for _ in range(8):
             time.sleep(0.1)

@@ -29,3 +29,16 @@ def test_a_wrong_address_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError, match=r"EVAL_DAGSTER_TRACKING_URI is wrong: its scheme is 'ftp'; expected http://") as raised:
         opened(tmp_path)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("address", ["host=db password=secret dbname=evals", "mysql://evals:secret@db/evals"])
+def test_an_address_of_locks_that_is_no_url_of_postgresql_is_not_repeated(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVAL_DAGSTER_LOCKS", address)
+    with pytest.raises(ConfigError, match="EVAL_DAGSTER_LOCKS is no URL of PostgreSQL; expected postgresql://") as raised:
+        opened(tmp_path)
+    assert "secret" not in str(raised.value)
+    for right in ("postgresql://evals@db/evals", "postgresql+psycopg2://evals@db/evals", "postgres://evals@db/evals"):
+        monkeypatch.setenv("EVAL_DAGSTER_LOCKS", right)
+        assert opened(tmp_path).locks.across_machines

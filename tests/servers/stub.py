@@ -1,7 +1,7 @@
 """A fast server of a model that is a hash of its prompt. It counts requests, can take as long as a real server, and can be changed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,8 +20,14 @@ class StubSettings:
     """Another salt is another model behind the same name."""
     answers: Mapping[str, str] = field(default_factory=dict)
     """Texts by a part of the prompt; a prompt that contains none is continued by hashing."""
+    chances: Mapping[str, float] = field(default_factory=dict)
+    """By a part of a prompt: the probability of its text of `answers`, each time anew, as `stub_model.is_given` draws it; else 1."""
+    luck: str = ""
+    """Another text is another course of these draws."""
     noise: float = 0.0
     """Share of texts that differ each time they are asked for, also at temperature 0."""
+    logit_noise: float = 0.0
+    """Standard deviation by which log-probabilities differ each time they are asked for."""
     mean_tokens: float = 8
     """Mean length of the texts."""
     sigma: float = 0.5
@@ -38,6 +44,8 @@ class StubSettings:
     """Most requests in the server before it answers 429; 0 is no bound."""
     retry_after: str = ""
     """The `Retry-After` header of a 429; none when empty."""
+    added_tokens: int = 0
+    """Tokens of a prompt that the server counts beside those of its text, such as one to start with."""
     context: int = 8192
     """Tokens of context; a longer prompt is answered by 400."""
     echo: Literal["right", "ignored", "off_by_one", "refused"] = "right"
@@ -50,6 +58,10 @@ class StubSettings:
     """Whether a prompt may be a list of token ids."""
     tokenize: bool = True
     """Whether there is /tokenize."""
+    vocabulary: Sequence[str] = ()
+    """Tokens that have the first ids, in this order; others get theirs when they are first seen."""
+    names_ids: bool = True
+    """Whether the ids of tokens are told: by `return_tokens_as_token_ids`, as vLLM does, and in `content`, as llama.cpp does."""
     usage: bool = True
     """Whether answers have the number of tokens."""
 
@@ -83,6 +95,10 @@ class Stub:
     def requests(self) -> list[dict[str, Any]]:
         """The last 1,000 requests for texts: `path`, `headers` (names in lower case), `body`."""
         return self.server.get("/control/requests")
+
+    def usages(self) -> list[tuple[int, int]]:
+        """The tokens of the prompt and of the text of each answer, of the last 100,000; also where answers have no usage."""
+        return [(prompt, output) for prompt, output in self.server.get("/control/usages")]
 
     def change(self, **settings: Any) -> None:
         """Change some fields of the settings."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate, count
+from random import Random
 from typing import Any
 
 from servers.stub import StubSettings
@@ -11,6 +12,7 @@ from servers.stub_model import HashModel, Vocabulary, prompt_tokens, split
 _FORCING = 50
 """A bias from which on a token is the next one."""
 _serial = count()
+_noise = Random(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ def asked(body: dict[str, Any], settings: StubSettings, vocabulary: Vocabulary) 
         echo=bool(body.get("echo")) and settings.echo != "ignored",
         logprobs=body.get("logprobs") not in (None, False) and settings.logprobs != "none",
         most=int(body.get("top_logprobs", body.get("logprobs")) or 0),
-        names_ids=bool(body.get("return_tokens_as_token_ids")),
+        names_ids=bool(body.get("return_tokens_as_token_ids")) and settings.names_ids,
         forced=_forced(body.get("logit_bias") or {}, vocabulary) if settings.logit_bias != "ignored" else None,
     )
 
@@ -88,7 +90,7 @@ def answer(request: Asked, model: HashModel, settings: StubSettings, vocabulary:
         "choices": choices,
     }
     if settings.usage:
-        asked_tokens = len(request.prompt_tokens)
+        asked_tokens = len(request.prompt_tokens) + settings.added_tokens
         body["usage"] = {"prompt_tokens": asked_tokens, "completion_tokens": total, "total_tokens": asked_tokens + total}
     return body, total
 
@@ -117,8 +119,15 @@ def _logprobs(request: Asked, tokens: list[str], model: HashModel, settings: Stu
     found = model.logprobs(model.state(request.prompt), tokens, request.most)
     if request.forced is not None and settings.logit_bias == "biased":
         found = [(0.0, {request.forced: 0.0})]
+    if settings.logit_noise:
+        found = [(min(0.0, value + _noise.gauss(0, settings.logit_noise)), top) for value, top in found]
     if request.chat or settings.logprobs == "content":
-        return {"content": [_entry(token, value, tops, vocabulary) for token, (value, tops) in zip(tokens, found, strict=True)]}
+        return {
+            "content": [
+                _entry(token, value, tops, vocabulary if settings.names_ids else None)
+                for token, (value, tops) in zip(tokens, found, strict=True)
+            ]
+        }
     values: list[float | None] = [value for value, _ in found]
     tops: list[dict[str, float] | None] = [{**top, token: value} for token, (value, top) in zip(tokens, found, strict=True)]
     if request.echo:
@@ -140,8 +149,9 @@ def _id_name(token: str, vocabulary: Vocabulary) -> str:
     return f"token_id:{vocabulary.id_of(token)}"
 
 
-def _entry(token: str, value: float, tops: dict[str, float], vocabulary: Vocabulary) -> dict[str, Any]:
+def _entry(token: str, value: float, tops: dict[str, float], vocabulary: Vocabulary | None) -> dict[str, Any]:
     def one(text: str, logprob: float) -> dict[str, Any]:
-        return {"id": vocabulary.id_of(text), "token": text, "bytes": list(text.encode()), "logprob": logprob}
+        told = {} if vocabulary is None else {"id": vocabulary.id_of(text)}
+        return {**told, "token": text, "bytes": list(text.encode()), "logprob": logprob}
 
     return {**one(token, value), "top_logprobs": [one(*top) for top in tops.items()]}

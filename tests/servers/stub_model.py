@@ -5,6 +5,7 @@ The log-probability of a token is that of the token after a prefix, whether the 
 
 import math
 import re
+from random import Random
 from statistics import NormalDist
 from typing import Any
 from zlib import crc32
@@ -15,6 +16,11 @@ _WORDS = tuple(
     for word in ("the", "a", "of", "in", "red", "green", "blue", "sun", "moon", "river", "house", "stone", "bird", "tree", "three", "seven")
 )
 _UNIT = 2.0**-32
+
+
+def is_given(luck: str, part: str, time: int, chance: float) -> bool:
+    """Whether a prompt with this part gets its text when it is asked for so many times, from 1."""
+    return Random(f"{luck} {part} {time}").random() < chance
 
 
 class Vocabulary:

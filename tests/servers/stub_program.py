@@ -13,7 +13,7 @@ from servers.lifetime import announce, end_with_standard_input
 from servers.stub import StubSettings
 from servers.stub_answers import Asked, answer, asked
 from servers.stub_http import Answer, HttpProtocol
-from servers.stub_model import HashModel, Vocabulary, split
+from servers.stub_model import HashModel, Vocabulary, is_given, split
 from servers.stub_slots import Slots
 
 _TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -30,6 +30,8 @@ class StubServer:
 
     def _apply(self, settings: StubSettings) -> None:
         self._settings = settings
+        for token in settings.vocabulary:
+            self._vocabulary.id_of(token)
         self._model = HashModel(settings.salt, settings.mean_tokens, settings.sigma)
         self._slots = Slots(settings.slots, settings.base_s, settings.text_s) if settings.slots else None
 
@@ -37,6 +39,7 @@ class StubServer:
         self._received: Counter[str] = Counter()
         self._answered: Counter[str] = Counter()
         self._requests: deque[dict[str, Any]] = deque(maxlen=1000)
+        self._usages: deque[tuple[int, int]] = deque(maxlen=100_000)
         self._rejected = self._at_once = self._most_at_once = self._tokens = 0
 
     def route(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
@@ -58,6 +61,8 @@ class StubServer:
             case "counts":
                 counts = {"rejected": self._rejected, "most_at_once": self._most_at_once, "tokens": self._tokens}
                 return {"received": self._received, "answered": self._answered, **counts}
+            case "usages":
+                return list(self._usages)
             case "requests":
                 return list(self._requests)
             case "settings":
@@ -81,18 +86,24 @@ class StubServer:
             self._rejected += 1
             raise Answer(429, "too many requests", **({"Retry_After": self._settings.retry_after} if self._settings.retry_after else {}))
         request = asked(body, self._settings, self._vocabulary)
-        salt = str(self._random.random()) if self._random.random() < self._settings.noise else ""
+        salt = str(self._random.random()) if self._random.random() < self._settings.noise or self._is_withheld(key) else ""
         self._at_once += 1
         self._most_at_once = max(self._most_at_once, self._at_once)
         if self._slots is not None:
             return self._finish_in_slot(self._slots, key, request, salt)
         try:
-            return self._finish(key, *answer(request, self._model, self._settings, self._vocabulary, salt))
+            return self._finish(key, request, *answer(request, self._model, self._settings, self._vocabulary, salt))
         finally:
             self._at_once -= 1
 
-    def _finish(self, key: str, whole: dict[str, Any], tokens: int) -> dict[str, Any]:
+    def _is_withheld(self, prompt: str) -> bool:
+        chances, luck = self._settings.chances, self._settings.luck
+        part = next((part for part in chances if part in prompt), None)
+        return part is not None and not is_given(luck, part, self._received[prompt], chances[part])
+
+    def _finish(self, key: str, request: Asked, whole: dict[str, Any], tokens: int) -> dict[str, Any]:
         self._answered[key] += 1
+        self._usages.append((len(request.prompt_tokens), tokens))
         self._tokens += tokens
         return whole
 
@@ -100,7 +111,7 @@ class StubServer:
         try:
             whole, tokens = answer(request, self._model, self._settings, self._vocabulary, salt)
             await slots.write(tokens)
-            return self._finish(key, whole, tokens)
+            return self._finish(key, request, whole, tokens)
         finally:
             self._at_once -= 1
 

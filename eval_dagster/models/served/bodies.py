@@ -16,6 +16,8 @@ from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answers import read_text
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
+Encode = Callable[[Request], Sequence[int]]
+"""The ids of the tokens of a request's prompt."""
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 _MOST_STOPS = 4
 """Stop sequences that a chat of OpenAI accepts. The text is cut at all of them when it is there."""
@@ -31,15 +33,29 @@ class Call:
     body: Mapping[str, Any]
     read: Callable[[Mapping[str, Any]], Any]
     """Reads the first choice of the response. Raises `BadAnswerError` where it is no answer."""
+    instead: "Call | None" = None
+    """The call that is sent after a bad answer, where a repetition would get the same answer; None to repeat this call."""
 
     @property
     def tokens(self) -> int:
         """About how many tokens the call may take, of prompt and answer."""
+        texts = self.texts
+        size = len(self.body["prompt"]) if texts is None else sum(map(len, texts)) // _CHARACTERS_PER_TOKEN
+        return size + (self.most_output or 0)
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The texts of the prompt; null where the prompt is token ids."""
         asked = self.body.get("prompt") or ""
-        texts = [turn["content"] for turn in self.body.get("messages") or ()]
-        characters = sum(len(text) if isinstance(text, str) else len(text[-1]["text"]) for text in texts)
-        size = len(asked) if isinstance(asked, list) else (len(asked) + characters) // _CHARACTERS_PER_TOKEN
-        return size + int(self.body.get("max_tokens") or self.body.get("max_completion_tokens") or 0)
+        if isinstance(asked, list):
+            return None
+        contents = [turn["content"] for turn in self.body.get("messages") or ()]
+        return [asked, *(content if isinstance(content, str) else content[-1]["text"] for content in contents)]
+
+    @property
+    def most_output(self) -> int | None:
+        """Most tokens of the answer; null where nothing limits it."""
+        return self.body.get("max_tokens") or self.body.get("max_completion_tokens") or None
 
 
 def about_tokens(request: Request) -> int:
@@ -48,8 +64,8 @@ def about_tokens(request: Request) -> int:
     return len(request.prompt) // _CHARACTERS_PER_TOKEN + (most or 0)
 
 
-def text_calls(request: Request, config: OpenAIModel) -> list[Call]:
-    """The calls that generate the texts of a request, in their order.
+def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = None) -> list[Call]:
+    """The calls that generate the texts of a request, in their order. With `encode` the prompt is sent as the ids of its tokens.
 
     Raises:
         ModelError: The request asks for what no server with this interface can do.
@@ -57,10 +73,12 @@ def text_calls(request: Request, config: OpenAIModel) -> list[Call]:
     settings = request.generation
     if settings is None:
         raise ModelError("The request asks for no text; expected one with settings of generation.")
-    asked = dict(_prompt(request))
+    asked = dict(_prompt(request, encode))
     fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
-    path = CHAT if "messages" in asked else COMPLETIONS
-    read = partial(read_text, stop_sequences=settings.stop_sequences)
+    path, cue = (CHAT if "messages" in asked else COMPLETIONS), _cue(request)
+    if cue and config.continue_cue:
+        fixed |= {"continue_final_message": True, "add_generation_prompt": False}
+    read = partial(read_text, stop_sequences=settings.stop_sequences, cue=cue, grammar=settings.grammar)
     bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(settings.num_samples))
     return [Call(path=path, body=without_nulls(body, config), read=read) for body in bodies]
 
@@ -70,15 +88,23 @@ def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any
     return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
 
 
-def _prompt(request: Request) -> Iterator[tuple[str, Any]]:
+def _prompt(request: Request, encode: Encode | None) -> Iterator[tuple[str, Any]]:
     if request.messages is not None:
         yield "messages", list(_turns(request.messages, request.images))
     elif request.images:
         raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
+    elif encode is not None:
+        yield "prompt", list(encode(request))
     else:
         yield "prompt", request.prompt
         if request.has_special_tokens:
             yield "add_special_tokens", False
+
+
+def _cue(request: Request) -> str:
+    """The last message of the assistant, which the answer continues; empty without one."""
+    last = request.messages[-1] if request.messages else None
+    return last.content if last is not None and last.role is Role.ASSISTANT else ""
 
 
 def _turns(messages: Sequence[Message], images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -109,6 +135,8 @@ def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: boo
         is_strict = isinstance(schema, dict) and schema.get("additionalProperties") is False
         described = {"name": "answer", "schema": schema} | ({"strict": True} if is_strict else {})
         body["response_format"] = {"type": "json_schema", "json_schema": described}
+        if not is_chat:
+            body["json_schema"] = schema  # llama.cpp ignores `response_format` in completions
     return body
 
 

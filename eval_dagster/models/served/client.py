@@ -1,8 +1,10 @@
 """One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import TracebackType
@@ -13,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import BadAnswerError, Reply, cut, json_object, parsed, read_reply
+from eval_dagster.models.served.answers import BadAnswerError, Reply, believable, cut, json_object, parsed, read_reply
 from eval_dagster.models.served.bodies import Call
 from eval_dagster.models.served.secrets import Headers
 
@@ -23,6 +25,8 @@ _MOST_BYTES = 64 * 2**20
 """A longer answer is a fault."""
 _PATIENCE = (429, 502, 503, 504, 529)
 """Statuses by which a server asks for patience."""
+_GATEWAY = (502, 504)
+"""Those of a gateway that got no answer from the server behind it."""
 _TOO_LONG = (
     "context length",
     "context size",
@@ -39,15 +43,30 @@ _QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_activ
 _MAY_PASS = (408, 409, 425, 500)
 """Statuses after which the same request may succeed."""
 
+_REJECTED = (501, 503, 529)
+"""Statuses from 500 on of a server that did no work for the request. A gateway that answers with another one may have had it done."""
+
 
 class PushbackError(Exception):
     """The server has too much to do, or the connection broke. `retry_after_s` is how long the server asks to wait, if it does."""
 
-    def __init__(self, message: str, retry_after_s: float | None = None, *, is_broken: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        is_broken: bool = False,
+        may_be_billed: bool = False,
+        status: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.shows_load = retry_after_s is not None or not (is_broken or status in _GATEWAY)
+        """Whether the server says that it has too much to do. A broken connection has other reasons too."""
         self.is_broken = is_broken
         """Whether the connection broke, which the request itself may have caused."""
+        self.may_be_billed = may_be_billed
+        """Whether the server may have done the work."""
 
 
 class StoppedError(ModelError):
@@ -56,6 +75,11 @@ class StoppedError(ModelError):
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def lets_others_end(self) -> bool:
+        """Whether calls that are under way may be answered: the server has refused this one alone."""
+        return self.status is not None
 
 
 class Client:
@@ -92,7 +116,14 @@ class Client:
             PushbackError: The server has too much to do, or the connection broke.
             StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
         """
-        return read_reply(await self.post(call.path, call.body), call.read)
+        began, data = time.monotonic(), json.dumps(call.body).encode()
+        found = json_object(await self._send("POST", self._base_url + call.path, data))
+        try:
+            reply = read_reply(found, call.read)
+        except BadAnswerError as error:
+            error.reply = error.reply and believable(error.reply, len(data), call.most_output)
+            raise
+        return replace(believable(reply, len(data), call.most_output), seconds=time.monotonic() - began)
 
     async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post as `post` does, to a path beside `/v1`."""
@@ -116,10 +147,14 @@ class Client:
             raise BadAnswerError(f"no answer came within {self._timeout_s:g} s") from None
         except aiohttp.InvalidURL:
             raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
+        except aiohttp.ClientHttpProxyError as error:  # its text has the address of the proxy, with a password if there is one
+            said = f"the proxy that the environment names answered with status {error.status}: {cut(error.message)}"
+            raise PushbackError(f"the connection to {self._base_url} failed ({said})", is_broken=True) from None
         except (aiohttp.ClientError, OSError) as error:
             said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             reason = self._headers.hide(f"{type(error).__name__}: {cut(said)}")
-            raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True) from None
+            was_sent = not isinstance(error, aiohttp.ClientConnectorError)
+            raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True, may_be_billed=was_sent) from None
         if status != 200:
             self._judge(status, body, headers)
         return parsed(body)
@@ -134,12 +169,13 @@ class Client:
         if status in (401, 403):
             raise StoppedError(f"{where}. Correct the key in the variable that `api_key_env` names in evals.yaml.", status)
         if any(words in said.lower() for words in _TOO_LONG):
-            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False)
+            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False, may_be_billed=False)
+        may_be_billed = status >= 500 and status not in _REJECTED
         if status in _PATIENCE:
-            raise PushbackError(seen, _retry_after(headers.get("Retry-After")))
+            raise PushbackError(seen, _retry_after(headers.get("Retry-After")), may_be_billed=may_be_billed, status=status)
         if status in (404, 405) or 300 <= status < 400:
             raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
-        raise BadAnswerError(seen, helps_to_retry=status in _MAY_PASS or status > 504)
+        raise BadAnswerError(seen, helps_to_retry=status in _MAY_PASS or status > 504, may_be_billed=may_be_billed)
 
 
 def _proxy_of(url: str) -> str | None:
@@ -162,7 +198,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 def _is_quota(body: bytes) -> bool:
     """Whether a quota is spent, by the code of the error: the words of a limit a minute can be the same."""
-    with suppress(ValueError, AttributeError):
+    with suppress(ValueError, AttributeError, TypeError, RecursionError):
         error = json.loads(body).get("error")
         return bool({error.get("code"), error.get("type")} & _QUOTA)
     return False

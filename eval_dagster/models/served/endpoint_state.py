@@ -22,8 +22,6 @@ class EndpointState:
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the server declares about the model, such as its path, the size of its file and the length of its context."""
-    epoch: int = 0
-    """Rises when the answers under an unchanged name changed."""
 
 
 class StateFile:
@@ -40,7 +38,7 @@ class StateFile:
         """The state; None where no look was made, or where the file is damaged."""
         try:
             found = json.loads(self._path.read_text("utf-8"))
-            return EndpointState(facts=found["facts"], epoch=int(found["epoch"]))
+            return EndpointState(facts=found["facts"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -58,3 +56,9 @@ def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str
     names = [each["id"] for each in listed]
     known = next((each for each in listed if name == each["id"] or name in (each.get("aliases") or ())), None)
     return (None if known is None else {key: value for key, value in sorted(known.items()) if key in _FACTS}), names
+
+
+def declared_length(facts: Mapping[str, Any]) -> int | None:
+    """The tokens of context that the server declares; None where it declares none."""
+    found = (facts.get(name) for name in ("max_model_len", "context_length"))
+    return next((length for length in found if isinstance(length, int) and length > 0), None)

@@ -1,25 +1,39 @@
 """The backend `openai`: a model behind a server with the interface of OpenAI."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
+from eval_dagster.models.looks import FindKnown, Look
 from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.canaries import is_chat
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
-from eval_dagster.models.served.endpoint_state import EndpointState, StateFile, declared
+from eval_dagster.models.served.endpoint_state import EndpointState, StateFile, declared, declared_length
+from eval_dagster.models.served.epochs import Epoch, minute
+from eval_dagster.models.served.local_tokenizer import LocalTokenizer
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.served.pacing import Pace, PaceSettings
-from eval_dagster.models.served.secrets import headers_of
+from eval_dagster.models.served.replicas import Replica
+from eval_dagster.models.served.secrets import Headers, headers_of
+from eval_dagster.models.served.spend import CappedClient, Spend
 from eval_dagster.models.served.threads import result_of
+from eval_dagster.models.served.tokenizer_check import require_same_tokens
+from eval_dagster.models.served.watching import Watch
+from eval_dagster.models.transformers.weights.tokenizer_files import open_tokenizer
+from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.versions import stable_hash
 
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 """Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""
 _LOOK_TIMEOUT_S = 15.0
+_PATIENCE_S = 60.0
+"""Seconds without an answer to a canary after which a look ends."""
 
 
 class ServedHandle:
@@ -27,81 +41,233 @@ class ServedHandle:
 
     SECTION = OpenAIModel
 
-    def __init__(self, name: str, config: OpenAIModel, *, home: Path) -> None:
-        """`name` is that of the model in evals.yaml, `home` the folder of all state."""
+    def __init__(self, name: str, config: OpenAIModel, *, home: Path, folder: Path | None = None) -> None:
+        """`name` is that of the model, `home` the folder of all state, `folder` that of evals.yaml (the current one if None)."""
         self._name = name
         self._config = config
         self._folder = home / "endpoints" / stable_hash(config.base_url.rstrip("/"))
         self._file = StateFile(self._folder / f"{stable_hash(config.model)}.json")
         self._state: EndpointState | None = None
+        self._tokenizer: LocalTokenizer | None = None
+        if config.tokenizer is not None:
+            self._tokenizer = LocalTokenizer(name, open_tokenizer(name, config.tokenizer, folder=folder or Path(), home=home))
+        endpoint = stable_hash([self._identity(), self._asked(), is_chat(config), config.generation.temperature])
+        self._watch = Watch(name, config, home, endpoint)
+        self._down: str | None = None
+        self._spend = Spend(name, config, self._folder)
 
     @classmethod
-    def open(cls, name: str, config: OpenAIModel, *, folder: Path, home: Path) -> "ServedHandle":  # noqa: ARG003
+    def open(cls, name: str, config: OpenAIModel, *, folder: Path, home: Path) -> "ServedHandle":
         """The handle of a section of evals.yaml. Nothing is asked yet."""
-        return cls(name, config, home=home)
+        return cls(name, config, home=home, folder=folder)
 
     def check(self) -> None:
-        """Ask the server for the model. Raises `ModelNotFoundError` where the key, the server or the model is not there."""
-        before = self._file.read() or EndpointState()
+        """Ask the server for the model.
+
+        Raises:
+            ModelUnreachableError: The server gives no answer; the version is known from an earlier run.
+            ModelNotFoundError: The key, the server or the model or its tokenizer is not there.
+        """
+        if self._tokenizer is not None:
+            self._tokenizer.check()
+        before = self._last_state()
+        try:
+            found = self._found(before)
+        except ModelUnreachableError as error:
+            if before is None:
+                raise ModelNotFoundError(str(error)) from None
+            self._down = str(error)
+            raise
+        self._down = None
         # A server that is starting may declare nothing yet.
-        self._state = EndpointState(facts=self._look() or before.facts, epoch=before.epoch)
+        self._state = EndpointState(facts=found or (before or EndpointState()).facts)
         if self._state != before or not self._file.exists():
             self._file.write(self._state)
+
+    def look(self, known: FindKnown, run_id: str) -> Look:
+        """Compare the server's answers with those that opened the epoch, and begin an epoch where they changed."""
+        if not self._config.canaries:
+            return self._without_server(self._down) if self._down else Look()
+        with self._watch.alone():
+            try:
+                self.check()
+                config = _hasty(self._config)
+                return self._watch.look(self._model(config), config, known(), self._known().facts, run_id)
+            except ModelNotFoundError as error:
+                return self._without_server(str(error))
+            except StoppedError as error:
+                return Look(warnings=(f"it is not known whether {self._name} changed, because its canaries got no answer: {error}",))
 
     def version(self) -> str:
         """Hash of the model's name and address (or its pin), of what the server declares, and of the settings of its requests.
 
         Raises `ModelNotFoundError` where nothing is known of the server and it cannot be asked.
         """
-        config = self._config
-        asked = {"headers": config.headers, "headers_env": config.headers_env, "extra_body": config.extra_body}
-        return stable_hash({"content": self.content_version(), "asked": asked, "engine": ENGINE_VERSION})
+        return self._version(self.content_version())
 
     def content_version(self) -> str:
-        """Hash of the pin; without one, of the model's name and address, and of what the server declares. Raises as `version` does."""
-        if self._config.pin is not None:
-            return stable_hash({"pin": self._config.pin})
-        state = self._known()
-        return stable_hash([self._config.base_url.rstrip("/"), self._config.model, state.facts, state.epoch])
+        """Hash of the pin; without one, of the model's name and address, of what the server declares, and of the epoch.
+
+        Raises as `version` does.
+        """
+        return self._content(self._watch.epoch)
+
+    def declared_versions(self) -> tuple[str, str]:
+        """The versions in the epoch 0. Raises as `version` does."""
+        content = self._content(Epoch())
+        return self._version(content), content
 
     def image_mark(self) -> str:
         """Raise `ModelError`: images are sent in messages only."""
         raise ModelError(f"Model {self._name!r} is sent images as messages only. Set `prompt_format: chat` for it in evals.yaml.")
 
     def takes_messages(self) -> bool:
-        """Whether the model is sent messages: always, since the server has the template."""
+        """Whether the model is sent messages, to which the server applies its template. Else the template of `tokenizer` is applied."""
+        return self._config.send == "messages"
+
+    def answers_vary(self) -> bool:
+        """Whether a fresh answer may differ: always, since rounding follows what else the server has to do."""
         return True
 
-    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
-        """Raise `ModelError`: the server has the template."""
-        raise ModelError(f"Model {self._name!r} has its chat template on its server; messages are sent to it as they are.")
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Render messages by the template of `tokenizer`. Raises `ModelError` where the server has the template, or there are images."""
+        if self._tokenizer is None or self.takes_messages():
+            raise ModelError(f"Model {self._name!r} has its chat template on its server; messages are sent to it as they are.")
+        if images:
+            raise ModelError(f"Model {self._name!r} is sent images as messages only. Set `send: messages` for it in evals.yaml.")
+        return self._tokenizer.render(messages)
 
     def template_version(self) -> str:
-        """The same always: no template is applied here."""
-        return stable_hash("the server's template")
+        """Hash of `tokenizer` where it renders messages; else the same always, since no template is applied here."""
+        if self._tokenizer is None or self.takes_messages():
+            return stable_hash("the server's template")
+        return self._tokenizer.template_version()
 
     def load(self) -> ServedModel:
-        """The model; nothing is sent yet. Raises `ModelNotFoundError` where the key is not there."""
-        return ServedModel(self._name, self._config, headers_of(self._name, self._config), self._pace)
+        """The model. Where evals.yaml names its tokenizer, the server's has to give the same tokens.
 
-    def _pace(self) -> Pace:
+        Raises:
+            ModelNotFoundError: The key is not there.
+            ModelError: The two tokenizers differ, or cannot be compared.
+        """
+        if self._tokenizer is not None:
+            self._compare(self._tokenizer, headers_of(self._name, self._config))
+        return self._model(self._config, self._replicas())
+
+    def _replicas(self) -> list[Replica]:
+        """All servers of the model but those that would answer as another one; empty where there is one server alone."""
+        found: list[Replica] = []
+        for address in self._config.replicas:
+            config = self._config.model_copy(update={"base_url": address, "replicas": ()})
+            replica = Replica(config=config, pace=partial(self._pace, address), problem=partial(self._problem, config))
+            try:
+                problem = replica.problem()
+            except ModelUnreachableError:
+                problem = None  # it is left out until it answers
+            except EvalDagsterError as error:
+                problem = str(error)
+            if problem is None:
+                found.append(replica)
+            else:
+                current_reporter().note(f"{self._name}: the server at {address} is refused: {problem}")
+        first = Replica(config=self._config, pace=self._pace, problem=partial(self._problem, self._config))
+        return [first, *found] if found else []
+
+    def _problem(self, config: OpenAIModel) -> str | None:
+        """Why a server would answer as another model than the one that was looked at; None where it would not.
+
+        Raises:
+            ModelUnreachableError: It does not answer.
+            ModelNotFoundError, StoppedError: It does not have the model, or refuses.
+        """
+        found, expected = self._declared(config.base_url), self._known().facts
+        if found != expected and found:
+            return f"it declares {found} of the model, expected {expected}"
+        if not config.canaries:
+            return None
+        hasty = _hasty(config)
+        return self._watch.difference(self._model(hasty, pace=partial(self._pace, config.base_url)), hasty)
+
+    def _model(self, config: OpenAIModel, replicas: Sequence[Replica] = (), pace: Callable[[], Pace] | None = None) -> ServedModel:
+        context = declared_length(self._known().facts)
+        headers, spend, pace = headers_of(self._name, config), self._spend, pace or self._pace
+        return ServedModel(self._name, config, headers, pace, spend, tokenizer=self._tokenizer, context=context, replicas=replicas)
+
+    def _compare(self, local: LocalTokenizer, headers: Headers) -> None:
+        async def compare() -> None:
+            async with CappedClient(self._name, self._config, headers, self._spend) as client:
+                await require_same_tokens(self._name, self._config, client, local)
+
+        local.tokens("", add_special_tokens=False)  # loaded here, where progress is reported
+        try:
+            result_of(compare)
+        except BadAnswerError as error:
+            raise ModelError(f"Model {self._name!r}: its `tokenizer` cannot be compared with that of the server: {error}") from None
+
+    def _pace(self, address: str | None = None) -> Pace:
         config = self._config
         settings = PaceSettings(
             fixed=config.concurrency, requests_per_minute=config.requests_per_minute, tokens_per_minute=config.tokens_per_minute
         )
-        return Pace(settings, self._folder)
+        return Pace(settings, self._folder if address is None else self._folder.with_name(stable_hash(address.rstrip("/"))))
+
+    def _identity(self) -> Any:
+        return {"pin": self._config.pin} if self._config.pin is not None else [self._config.base_url.rstrip("/"), self._config.model]
+
+    def _asked(self) -> Mapping[str, Any]:
+        config = self._config
+        return {"headers": config.headers, "headers_env": config.headers_env, "extra_body": config.extra_body}
+
+    def _version(self, content: str) -> str:
+        asked = dict(self._asked())
+        if self._tokenizer is not None:
+            asked["tokenizer"] = self._tokenizer.version()
+        # Defaults do not count, so that a new key keeps the versions of configurations without it.
+        for name in ("send", "continue_cue", "max_length"):
+            if getattr(self._config, name) != OpenAIModel.model_fields[name].default:
+                asked[name] = getattr(self._config, name)
+        return stable_hash({"content": content, "asked": asked, "engine": ENGINE_VERSION})
+
+    def _content(self, epoch: Epoch) -> str:
+        if self._config.pin is not None:
+            return stable_hash(self._identity())
+        return stable_hash([*self._identity(), self._known().facts, epoch.mark()])
 
     def _known(self) -> EndpointState:
         if self._state is None:
-            self._state = self._file.read()
+            self._state = self._last_state()
         if self._state is None:
             self.check()
         assert self._state is not None, "`check` sets it"
         return self._state
 
-    def _look(self) -> Mapping[str, Any]:
-        """What the server declares about the model. A server without a list of models declares nothing."""
-        headers, base_url = headers_of(self._name, self._config), self._config.base_url
+    def _last_state(self) -> EndpointState | None:
+        """What is kept; else what the last look recorded."""
+        found = self._file.read()
+        if found is None and (facts := self._watch.last_facts()) is not None:
+            found = EndpointState(facts=facts)
+        return found
+
+    def _without_server(self, problem: str) -> Look:
+        looked_at = minute(self._watch.epoch.looked_at)
+        state = f"as the look at {looked_at} UTC found it" if looked_at else "as it was last known"
+        return Look(down=problem, warnings=(f"{problem} Cached answers of {self._name} are used, {state}.",))
+
+    def _found(self, before: EndpointState | None) -> Mapping[str, Any]:
+        """What the first server declares; where it is down, another one that does not contradict `before`. Raises as `_declared` does."""
+        try:
+            return self._declared(self._config.base_url)
+        except ModelUnreachableError:
+            for address in self._config.replicas:
+                with suppress(EvalDagsterError):
+                    found = self._declared(address)
+                    if before is None or not found or found == before.facts:
+                        return found
+            raise
+
+    def _declared(self, base_url: str) -> Mapping[str, Any]:
+        """What a server declares about the model. A server without a list of models declares nothing."""
+        headers = headers_of(self._name, self._config)
 
         async def look() -> Any:
             async with Client(self._name, base_url, headers, min(_LOOK_TIMEOUT_S, self._config.timeout_s)) as client:
@@ -110,7 +276,7 @@ class ServedHandle:
         try:
             models = result_of(look)
         except (PushbackError, BadAnswerError) as error:
-            raise ModelNotFoundError(
+            raise ModelUnreachableError(
                 f"Model {self._name!r}: no server answers at {base_url}/models: {error}. "
                 "Start the server, or correct `base_url` in evals.yaml."
             ) from None
@@ -126,3 +292,9 @@ class ServedHandle:
                 "If the server answers for it without listing it, set `pin` to what identifies the model."
             )
         return facts or {}
+
+
+def _hasty(config: OpenAIModel) -> OpenAIModel:
+    """The section for a look, which ends soon where a server does not answer."""
+    patience = min(_PATIENCE_S, config.patience_s)
+    return config.model_copy(update={"attempts": 2, "patience_s": patience, "timeout_s": min(patience, config.timeout_s)})

@@ -21,6 +21,8 @@ _JITTER, _LONGEST_JITTER_S = 0.5, 5.0
 """A pause is longer by a random part of itself, up to this part and this time, so that processes do not go on at the same moment."""
 _TRICKLE_S = 2.0
 """After a pause a whole level of requests is sent within this time, one by one."""
+_MEMORY, _MANY = 0.95, 0.3
+"""Weight of an earlier end of a request by that of the next one, and the share of broken connections that shows a server that is full."""
 _EXCHANGE_S = 1.0
 _NEW_S = 60.0
 """A level that was found within this time still holds."""
@@ -74,8 +76,8 @@ _PLACE: ContextVar[_Place] = ContextVar("place")
 class Pace:
     """Decides when requests to one endpoint are sent, first come first served: by the level, the rates and the pauses of the endpoint.
 
-    A request awaits `wait`, is sent, and then calls one of `answered`, `failed` and `pushed_back`, once: in the task that waited, or in one
-    that this task has created before it waited again. All this is on one event loop, inside `async with`.
+    A request awaits `wait`, is sent, and then calls one of `answered`, `failed`, `broke_off` and `pushed_back`, once: in the task that
+    waited, or in one that this task has created before it waited again. All this is on one event loop, inside `async with`.
     """
 
     def __init__(self, settings: PaceSettings, folder: Path | None = None, *, seed: int | None = None) -> None:
@@ -93,6 +95,7 @@ class Pace:
         self._pushbacks = 0
         self._jitter_s = 0.0
         self._pushed_back_at = 0.0
+        self._broken = 0.0
         self._exchanging: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._problem: OSError | None = None
@@ -131,6 +134,11 @@ class Pace:
         """Requests of this process that are under way."""
         return self._under_way
 
+    def state(self) -> str:
+        """How many requests are under way, or how long the server has to be left alone. May be called from other threads."""
+        left = self._paused_until - self._loop.time()
+        return f"the server asks to wait {left:.0f} s" if left >= 1 else f"{self._under_way} at once"
+
     async def wait(self, tokens: int) -> None:
         """Return when a request of about so many tokens may be sent, prompt and answer together."""
         if self._problem is not None:
@@ -162,6 +170,7 @@ class Pace:
         if self._tokens is not None:
             self._tokens.correct(place.tokens, place.taken, tokens)
         self._pushbacks = 0
+        self._broken *= _MEMORY
         self._level.answered(now, place.sent, tokens if work is None else work, under_way)
         self._admit(now)
 
@@ -185,6 +194,14 @@ class Pace:
         elif retry_after_s:
             self._pause(now + min(retry_after_s, longest) + self._jitter_s)
         self._admit(now)
+
+    def broke_off(self) -> None:
+        """End a request whose connection broke: a pushback where many break. A single one shows nothing about the server's limits."""
+        self._broken = _MEMORY * self._broken + 1 - _MEMORY
+        if self._broken > _MANY:
+            self.pushed_back(None)
+        else:
+            self.failed()
 
     def _pause(self, until: float) -> None:
         if until > self._paused_until:

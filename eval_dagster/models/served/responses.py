@@ -3,12 +3,22 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 from eval_dagster.config.models import Price
-from eval_dagster.models.served.answers import Reply, Text
-from eval_dagster.models.served.scoring import ScoredToken, ScorePlan
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.amounts import dollars
+from eval_dagster.models.served.answers import BadAnswerError, Reply, Text
+from eval_dagster.models.served.scoring import NoScoresError, ScorePlan
+from eval_dagster.models.served.scoring_calls import ScoredToken
 from eval_dagster.records import ModelResponse, Request, ServerReport
+
+_FINAL = ("ContentFilterError", "PromptTooLongError", "RefusalError")
+"""Kinds of errors that the next run would meet again. Others may be cured on the server or in evals.yaml."""
+_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_Scored = Sequence[Sequence[ScoredToken]]
+"""The scored tokens of choices or windows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +28,24 @@ class CallReply:
     reply: Reply
     attempts: int
     """Times that the call was sent."""
-    seconds: float
-    """Of the last attempt."""
+
+    def after(self, error: BadAnswerError) -> "CallReply":
+        """The same with the attempts and tokens of a call before it, instead of which it was sent."""
+        if error.reply is None:
+            return replace(self, attempts=self.attempts + error.attempts)
+        counts: dict[str, Any] = {name: _total((error.reply, self.reply), name) for name in _COUNTS}
+        return CallReply(reply=replace(self.reply, **counts), attempts=self.attempts + error.attempts)
+
+
+def refused(error: ModelError) -> ModelResponse:
+    """The response to a request that cannot be sent. Another server, or another version of it, may give scores."""
+    return ModelResponse(error=f"{type(error).__name__}: {error}", retryable=isinstance(error, NoScoresError))
+
+
+def failed(error: BadAnswerError, price: Price | None = None) -> ModelResponse:
+    """The response to a request without an answer, with the usage of the last reply where the server gave one."""
+    report = None if error.reply is None else report_of([CallReply(reply=error.reply, attempts=error.attempts)], price)
+    return ModelResponse(error=f"{error.kind}: {error}", retryable=error.kind not in _FINAL, report=report)
 
 
 def text_response(request: Request, replies: Sequence[CallReply], price: Price | None) -> ModelResponse:
@@ -32,27 +58,40 @@ def text_response(request: Request, replies: Sequence[CallReply], price: Price |
         finish_reason=tuple(text.finish_reason for text in texts),
         reasonings=tuple(text.reasoning for text in texts) if has_reasoning else (),
         tool_calls=tuple(text.tool_calls for text in texts) if any(text.tool_calls for text in texts) else (),
-        latency_s=max(each.seconds for each in replies),
-        report=_report(replies, price),
+        latency_s=max(each.reply.seconds for each in replies),
+        report=report_of(replies, price),
     )
 
 
 def score_response(request: Request, plan: ScorePlan, replies: Sequence[CallReply], price: Price | None) -> ModelResponse:
-    """The response to a request with choices."""
+    """The response to a request with choices, or with a text to score."""
     contents = iter([each.reply.content for each in replies])
-    scored = [list(_tokens(contents, count)) for count in plan.calls_of_choice]
-    choices, alone = scored[: len(request.choices or ())], scored[len(request.choices or ()) :]
-    sums = [math.fsum(token.logprob for token in tokens) for tokens in scored]
+    scored = [list(_tokens(contents, count)) for count in plan.calls_of_pair]
+    count = len(plan.scored)
+    response = _text_scores(scored) if request.perplexity else _choice_scores(scored[:count], scored[count:], tuple(plan.scored[0][0]))
+    return replace(response, input=request.prompt, latency_s=max(each.reply.seconds for each in replies), report=report_of(replies, price))
+
+
+def _choice_scores(choices: _Scored, alone: _Scored, prompt: tuple[int, ...]) -> ModelResponse:
     return ModelResponse(
-        input=request.prompt,
-        input_tokens=plan.prompt_tokens,
+        input_tokens=prompt,
         output_tokens=tuple(tuple(token.token_id for token in tokens) for tokens in choices),
-        logprobs=tuple(sums[: len(choices)]),
+        logprobs=tuple(math.fsum(token.logprob for token in tokens) for tokens in choices),
         token_logprobs=tuple(tuple(token.logprob for token in tokens) for tokens in choices),
         argmax_logits_eq_gold=tuple(all(token.is_best for token in tokens) for tokens in choices),
-        unconditioned_logprobs=tuple(sums[len(choices) :]) if alone else None,
-        latency_s=max(each.seconds for each in replies),
-        report=_report(replies, price),
+        unconditioned_logprobs=tuple(math.fsum(token.logprob for token in tokens) for tokens in alone) if alone else None,
+    )
+
+
+def _text_scores(windows: _Scored) -> ModelResponse:
+    tokens = list(chain.from_iterable(windows))
+    logprobs = tuple(token.logprob for token in tokens)
+    return ModelResponse(
+        input_tokens=tuple(token.token_id for token in tokens),
+        output_tokens=tuple((token.token_id,) for token in tokens),
+        logprobs=logprobs,
+        token_logprobs=(logprobs,),
+        argmax_logits_eq_gold=(all(token.is_best for token in tokens),),
     )
 
 
@@ -61,13 +100,11 @@ def _tokens(contents: Iterator[Sequence[ScoredToken]], count: int) -> Iterator[S
         yield from content
 
 
-def _report(replies: Sequence[CallReply], price: Price | None) -> ServerReport:
+def report_of(replies: Sequence[CallReply], price: Price | None) -> ServerReport:
+    """What the server reports about some calls, together."""
     found = [each.reply for each in replies]
     report = ServerReport(
-        prompt_tokens=_total(found, "prompt_tokens"),
-        output_tokens=_total(found, "output_tokens"),
-        cached_tokens=_total(found, "cached_tokens"),
-        reasoning_tokens=_total(found, "reasoning_tokens"),
+        **{name: _total(found, name) for name in _COUNTS},
         attempts=sum(each.attempts for each in replies),
         model=found[0].model,
         fingerprint=found[0].fingerprint,
@@ -85,6 +122,4 @@ def cost_of(report: ServerReport, price: Price | None) -> float | None:
     """US dollars for an answer; null without a price, or where the server does not count the tokens."""
     if price is None or report.prompt_tokens is None or report.output_tokens is None:
         return None
-    cached = report.cached_tokens or 0
-    cached_price = price.input if price.cached_input is None else price.cached_input
-    return ((report.prompt_tokens - cached) * price.input + cached * cached_price + report.output_tokens * price.output) / 1_000_000
+    return dollars(price, report.prompt_tokens, report.output_tokens, report.cached_tokens or 0)

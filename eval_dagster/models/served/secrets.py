@@ -1,5 +1,6 @@
 """The headers of requests, and the texts that must never be stored."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,18 @@ class Headers:
         """A response without the secrets."""
         for secret in self.secrets:
             body = body.replace(secret.encode(), _HIDDEN.encode())
-        return body
+        return self._unescaped(body) if self.secrets and b"\\" in body else body
+
+    def _unescaped(self, body: bytes) -> bytes:
+        """The same where a secret is written with escapes, such as `\\/` for a slash."""
+        try:
+            text = json.dumps(json.loads(body), ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return body
+        hidden = text
+        for secret in self.secrets:
+            hidden = hidden.replace(json.dumps(secret, ensure_ascii=False)[1:-1], _HIDDEN)
+        return body if hidden == text else hidden.encode("utf-8", "surrogatepass")
 
 
 def headers_of(name: str, config: OpenAIModel) -> Headers:

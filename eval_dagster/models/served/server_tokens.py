@@ -6,13 +6,13 @@ from typing import Any
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answers import BadAnswerError
 from eval_dagster.models.served.client import Client
+from eval_dagster.models.served.scored_tokens import Pair, Tokens
+from eval_dagster.models.transformers.encoding.tokenization import check_continuations, split_choices
+from eval_dagster.models.transformers.encoding.windows import rolling_windows
+from eval_dagster.records import Request
 
-_MOST_KEPT = 4096
-"""Texts whose tokens are kept, because the prompts of a question's choices are equal."""
-
-
-Pair = tuple[tuple[int, ...], tuple[int, ...]]
-"""The tokens of a context and of a choice."""
+_MOST_CHARACTERS = 2**22
+"""Characters of the texts whose tokens are kept, because the prompts of a question's choices are equal."""
 
 
 class ServerTokenizer:
@@ -22,6 +22,7 @@ class ServerTokenizer:
         self._client = client
         self._model = model
         self._known: dict[tuple[str, bool], tuple[int, ...]] = {}
+        self._characters = 0
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
         """The ids of a text's tokens.
@@ -31,28 +32,57 @@ class ServerTokenizer:
         """
         key = (text, add_special_tokens)
         if key not in self._known:
-            if len(self._known) >= _MOST_KEPT:
+            tokens = await self._asked(text, add_special_tokens=add_special_tokens)
+            self._characters += len(text)
+            if self._characters > _MOST_CHARACTERS:
                 self._known.clear()
-            # llama.cpp reads `content` and `add_special`, vLLM `prompt` and `add_special_tokens`.
-            body: dict[str, Any] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
-            body |= {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
-            found: Any = (await self._client.post_root("/tokenize", body)).get("tokens")
-            if not isinstance(found, Sequence) or not all(isinstance(each, int) for each in found):
-                raise BadAnswerError("the server's /tokenize gave no list of token ids")
-            self._known[key] = tuple(found)
+                self._characters = len(text)
+            self._known[key] = tokens
+            return tokens
         return self._known[key]
 
-    async def pairs(self, context: str, choices: Sequence[str], *, add_special_tokens: bool) -> list[Pair]:
-        """The tokens of a context and of each choice after it. Context and choice are encoded together.
+    async def _asked(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+        # llama.cpp reads `content` and `add_special`, vLLM `prompt` and `add_special_tokens`.
+        body: dict[str, Any] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
+        body |= {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
+        found: Any = (await self._client.post_root("/tokenize", body)).get("tokens")
+        if not isinstance(found, Sequence) or not all(isinstance(each, int) and 0 <= each < 2**32 for each in found):
+            raise BadAnswerError("the server's /tokenize gave no list of token ids")
+        return tuple(found)
 
-        The tokens of a choice are those after the first `len(encode(context))`, as in lm-evaluation-harness.
-
-        Raises:
-            ModelError: The context has no token.
-            BadAnswerError: As `encode` does.
-        """
+    async def choices(self, request: Request) -> list[Pair]:
+        """The prompt of a request and each of its choices. Raises as `Tokenizer.choices` does."""
+        context, choices = split_choices(request)
+        add_special_tokens = not request.has_special_tokens
         head = await self.encode(context, add_special_tokens=add_special_tokens)
         if not head:
-            raise ModelError("Nothing stands before the first token, and the server's tokenizer adds no token to start with.")
+            raise ModelError(_NO_START)
         wholes = [await self.encode(context + choice, add_special_tokens=add_special_tokens) for choice in choices]
-        return [(whole[: len(head)], whole[len(head) :]) for whole in wholes]
+        pairs: list[Pair] = [(whole[: len(head)], whole[len(head) :]) for whole in wholes]
+        check_continuations(request, [tail for _, tail in pairs])
+        return pairs
+
+    async def windows(self, text: str, length: int | None) -> list[Pair]:
+        """The windows that score each token of a text once. Raises as `Tokenizer.windows` does."""
+        first, bare = await self.encode(text, add_special_tokens=True), await self.encode(text, add_special_tokens=False)
+        if not bare:
+            raise ModelError("The text is empty, so it has no token to score.")
+        if len(first) != len(bare) + 1 or first[1:] != bare:
+            raise ModelError(_NO_START)
+        return windows_of(first[0], bare, length)
+
+    def id_of(self, _token: str) -> int | None:
+        """Null: a server tells the tokens of a text, not those of a token's text."""
+        return None
+
+
+_NO_START = (
+    "Nothing stands before the first token, and the server's tokenizer adds no token to start with. Name the model's `tokenizer` in "
+    "evals.yaml, which knows one."
+)
+
+
+def windows_of(start: int, tokens: Tokens, length: int | None) -> list[Pair]:
+    """The windows of a text's tokens: the context of each, and what is scored after it."""
+    spans = rolling_windows(start, tokens, length or len(tokens))
+    return [(span.input[: len(span.input) + 1 - len(span.tokens)], span.tokens) for span in spans]

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
 
-from eval_dagster.locks import locked
+from eval_dagster.locks import is_held, locked
 from eval_dagster.whole_files import replaced
 
 _HOLDER = ".holder"
@@ -92,7 +92,7 @@ class SharedEndpoint:
 
     def _live_holders(self) -> Iterator[str]:
         for path in self._folder.glob(f"*{_HOLDER}"):
-            if path == self._path or _is_locked(path):
+            if path == self._path or is_held(path):
                 yield path.name
             else:
                 path.unlink(missing_ok=True)
@@ -116,14 +116,3 @@ def _merged(mine: SharedState, found: SharedState, leads: bool) -> SharedState:
         paused_until=max(mine.paused_until, found.paused_until),
         seen_at=mine.seen_at,
     )
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        return False
-    return False

@@ -21,7 +21,8 @@ class Stream(Generic[T]):
     def __init__(self, work: Callable[[Put[T]], Awaitable[None]]) -> None:
         """`work` is given the function that puts an item out."""
         self._work = work
-        self._items: SimpleQueue[T | _Ended] = SimpleQueue()
+        self._batches: SimpleQueue[list[T] | _Ended] = SimpleQueue()
+        self._batch: list[T] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_ready = threading.Event()
@@ -31,10 +32,10 @@ class Stream(Generic[T]):
         thread = threading.Thread(target=self._run, name="served model", daemon=True)
         thread.start()
         try:
-            while not isinstance(item := self._items.get(), _Ended):
-                yield item
-            if item.error is not None:
-                raise item.error
+            while not isinstance(batch := self._batches.get(), _Ended):
+                yield from batch
+            if batch.error is not None:
+                raise batch.error
         finally:
             self._is_ready.wait()
             if self._loop is not None and self._task is not None and not self._loop.is_closed():
@@ -54,12 +55,24 @@ class Stream(Generic[T]):
             error = caught
         finally:
             self._is_ready.set()
-            self._items.put(_Ended(error))
+            self._pass_on()
+            self._batches.put(_Ended(error))
 
     async def _watched(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._is_ready.set()
-        await self._work(self._items.put)
+        await self._work(self._put)
+
+    def _put(self, item: T) -> None:
+        """Pass an item on, together with those that come in the same turn of the loop: to wake a thread costs more than an item."""
+        if not self._batch:
+            asyncio.get_running_loop().call_soon(self._pass_on)
+        self._batch.append(item)
+
+    def _pass_on(self) -> None:
+        if self._batch:
+            self._batches.put(self._batch)
+            self._batch = []
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -143,14 +143,7 @@ class TransformersHandle:
         from eval_dagster.models.transformers.weights.loading import load_tokenizer
 
         self._check_length()
-        folder = self._checkpoint.tokenizer_folder()
-        try:
-            return load_tokenizer(folder)
-        except Exception as error:
-            raise ModelError(
-                f"Model {self._name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
-                "Check that its files are complete and need no remote code."
-            ) from error
+        return load_tokenizer(self._name, self._checkpoint.tokenizer_folder())
 
     @cached_property
     def _takes_images(self) -> bool:

@@ -44,6 +44,7 @@ class LoadedModel:
         pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None and token < known), 0)
         tokens = _CPU_TOKENS if device == "cpu" else None
         self._codec = codec
+        self._gpus = int(device != "cpu")
         self._scorer = ScoringEngine(
             network,
             BatchRunner(rows=batch_size, tokens=tokens),
@@ -67,6 +68,10 @@ class LoadedModel:
     def usage(self) -> tuple[ScoringUsage, GenerationUsage]:
         """The work of scoring and of generation so far, and the way of computing."""
         return replace(self._scorer.usage), replace(self._generator.usage)
+
+    def gpus(self) -> int:
+        """1 on a GPU, since the whole network is on one device; 0 on the CPU."""
+        return self._gpus
 
     def _scoring_job(self, request: Request) -> ScoringJob:
         return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)

@@ -16,7 +16,7 @@ from eval_dagster.cli.main import main
 from eval_dagster.cli.sql import run_query, show_leaderboard
 from eval_dagster.cli.verify import verify_home
 from eval_dagster.errors import LakeError
-from eval_dagster.lake import damage, responses
+from eval_dagster.lake import damage, responses, scanning
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows, refresh
 from eval_dagster.lake.files import Lake, parquet_files, read_info, table_of, write_parquet
@@ -33,6 +33,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
     monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(damage, "_VALID_S", 0.0)  # as in a process that starts now
+    monkeypatch.setattr(scanning, "_COARSE_NS", 10**12)  # as where a file is written over right after a publication
     return make_home(tmp_path)
 
 
@@ -104,7 +105,7 @@ def test_without_its_metrics_a_result_is_damaged_and_not_missing(lake: Lake, con
         path.write_bytes(content)
     publish(lake)
     with pytest.raises(typer.Exit):
-        show_leaderboard(suite=None, evals=[], models=[], everything=False, trial=False)
+        show_leaderboard(suite=None, evals=[], models=[], everything=False, trial=False, costs=False)
     shown = capsys.readouterr()
     assert "files are damaged" in shown.out
     assert all(str(path) in shown.err for path in paths)

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from eval_dagster.cli.console import print_next
+
 
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
     (tmp_path / "evals.yaml").write_text(
@@ -42,3 +46,9 @@ def _read(leader: int) -> str:
             os.close(leader)
             return b"".join(parts).decode(errors="replace")
         parts.append(part)
+
+
+def test_a_next_step_that_two_parts_name_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_next(("sql errors", "the first words"), ("ui", "the assets"), ("sql errors", "other words"))
+    steps = capsys.readouterr().out.split("Next\n")[1]
+    assert [line.split("  ")[-1] for line in steps.splitlines()] == ["the first words", "the assets"]

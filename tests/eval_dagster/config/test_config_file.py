@@ -1,13 +1,15 @@
 import contextlib
 import textwrap
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from eval_dagster.config.loading import load_config
-from eval_dagster.config.models import HubSource, ScriptedModel, TransformersModel
+from eval_dagster.config.models import HubSource, ModelSection, ScriptedModel, TransformersModel
+from eval_dagster.config.schema import config_class
 from eval_dagster.errors import ConfigError
 
 TASKS = ("ARC_CHALLENGE", "GSM8K", "MMLU")
@@ -341,7 +343,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(folder: Path) ->
         "8: suites.nightly.models: found nothing; expected a list of texts, at least one",
         "9: suites.nightly.evals[1]: found 'other'; expected a name under evals (mmlu, a|b)",
         "10: suites.nightly.timezone: found 'Mars'; expected the IANA name of a time zone such as 'Europe/Berlin'",
-        "11: evls: found an unknown key; expected one of datasets, mlflow, sandbox, environments, models, evals, suites; "
+        "11: evls: found an unknown key; expected one of lake, datasets, mlflow, sandbox, environments, models, evals, suites; "
         "did you mean 'evals'?",
     ]
 
@@ -349,13 +351,16 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(folder: Path) ->
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
+        ("", "1: the file is empty; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites"),
         (
             "# only words\n",
-            "1: the file is empty; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites",
+            "1: the file is empty; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites",
         ),
-        ("- a\n", "1: found a list; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
-        ("models\n", "1: found 'models'; expected a mapping with the keys datasets, mlflow, sandbox, environments, models, evals, suites"),
+        ("- a\n", "1: found a list; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites"),
+        (
+            "models\n",
+            "1: found 'models'; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites",
+        ),
         ("models: {}\nevals: {\n", "3: this is no YAML: while parsing a flow node, expected the node content, but found '<stream end>'"),
         (
             "models: {}\n\tevals: {}\n",
@@ -476,3 +481,12 @@ def test_garbage_in_one_place_is_never_more_than_a_configuration_error(
     path.write_text(GOOD.replace(line, f"{line.partition(':')[0]}: {value}"), "utf-8", errors="surrogatepass", newline="")
     with contextlib.suppress(ConfigError):
         load_config(path, tasks=TASKS)
+
+
+def test_a_backend_of_another_package_leaves_those_of_this_one() -> None:
+    class Other(ModelSection):
+        backend: Literal["other"]
+
+    served = {"backend": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    found = config_class({"other": Other}).model_validate({"models": {"a": served, "b": {"backend": "other"}}, "evals": {}})
+    assert [model.backend for model in found.models.values()] == ["openai", "other"]

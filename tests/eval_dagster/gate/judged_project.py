@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from no_mlflow import NoMlflow
+
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.gate.results import write_result
@@ -14,8 +16,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
-from eval_dagster.tracking.tracked_result import TrackedResult
-from eval_dagster.tracking.tracker import Tracker
 
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric
@@ -65,19 +65,6 @@ CONFIG = """
     suites:
       nightly: {{evals: [left, right], models: {models}, baseline: "{baseline}", gate: {{{gate}}}}}
 """
-
-
-class NoMlflow(Tracker):
-    """Tracks nothing: the gate reads the lake alone, and MLflow takes as long as the rest of a night."""
-
-    def log(self, result: TrackedResult) -> str:
-        return result.result_key
-
-    def exists(self, run_id: str) -> bool:
-        return bool(run_id)
-
-    def run_link(self, run_id: str) -> str:
-        return run_id
 
 
 class Nights:

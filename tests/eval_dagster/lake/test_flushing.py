@@ -1,5 +1,6 @@
 """Answers reach the cache every few seconds, whatever the model is doing, and none is lost on the way."""
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -123,3 +124,19 @@ def test_the_journal_of_a_run_that_works_is_left_to_it(cache: ResponseCache) -> 
         assert list(cache.find({"a"})) == ["a"]
     assert list(cache.find({"a"})) == ["a"]
     assert not list(cache.folder.glob("*.journal"))
+
+
+def test_a_journal_that_is_being_opened_is_left_to_its_run(cache: ResponseCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+
+    def late(*arguments: Any) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        cache.store_abandoned("other")
+        lock(*arguments)
+
+    with ResponseFlusher(cache, "run", every_s=60) as flusher:
+        monkeypatch.setattr(fcntl, "flock", late)
+        flusher.add(row("a"))
+        assert len(list(cache.folder.glob("*.journal"))) == 1
+        assert list(cache.find({"a"})) == ["a"], "a killed process loses nothing from here on"
+    assert not list(cache.folder.glob("*.journal*")) + list(cache.folder.glob(".*"))

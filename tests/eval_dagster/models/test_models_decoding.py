@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tiny_architectures
 import torch
-from conftest import tiny_tokenizer
+from tiny_models import tiny_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from eval_dagster.models.transformers.encoding.prefixes import by_prefix

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import CORPUS
+from tiny_models import CORPUS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from eval_dagster.models.transformers.encoding.windows import rolling_windows
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.models.transformers.scoring.jobs import rolling_windows
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.records import ModelResponse, Request
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import OpenTiny, tiny_tokenizer
+from tiny_models import OpenTiny, tiny_tokenizer
 from tiny_vision import png
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from conftest import tiny_tokenizer
+from tiny_models import tiny_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from eval_dagster.metrics.completion import ExactMatch

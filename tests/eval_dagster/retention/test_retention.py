@@ -19,7 +19,7 @@ from eval_dagster.gate.comparison import changed_samples, compare_points
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.materializations import history
 from eval_dagster.gate.results import read_judgement, write_result
-from eval_dagster.lake import files
+from eval_dagster.lake import file_names, files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.lake.files import time_of, trial_lake
 from eval_dagster.lake.schemas import SUITE_TABLES
@@ -159,6 +159,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Home:
     home.folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "datetime", Clock)
+        patch.setattr(file_names, "datetime", Clock)
         for ago, settings in NIGHTS:
             patch.setattr(Clock, "back", timedelta(days=ago))
             home.night(ago, settings)
@@ -340,7 +341,8 @@ def test_every_file_that_stays_has_a_reason(home: Home) -> None:
     ages = {reason: [round((home.now - each.time) / timedelta(days=1)) for each in files] for reason, files in metrics.items() if files}
     assert ages == {Reason.CURRENT: [0], Reason.LAST_DAY: [2, 0], Reason.COMPARED: [10]}
     paths = [each.path.relative_to(home.home) for files in (found.files, *found.kept.values()) for each in files]
-    assert sorted(paths) == sorted(path for path in home.files() if not path.is_relative_to("lake/attempts"))
+    others = [path for path in home.files() if not path.is_relative_to("lake/attempts") and not path.is_relative_to("lake/packs")]
+    assert sorted(paths) == sorted(others)
 
 
 def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
@@ -455,6 +457,7 @@ def test_trials_go_as_a_whole_once_none_of_an_eval_is_young(tmp_path: Path, monk
     def try_it(ago: timedelta) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(files, "datetime", Clock)
+            patch.setattr(file_names, "datetime", Clock)
             patch.setattr(Clock, "back", ago)
             list(evaluate(trial, [("words", "one")], stages=set(STAGES), run_id="trial", reporter=SilentReporter()))
 

@@ -6,6 +6,7 @@ from itertools import chain
 
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec, Span
+from eval_dagster.models.transformers.encoding.windows import rolling_windows
 from eval_dagster.models.transformers.scoring.engine import ScoringJob
 from eval_dagster.models.transformers.scoring.spans import SpanScore
 from eval_dagster.records import ModelResponse, Request
@@ -62,18 +63,3 @@ def perplexity_job(request: Request, codec: Codec) -> ScoringJob:
         )
 
     return ScoringJob(request=request, spans=rolling_windows(prefix, tokens, codec.max_length), response=respond)
-
-
-def rolling_windows(prefix: int, tokens: Sequence[int], length: int) -> tuple[Span, ...]:
-    """Cut a text into windows that score each of its tokens once, by the rule of lm-evaluation-harness.
-
-    A window has `length` tokens: as many as the model's context holds. The first one begins with `prefix`, the token before the text. Each
-    later one begins with the token before those that it scores, the last one with as many earlier tokens as fit.
-    """
-    windows = []
-    for start in range(0, len(tokens), length):
-        scored = tuple(tokens[start : start + length])
-        end = start + len(scored)
-        given = (prefix, *tokens[: end - 1]) if start == 0 else tuple(tokens[end - 1 - length : end - 1])
-        windows.append(Span(input=given, tokens=scored))
-    return tuple(windows)

@@ -53,6 +53,28 @@ class GGUFCheckpoint(Checkpoint):
                 self._prepare(folder)
         return folder
 
+    def tokenizer_alone(self) -> Path:
+        """A folder with the tokenizer, for which no weights are read. Raises `ModelError` if it cannot be prepared."""
+        whole = self._prepared_root / self._key()
+        if layout_problem(whole) is None:
+            return whole
+        folder = whole.with_name(f"{whole.name}.tokenizer")
+        with locked(folder.with_name(f"{folder.name}.lock")):
+            if not folder.exists():
+                partial = folder.with_name(f"{folder.name}.partial")
+                shutil.rmtree(partial, ignore_errors=True)
+                try:
+                    with current_reporter().track(f"read the tokenizer of {self._file().name}, once", total=1, unit="file") as advance:
+                        _save_tokenizer(self._file(), partial)
+                        partial.rename(folder)
+                        advance()
+                except Exception as error:
+                    raise ModelError(
+                        f"Model {self._name!r}: the tokenizer of the GGUF file {self._file()} cannot be read ({type(error).__name__}: "
+                        f"{error}). Name another source of this tokenizer in evals.yaml, e.g. `tokenizer: {{folder: ...}}`."
+                    ) from error
+        return folder
+
     def _prepare(self, folder: Path) -> None:
         # The lock makes this process the only writer, so whatever lies here was left by one that was killed.
         partial = folder.with_name(folder.name + ".partial")
@@ -85,6 +107,15 @@ class GGUFCheckpoint(Checkpoint):
         # Other packages or another conversion may dequantise differently, so each combination has a folder of its own.
         packages = f"{package_version('transformers')}-{package_version('gguf')}"
         return f"{self._digests.of(self._file())}-{packages}-v{_CONVERSION_VERSION}"
+
+
+def _save_tokenizer(file: Path, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from eval_dagster.models.transformers.weights.loading import quiet
+
+    with quiet(), redirect_stderr(io.StringIO()):
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging
 
+from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.weights.checkpoint import PROCESSOR_FILES
 
 
@@ -32,10 +33,16 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder."""
-    with quiet():
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+def load_tokenizer(name: str, folder: Path) -> Any:
+    """Load the tokenizer in the folder of a model. Raises `ModelError` where that fails; `name` is the model's in evals.yaml."""
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"Model {name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
+            "Check that its files are complete and need no remote code."
+        ) from error
 
 
 def takes_images(folder: Path) -> bool:

@@ -1,6 +1,8 @@
 """What servers answer, as providers were seen to: read as an answer, or named as what it is."""
 
+import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,11 @@ from aiohttp import web
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.served.answers import BadAnswerError, read_reply, read_text
+from eval_dagster.models.served.answers import BadAnswerError, Reply, believable, read_reply, read_text
 from eval_dagster.models.served.bodies import text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.handle import ServedHandle
+from eval_dagster.models.served.scoring_calls import forced_call
 from eval_dagster.models.served.secrets import Headers
 from eval_dagster.models.served.threads import result_of
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
@@ -112,7 +115,7 @@ def test_bodies() -> None:
     assert sent.read(chat(content="xxfyy")).text == "xx"
 
 
-def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> Any:
+def answered(status: int, body: Any, headers: dict[str, str] | None = None, *, secret: str = SECRET) -> Any:
     """What the client makes of a response: the JSON, or the exception."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -127,7 +130,7 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> A
         await site.start()
         port = runner.addresses[0][1]
         try:
-            async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({"Authorization": f"Bearer {SECRET}"}, (SECRET,)), 5) as client:
+            async with Client("m", f"http://127.0.0.1:{port}/v1", Headers({"Authorization": f"Bearer {secret}"}, (secret,)), 5) as client:
                 try:
                     return await client.post("/completions", {"prompt": "Hi"})
                 except (BadAnswerError, PushbackError, StoppedError) as error:
@@ -179,6 +182,71 @@ def test_a_prompt_that_can_never_pass(status: int, message: str) -> None:
 def test_a_key_that_a_server_repeats_is_hidden(status: int) -> None:
     found = answered(status, {"error": {"message": "x" * 480 + f" Incorrect API key provided: {SECRET}"}})
     assert SECRET[:8] not in (json.dumps(found) if status == 200 else str(found))
+
+
+@pytest.mark.parametrize("written", ["sk\\/a+b 12345", "sk\\u002fa\\u002bb 12345", "sk/a+b 12345"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_key_that_is_written_with_escapes_is_hidden(written: str, status: int) -> None:
+    found = answered(status, f'{{"error": {{"message": "bad key {written}"}}}}', secret="sk/a+b 12345")
+    shown = json.dumps(found) if status == 200 else str(found)
+    assert "bad key" in shown
+    assert "12345" not in shown
+
+
+def test_the_password_of_a_proxy_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def ask() -> PushbackError:
+        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            monkeypatch.setenv("https_proxy", f"http://user:secret-word@127.0.0.1:{port}")
+            async with Client("m", "https://models.example/v1", Headers({}, ()), 5) as client:
+                with pytest.raises(PushbackError) as found:
+                    await client.get("/models")
+                return found.value
+
+    found = result_of(ask)
+    assert "the proxy that the environment names answered with status 407" in str(found)
+    assert "secret-word" not in str(found)
+    assert not found.may_be_billed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 200_000,
+        {"choices": [chat(content="Paris", tool_calls=True)]},
+        {"choices": [{"text": "x", "logprobs": {"content": []}}]},
+        {"choices": [{"text": "x", "logprobs": {"content": [{"id": 1, "token": "x", "logprob": -1.0}]}}]},
+        {"choices": [{"text": "x", "logprobs": {"content": [{"id": 1, "token": "x", "logprob": float("nan"), "top_logprobs": []}]}}]},
+    ],
+)
+def test_an_answer_of_another_form_is_no_exception_of_python(body: Any) -> None:
+    found = answered(200, body)
+    if isinstance(found, BadAnswerError):
+        return
+    [choice] = found["choices"]
+    read = partial(read_text, stop_sequences=[]) if "message" in choice else forced_call(config(), [0], 1, 2, lambda _: 1).read
+    with pytest.raises(BadAnswerError):
+        read_reply(found, read)
+
+
+def test_a_quota_of_another_form_is_pushback() -> None:
+    assert isinstance(answered(429, {"error": {"code": {"a": 1}}}), PushbackError)
+
+
+def test_counts_that_cannot_be_are_unknown() -> None:
+    asked = Reply(content=None, prompt_tokens=200, output_tokens=5_000_000, cached_tokens=100, reasoning_tokens=1)
+    found = believable(asked, 100, 64)
+    assert (found.prompt_tokens, found.cached_tokens, found.output_tokens, found.reasoning_tokens) == (None, None, None, None)
+    assert believable(asked, 1_000, None) == asked
 
 
 def test_versions(tmp_path: Path) -> None:

@@ -1,26 +1,24 @@
 """A model behind a server: what is sent, what comes back, and what a fault on the way costs."""
 
+import asyncio
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from servers.faults import ALTERING, Fault, faulty_proxy
-from servers.stub import Stub, stub_server
+from servers.stub import Stub
 
 from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.models.served.client import StoppedError
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.records import GenerationSettings, Grammar, Message, ModelResponse, Request, Role
 
 Ask = Callable[..., dict[str, ModelResponse]]
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stub]:
-    with stub_server(tmp_path_factory.mktemp("stub")) as stub:
-        yield stub
 
 
 @pytest.fixture
@@ -208,3 +206,62 @@ def test_a_model_under_another_name_stops_with_the_cure(ask: Ask, stub: Stub, tm
         pytest.raises(ModelError, match="set `served_as: "),
     ):
         ask([text(f"number {number}") for number in range(20)], base_url=proxy.base_url, concurrency=1)
+
+
+@pytest.mark.long
+def test_faults_change_no_score(ask: Ask, stub: Stub, tmp_path: Path) -> None:
+    """Each token is a call, so that a request meets several faults."""
+    stub.change(echo="ignored")
+    requests = [choices(f"The number {number} is", " even", " an odd one") for number in range(30)]
+    expected = {name: found.logprobs for name, found in ask(requests).items()}
+    with faulty_proxy(stub.server, tmp_path, share=0.3, delay_s=3, seed=3) as proxy:
+        found = ask(requests, base_url=proxy.base_url, timeout_s=1.5, concurrency=16)
+        traffic = proxy.traffic().values()
+    assert sum(len(each.faults) for each in traffic) > 20
+    assert {name: response.error for name, response in found.items()} == dict.fromkeys(expected)
+    for name, wanted in expected.items():
+        assert found[name].logprobs == pytest.approx(wanted)
+
+
+@pytest.fixture
+def choosy(tmp_path: Path) -> Iterator[str]:
+    """The address of a server that takes a while to answer, and refuses the prompt `spent` at once because the quota is spent."""
+    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    port = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        prompt = (await request.json())["prompt"]
+        if prompt == "spent":
+            return web.Response(status=402, text="pay first")
+        await asyncio.sleep(0.5)
+        return web.json_response({"choices": [{"text": prompt, "finish_reason": "stop"}]})
+
+    async def serve() -> None:
+        nonlocal port
+        app = web.Application()
+        app.router.add_post("/v1/completions", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        ready.set()
+        await over.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    ready.wait()
+    yield f"http://127.0.0.1:{port}/v1"
+    loop.call_soon_threadsafe(over.set)
+    thread.join()
+    loop.close()
+
+
+def test_a_spent_quota_ends_the_run_after_the_calls_that_are_paid_for(choosy: str, tmp_path: Path) -> None:
+    model = handle_of(tmp_path, base_url=choosy, concurrency=4, pin="p").load()
+    wanted = [text(prompt) for prompt in ("one", "two", "spent", "three", *map(str, range(20)))]
+    answers: dict[str, Sequence[str]] = {}
+    with pytest.raises(StoppedError, match="The quota is spent"):
+        answers.update((request.prompt, response.text) for request, response in model.respond(wanted))
+    assert {"one", "two", "three"} <= answers.keys()
+    assert len(answers) <= 4, "no call is sent after it"

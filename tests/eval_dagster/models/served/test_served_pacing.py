@@ -55,6 +55,17 @@ def test_a_place_is_freed_by_each_end_of_a_request() -> None:
     in_pace(PaceSettings(fixed=1), main)
 
 
+def test_a_person_sees_what_is_under_way_and_how_long_a_pause_lasts() -> None:
+    async def main(pace: Pace) -> None:
+        await pace.wait(1)
+        await pace.wait(1)
+        assert pace.state() == "2 at once"
+        pace.pushed_back(20.0)
+        assert pace.state().startswith("the server asks to wait 2")
+
+    in_pace(PaceSettings(fixed=4), main)
+
+
 def test_a_request_that_ends_twice_is_refused() -> None:
     async def main(pace: Pace) -> None:
         await pace.wait(1)
@@ -122,6 +133,22 @@ def test_pauses_grow_while_a_server_rejects_everything() -> None:
     assert found.seconds < 720
     assert server.rejected < 40
     assert found.level >= 32
+
+
+@pytest.mark.parametrize(("every", "level"), [(10, 64), (2, 32)])
+def test_broken_connections_lower_the_level_where_they_are_many(every: int, level: int) -> None:
+    async def main(pace: Pace) -> None:
+        for number in range(1, 41):
+            await pace.wait(1)
+            if number % every:
+                pace.answered(1)
+            else:
+                pace.broke_off()
+            if pace.level < 64:
+                break
+        assert pace.level == level
+
+    in_pace(PaceSettings(start=64, most=64), main)
 
 
 def test_pauses_of_processes_differ() -> None:

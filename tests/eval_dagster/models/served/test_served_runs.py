@@ -1,5 +1,6 @@
 """Whole runs with a served model: by the command line, killed, through faults, and with a key that must not stay anywhere."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,12 @@ import pytest
 from servers.faults import Fault, faulty_proxy
 from servers.stub import Stub, stub_server
 
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.task_files.registry import registered_tasks
+
 CONFIG = """
     models:
       served:
@@ -22,6 +29,7 @@ CONFIG = """
         api_key_env: SERVED_KEY
         timeout_s: 2
         concurrency: {concurrency}
+        canaries: 0
         price: {{input: 2, output: 10}}
       chat: {{backend: openai, base_url: "{base_url}", model: stub, prompt_format: chat, api_key_env: SERVED_KEY, timeout_s: 2}}
     evals:
@@ -109,3 +117,20 @@ def _require_costs_and_conversations(start: Run, stub: Stub) -> None:
     sent = rows(start, stub.base_url, "select model, count(sent_messages) from prompts group by all order by all", limit=20)
     assert sent == [["chat", "60"], ["served", "0"]]
     assert {request["path"] for request in stub.requests()} == {"/v1/chat/completions", "/v1/completions"}
+
+
+def test_a_task_whose_choices_no_server_scores_is_named_with_its_written_variant(stub: Stub, tmp_path: Path) -> None:
+    stub.change(logprobs="none")
+    config = {
+        "models": {"served": {"backend": "openai", "base_url": stub.base_url, "model": "stub"}},
+        "evals": {"c": {"task": "capitals", "limit": 1}},
+    }
+    (tmp_path / "evals.yaml").write_text(json.dumps(config))
+    registry = registered_tasks()
+    tasks = {**registry, "capitals_generative": registry["capitals_completion"]}
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home", tasks=tasks)
+    outcomes = evaluate(project, [("c", "served")], stages=set(STAGES), run_id="test", reporter=SilentReporter())
+    [outputs] = [each for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs"]
+    [warning] = outputs.warnings
+    assert "requests ask for log-probabilities that the server of served does not give" in warning
+    assert warning.endswith("; the task capitals_generative asks the same questions for written answers")

@@ -1,0 +1,221 @@
+"""Asks samples of a result again that a test found worse. The result stays red where fresh answers confirm the fall.
+
+`judge` marks the results that this concerns as unconfirmed and asks nothing. A run that judges a suite confirms them before it writes the
+judgement.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.gate.falls import Fall
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.materializations import Point, history, point_at
+from eval_dagster.gate.records import Against, FreshSample, GateResult, Regression
+from eval_dagster.gate.results import read_judgement
+from eval_dagster.lake.files import time_of
+from eval_dagster.project import Project
+from eval_dagster.stages.fresh_answers import FreshAnswers, ask_again
+from eval_dagster.stages.partition import Partition
+from eval_dagster.statistics.fresh_answers import FEWEST, FreshTest, share_of_unflipped
+from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.versions import stable_hash
+
+_NOT_POSSIBLE = "could not be confirmed: "
+_SAME = ("eval", "model", "metric", "materialized_at", "baseline_materialized_at", "anchor_materialized_at")
+"""Fields that are equal in two rows about the same fall."""
+_FOUND = (
+    *("verdict", "against", "reason", "confirmation", "fall_level"),
+    *("n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
+)
+"""Fields of a row that was confirmed or refuted."""
+
+
+def judge_and_confirm(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
+    """Judge a suite, and confirm its falls. Nothing is written but fresh answers.
+
+    Fresh answers can take hours. Where another judgement was written meanwhile, the suite is judged again, from the newest results and
+    judgements. Fresh answers are stored, so that this asks for few.
+    """
+    while True:
+        with project.lake.steady():
+            judged = judge(project, suite, run_id=run_id, since=since)
+        result = confirm(project, judged)
+        paths = project.lake.files(project.lake.folder("regressions", suite))
+        if not paths or time_of(paths[-1]) < result.judged_at:
+            return result
+
+
+def confirm(project: Project, result: GateResult) -> GateResult:
+    """The result after fresh answers to the samples of its unconfirmed rows. Progress is reported to the current reporter.
+
+    A fall that fresh answers do not show becomes `no change seen`. Where no fresh answers can be had, the row stays as it is, with the
+    reason. A fall that the last judgement confirmed or refuted is not asked about again. Nothing is written but the answers.
+    """
+    rows, fresh, warnings = list(_with_known(project, result)), list(result.fresh), list(result.warnings)
+    waiting = [index for index, row in enumerate(rows) if row.confirmation == "unconfirmed"]
+    for _, group in groupby(waiting, key=lambda index: (rows[index].eval, rows[index].model)):
+        indices = list(group)
+        for index, (row, samples) in zip(indices, _confirmed(project, result, [rows[index] for index in indices]), strict=True):
+            rows[index] = row
+            fresh += samples
+            if row.confirmation == "unconfirmed":
+                problem = (row.reason or "").partition(_NOT_POSSIBLE)[2]
+                warnings.append(f"the fall of {row.eval}|{row.model} {_NOT_POSSIBLE}{problem}")
+    return replace(result, regressions=rows, fresh=fresh, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _with_known(project: Project, result: GateResult) -> Iterator[Regression]:
+    """The rows, with what the last judgement found by fresh answers about the same fall: its new answers would be others."""
+    known: dict[tuple[Any, ...], Regression] = {}
+    with suppress(LakeError):  # a damaged judgement is not used
+        if (last := project.lake.current("regressions", result.suite)) is not None:
+            known = {_same(row): row for row in read_judgement(last.path)[1] if row.confirmation in ("confirmed", "refuted")}
+    for row in result.regressions:
+        found = known.get(_same(row)) if row.confirmation == "unconfirmed" else None
+        yield row if found is None else replace(row, **{name: getattr(found, name) for name in _FOUND})
+
+
+def _same(row: Regression) -> tuple[Any, ...]:
+    return tuple(getattr(row, name) for name in _SAME)
+
+
+def _confirmed(project: Project, result: GateResult, rows: Sequence[Regression]) -> list[tuple[Regression, list[FreshSample]]]:
+    """The rows of an eval and a model, with the samples that were asked again for each. A row without fresh answers has the reason."""
+    readings = [_falls(project, row, result.level) for row in rows]
+    falls = [fall for of_row, _ in readings for fall in of_row]
+    try:
+        if not falls:
+            return [(_not_possible(row, problems), []) for row, (_, problems) in zip(rows, readings, strict=True)]
+        max_error_rate = project.suite(result.suite).gate.max_error_rate
+        flipped = {fall.rows[name]["source_id"] for fall in falls for name in fall.flipped}
+        partition = Partition(project=project, eval_name=rows[0].eval, model=rows[0].model, run_id=result.run_id)
+        fresh = ask_again(partition, falls[0].now.metrics, flipped | set(_part_of_others(falls, flipped)))
+    except Exception as error:  # the boundary between one partition and the next
+        return [(_not_possible(row, [_said_of(error)]), []) for row in rows]
+    return [_tested(row, *of_row, flipped, fresh, max_error_rate) for row, of_row in zip(rows, readings, strict=True)]
+
+
+def _falls(project: Project, row: Regression, level: float) -> tuple[list[Fall], list[str]]:
+    """The fall from the baseline and the one from the anchor, as far as their tests found them, and why one cannot be read."""
+    level = level if row.fall_level is None else row.fall_level
+    found: list[Fall] = []
+    problems: list[str] = []
+    for against in _found_against(row, level, project.suite(row.suite).gate.smallest_difference):
+        try:
+            found.append(_fall(project, row, against, level))
+        except Exception as error:  # the boundary between one fall and the next
+            problems.append(_said_of(error))
+    return found, problems
+
+
+def _found_against(row: Regression, level: float, smallest_difference: float) -> Iterator[Against]:
+    if row.against == "baseline":
+        yield "baseline"
+    if row.against == "anchor" or _has_drifted(row, level, smallest_difference):
+        yield "anchor"
+
+
+def _fall(project: Project, row: Regression, against: Against, level: float) -> Fall:
+    name, time = (row.baseline, row.baseline_materialized_at) if against == "baseline" else (row.anchor, row.anchor_materialized_at)
+    now, before = _point(project, row.eval, f"{row.model}@", row.materialized_at), _point(project, row.eval, name, time)
+    fall = Fall(row=row, against=against, now=now, before=before, level=level, metrics=project.task(row.eval).METRICS)
+    if not fall.flipped:  # reads the scores
+        raise LakeError("the scores of the result are those of the state that it is worse than")
+    return fall
+
+
+def _has_drifted(row: Regression, level: float, smallest_difference: float) -> bool:
+    """Whether a result that is worse than its baseline is worse than its anchor, too."""
+    if row.drift is None or row.drift_p_adjusted is None:
+        return False
+    is_large = abs(row.drift) >= max(smallest_difference, row.noise_floor or 0.0)
+    return is_large and (row.drift < 0) is row.higher_is_better and row.drift_p_adjusted <= level
+
+
+def _point(project: Project, eval_name: str, name: str | None, time: datetime | None) -> Point:
+    model = (name or "").rpartition("@")[0]
+    found = point_at(history(project.lake, eval_name, model), time)
+    if found is None:
+        raise LakeError(f"the result of {eval_name}|{model} of {time} is no longer in the lake")
+    return found
+
+
+def _part_of_others(falls: Sequence[Fall], flipped: set[str]) -> list[str]:
+    """The rows of the dataset that have not flipped, or a random part of them: the same part for the same result."""
+    others = {fall.rows[name]["source_id"] for fall in falls for name in fall.contents} - flipped
+    share = max(1.0 if fall.of_all else share_of_unflipped(fall.p_value) for fall in falls)
+    state = falls[0].now.scores_version
+    return sorted(others, key=lambda name: stable_hash([state, name]))[: max(FEWEST, math.ceil(share * len(others)))]
+
+
+def _tested(
+    row: Regression, falls: Sequence[Fall], problems: Sequence[str], flipped: set[str], fresh: FreshAnswers, max_error_rate: float
+) -> tuple[Regression, list[FreshSample]]:
+    """The row after the first fall that fresh answers confirm; refuted where they confirm none, and each could be tested."""
+    samples: list[FreshSample] = []
+    tested, left = row, list(problems)
+    for fall in falls:
+        try:
+            of_fall = fall.fresh_samples(fresh)
+            _require_few_errors(of_fall, max_error_rate)
+            tested = _tested_once(row, fall, flipped, fresh)
+        except Exception as error:  # the boundary between one fall and the next
+            left.append(_said_of(error))
+            continue
+        samples += of_fall
+        if tested.confirmation == "confirmed":
+            return tested, samples
+    return (_not_possible(row, left), samples) if left else (tested, samples)
+
+
+def _tested_once(row: Regression, fall: Fall, flipped: set[str], fresh: FreshAnswers) -> Regression:
+    found = fall.tested(fresh, flipped)
+    if found is None:
+        raise LakeError("the fresh answers give the metric no value, or nothing that varies tells how sure it is")
+    level = fall.level_for(found)
+    row = replace(
+        row,
+        n_fresh=found.n_fresh,
+        fresh_difference=found.difference,
+        fresh_stderr=found.stderr,
+        fresh_p_value=found.p_value,
+        fresh_level=level,
+    )
+    said = _said(fall, found, level)
+    if found.p_value < level:
+        return replace(row, confirmation="confirmed", against=fall.against, reason=_with_reason(row, f"confirmed: {said}"))
+    return replace(row, confirmation="refuted", verdict=Verdict.NO_CHANGE_SEEN, against=None, reason=f"not confirmed: {said}")
+
+
+def _require_few_errors(samples: Sequence[FreshSample], max_error_rate: float) -> None:
+    errors = sum(not each.has_fresh_score for each in samples)
+    if errors > max_error_rate * len(samples):
+        found = f"{errors} of {len(samples)} fresh answers are errors"
+        raise LakeError(f"{found}; at most {max_error_rate:g} of them may be (max_error_rate)")
+
+
+def _said(fall: Fall, found: FreshTest, level: float) -> str:
+    return (
+        f"{len(fall.flipped)} of {len(fall.contents)} samples had flipped; {found.n_fresh} were asked again, and by their answers the "
+        f"difference is {found.difference:+.3f} (p = {found.p_value:.2g}; below {level:.2g} confirms)"
+    )
+
+
+def _said_of(error: Exception) -> str:
+    return str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+
+
+def _not_possible(row: Regression, problems: Sequence[str]) -> Regression:
+    return replace(row, reason=_with_reason(row, _NOT_POSSIBLE + "; ".join(dict.fromkeys(problems))))
+
+
+def _with_reason(row: Regression, reason: str) -> str:
+    """The row's reason and another one, without the problem of an earlier judgement."""
+    earlier = (row.reason or "").partition(_NOT_POSSIBLE)[0].removesuffix("; ")
+    return "; ".join(filter(None, (earlier, reason)))

@@ -1,0 +1,35 @@
+"""Names of the lake's files: they sort by time, and each is used once."""
+
+import os
+import re
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+_STAMP = "%Y%m%dT%H%M%S%fZ"
+_NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
+
+
+def is_name(name: str) -> bool:
+    """Whether it is a name that `new_name` gives. Files with other names are not of the lake."""
+    return _NAME.fullmatch(name) is not None
+
+
+def new_name(run_id: str, time: datetime | None = None) -> str:
+    """A file name that sorts by time and is used once."""
+    return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
+
+
+def time_of(path: Path) -> datetime:
+    """When a file of the lake was materialized, by its name; UTC."""
+    day, _, clock = path.name.partition("Z-")[0].partition("T")
+    return datetime.fromisoformat(f"{day}T{clock[:6]}.{clock[6:]:0<6}+00:00")  # a tenth of the time of `strptime`
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no folder can have
+        return []
+    return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]

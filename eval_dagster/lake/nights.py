@@ -1,0 +1,107 @@
+"""Past nights of a lake in an object store: for each day the names of the files that were there at its end.
+
+A list follows from the names of the files alone, which hold their times. So every machine would write the same one, and the first one does.
+"""
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from eval_dagster.errors import QueryError, UsageError
+from eval_dagster.lake.file_names import is_name, time_of
+from eval_dagster.lake.files import NEWEST, Lake, read_table, write_parquet
+from eval_dagster.lake.schemas import TABLES
+from eval_dagster.whole_files import replaced
+
+_MERGED = ("attempts", "endpoint_states")
+"""Tables whose files are merged. A past night shows all their rows until today."""
+_COLUMN = "file"
+
+
+def keep_night(lake: Lake) -> None:
+    """Keep the state at the end of the last past day with results, once a day. A machine that may only read leaves it to others."""
+    today, mark = datetime.now(UTC).date(), lake.root / ".night"
+    if lake.mirror is None or lake.configured is None or (mark.exists() and mark.read_text("utf-8") == str(today)):
+        return
+    tables = [table for table in TABLES if table not in _MERGED]
+    listed = [Path(name) for name in lake.mirror.listed([*tables, "nights"])]
+    past = [path for path in listed if is_name(path.name) and time_of(path).date() < today]
+    if past:
+        day = max(time_of(path).date() for path in past)
+        if _path(lake, day).relative_to(lake.root) not in listed:
+            made = lake.home / f".night-{secrets.token_hex(4)}.parquet"
+            try:
+                write_parquet(made, pa.table({_COLUMN: sorted(_shown(past))}))
+                with suppress(UsageError):  # this machine may only read
+                    lake.mirror.store.put_new(lake.mirror.name(_path(lake, day)), made.read_bytes())
+            finally:
+                made.unlink(missing_ok=True)
+    mark.write_text(str(today), "utf-8")
+
+
+def _shown(paths: Iterable[Path]) -> list[str]:
+    """The files that a catalog shows: of some tables the newest of each partition, of others all."""
+    newest: dict[Path, Path] = {}
+    shown: list[str] = []
+    for path in paths:
+        if path.parts[0] in NEWEST:
+            newest[path.parent] = max(path, newest.get(path.parent, path))
+        else:
+            shown.append(path.as_posix())
+    return shown + [path.as_posix() for path in newest.values()]
+
+
+def nights(lake: Lake) -> list[Path]:
+    """The lists of all past nights, the oldest first; none where the lake is a folder of the home."""
+    if lake.mirror is None:
+        return []
+    lake.files(lake.root / "nights")
+    return sorted((lake.root / "nights").glob("[!.]*.parquet"))
+
+
+def files_of_night(path: Path) -> set[str]:
+    """The names in a list. Raises `LakeError` if it is damaged."""
+    return set(read_table(path, [_COLUMN])[_COLUMN].to_pylist())
+
+
+def night_lake(lake: Lake, day: date) -> Lake:
+    """A lake of its own with the state at the end of a day. Its files are links to those of the mirror, and missing ones are fetched.
+
+    Raises:
+        QueryError: There is no such night.
+    """
+    known = {path.stem: path for path in nights(lake)}
+    if lake.mirror is None or str(day) not in known:
+        listed = ", ".join(list(known)[-5:]) or "none"
+        raise QueryError(f"there is no state of {day} in the lake; the last nights are: {listed}")
+    names = files_of_night(known[str(day)]) | set(lake.mirror.listed(_MERGED))
+    lake.mirror.fetch(names)
+    night = Lake(lake.home / "nights" / str(day), configured=lake.configured)
+    for name in names:
+        link = night.root / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError, FileNotFoundError):  # made by an earlier query; deleted by gc
+            _link(lake.root / name, link)
+    return night
+
+
+def _link(path: Path, link: Path) -> None:
+    """Make a link to a file, or a copy where the link is on another disk."""
+    try:
+        os.link(path, link)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with replaced(link) as temporary:
+            shutil.copyfile(path, temporary)
+
+
+def _path(lake: Lake, day: date) -> Path:
+    return lake.root / "nights" / f"{day}.parquet"

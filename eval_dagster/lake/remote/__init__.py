@@ -1,0 +1,1 @@
+"""A lake in an object store, with a copy of its files on each machine."""

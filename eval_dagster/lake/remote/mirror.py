@@ -1,0 +1,257 @@
+"""The copy of a lake's files on this machine, in the folder that is the lake itself where there is no object store.
+
+Files of a lake never change, so a copy is never outdated; only names are compared. A new file is put into the store before it appears here.
+Until then it waits in a folder of its own, from where the next run puts it if this one cannot.
+"""
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
+from eval_dagster.lake.checksums import verify_file
+from eval_dagster.lake.remote.probe import probe, was_probed
+from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject
+from eval_dagster.progress.reporting import current_reporter
+
+log = logging.getLogger(__name__)
+
+_WAITING = ".waiting"
+_THREADS = 16
+_TRIES = 5
+_REPORTED = 50
+"""Fewer files are fetched without a report of progress."""
+_FILE = ".parquet"
+
+
+class Mirror:
+    """The files of a store in a folder. Several processes may use the folder at once."""
+
+    def __init__(self, root: Path, store: Store) -> None:
+        self.root = root
+        self.store = store
+        self._lock = threading.Lock()
+        self._is_ready = False
+        self._steady: frozenset[str] = frozenset()
+
+    def begin(self) -> None:
+        """Probe the store once, and put the files into it that earlier processes could not put.
+
+        Raises:
+            UsageError: The store cannot hold a lake.
+            LakeUnreachableError: The store does not answer, or holds nothing of a lake that it held.
+        """
+        with self._lock:
+            if not self.store.is_probed:
+                if has_files(self.root):  # before the probe, which leaves an object
+                    self._require_lake()
+                probe(self.store)
+                self.store.is_probed = True
+            if not self._is_ready:
+                self.put_waiting()
+                self._is_ready = True
+
+    def put_waiting(self) -> None:
+        """Put all waiting files into the store. A file that another process puts at the same time is put once."""
+        folder = self.root / _WAITING
+        files = sorted(_files_in(folder))
+        reported = len(files) if len(files) >= _REPORTED else 0
+        with (
+            ThreadPoolExecutor(_THREADS) as pool,
+            current_reporter().track(f"write to {self.store.url}", total=reported, unit="files") as advance,
+        ):
+            for _ in pool.map(lambda path: self._put_late(path, self.root / path.relative_to(folder)), files):
+                advance()
+
+    def write(self, path: Path, write: Callable[[Path], None]) -> None:
+        """Add a file: `write` makes it at a path, then it is put into the store, then it appears here.
+
+        Raises:
+            LakeUnreachableError: It cannot be put. It is kept, and the next run puts it.
+        """
+        self.begin()
+        waiting = self.root / _WAITING / path.relative_to(self.root)
+        write(waiting)
+        try:
+            self._put(waiting, path)
+        except (LakeError, LakeUnreachableError, UsageError) as error:
+            raise type(error)(f"{error}; until then the file is kept in {waiting}") from error
+
+    def _put_late(self, waiting: Path, path: Path) -> None:
+        try:
+            self._put(waiting, path)
+        except ConflictError as error:  # which is no reason to keep the others here
+            log.warning(f"{waiting} stays where it is: {error}")
+
+    def _put(self, waiting: Path, path: Path) -> None:
+        with suppress(FileNotFoundError):  # another process put it too
+            self.store.put_same(self.name(path), waiting.read_bytes())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            waiting.replace(path)
+
+    def name(self, path: Path) -> str:
+        """The name of a file in the store."""
+        return path.relative_to(self.root).as_posix()
+
+    def delete(self, path: Path) -> None:
+        """Delete a file in the store, then here."""
+        self.store.delete(self.name(path))
+        path.unlink(missing_ok=True)
+
+    def listed(self, folders: Iterable[str]) -> dict[str, StoredObject]:
+        """The files that the store has in folders, by name."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            found = list(pool.map(self.store.list, folders))
+        return {name: each for objects in found for name, each in objects.items() if _is_file(name)}
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Fetch files that are not here. Those that are no longer in the store are left out."""
+        missing = [name for name in names if not (self.root / name).exists()]
+        if missing:
+            there = self.listed(sorted({name.partition("/")[0] for name in missing}))
+            with ThreadPoolExecutor(_THREADS) as pool:
+                self._fetch_all(pool, [(name, there[name]) for name in missing if name in there])
+
+    @contextmanager
+    def steady(self, folders: Iterable[str]) -> Iterator[None]:
+        """Pull folders, and take them as they are then within the block, with what this process adds."""
+        wanted = frozenset(folders)
+        self.pull(wanted)
+        before, self._steady = self._steady, self._steady | wanted
+        try:
+            yield
+        finally:
+            self._steady = before
+
+    def pull(self, folders: Iterable[str], *, newest_of: Collection[str] = (), whole: bool = False) -> None:
+        """Make folders the same as in the store: fetch files that are missing, remove those that are no longer there.
+
+        Args:
+            folders: Their names, relative to the lake.
+            newest_of: Folders of which only the newest file of each partition is fetched.
+            whole: Whether the folders are all of the lake. Then a store without any file is an error where this machine has files.
+
+        Raises:
+            LakeUnreachableError: The store does not answer, or holds nothing of a lake that it held.
+        """
+        wanted = [folder for folder in folders if not self._is_steady(folder)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for _ in range(_TRIES):
+                # Before the store is listed, because a file is in the store before it is here.
+                here = {self.name(path): _size(path) for folder in wanted for path in _files_in(self.root / folder)}
+                there = self.listed(wanted)
+                if here and not there:
+                    if whole:
+                        raise LakeUnreachableError(self._is_empty())
+                    self._require_lake()
+                chosen = _newest(there, newest_of) if newest_of else there
+                missing = [(name, there[name]) for name in chosen if here.get(name) != there[name].size]
+                if self._fetch_all(pool, missing):
+                    for name in here.keys() - there.keys():
+                        (self.root / name).unlink(missing_ok=True)
+                    return
+        raise LakeUnreachableError(f"the lake {self.store.url} kept changing while it was read; run again")
+
+    def _is_steady(self, folder: str) -> bool:
+        return folder in self._steady or any(folder.startswith(f"{parent}/") for parent in self._steady if "/" not in parent)
+
+    def _fetch_all(self, pool: ThreadPoolExecutor, missing: Sequence[tuple[str, StoredObject]]) -> bool:
+        """Fetch files. Returns whether all were still in the store. Few are fetched without a word."""
+        reported = len(missing) if len(missing) >= _REPORTED else 0
+        found = True
+        with current_reporter().track(f"fetch {self.store.url}", total=reported, unit="files") as advance:
+            for is_there in pool.map(self._fetch, missing):
+                found = found and is_there
+                advance()
+        return found
+
+    def _require_lake(self) -> None:
+        """Raise `LakeUnreachableError` where the store has neither the object of a probe nor a file."""
+        if not was_probed(self.store) and not any(map(_is_file, self.store.list(""))):
+            raise LakeUnreachableError(self._is_empty())
+
+    def _is_empty(self) -> str:
+        count = sum(1 for _ in _files_in(self.root))
+        return (
+            f"the lake {self.store.url} has no file, but {self.root} has {count} files of it; if it was emptied on purpose, delete "
+            f"{self.root}; otherwise mount the disk that it is on, or restore it, for instance from that folder"
+        )
+
+    def _fetch(self, listed: tuple[str, StoredObject]) -> bool:
+        """Fetch a file. Returns whether it is still in the store: another machine may have merged or deleted it."""
+        name, stored = listed
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            for _ in range(2):  # a file that is damaged twice is damaged in the store, which its readers report
+                temporary.write_bytes(self.store.get(name))
+                if temporary.stat().st_size == stored.size and _is_sound(temporary):
+                    break
+            temporary.replace(path)
+        except FileNotFoundError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+
+def has_files(root: Path) -> bool:
+    """Whether there is a file of a lake in a folder or below it, or one that waits."""
+    return any(True for _ in _files_in(root))
+
+
+def has_waiting(root: Path) -> bool:
+    """Whether files of a lake wait to be put into a store."""
+    return has_files(root / _WAITING)
+
+
+def let_wait(root: Path, folders: Iterable[str]) -> None:
+    """Move all files of a lake to those that wait to be put into a store."""
+    for folder in folders:
+        for path in list(_files_in(root / folder)):
+            waiting = root / _WAITING / path.relative_to(root)
+            waiting.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(waiting)
+
+
+def _newest(names: Iterable[str], folders: Collection[str]) -> list[str]:
+    """Without the older files of partitions in some folders."""
+    last: dict[str, str] = {}
+    kept: list[str] = []
+    for name in names:
+        if name.partition("/")[0] in folders:
+            partition = name.rpartition("/")[0]
+            last[partition] = max(name, last.get(partition, ""))
+        else:
+            kept.append(name)
+    return kept + list(last.values())
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        verify_file(path)
+    except ValueError:
+        return False
+    return True
+
+
+def _size(path: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return None
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(_FILE) and not name.rpartition("/")[2].startswith(".")
+
+
+def _files_in(folder: Path) -> Iterable[Path]:
+    """The files of a lake in a folder and below it."""
+    for parent, _, names in os.walk(folder):
+        yield from (Path(parent) / name for name in names if _is_file(name))

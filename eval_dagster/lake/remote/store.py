@@ -1,0 +1,185 @@
+"""An object store: a few calls by name, each repeated for a bounded time where the store is out of order."""
+
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from eval_dagster.errors import LakeError, RequirementError, UsageError
+from eval_dagster.lake.remote.faults import Fault, fault_of
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 120.0
+"""How long a call is repeated."""
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 10.0
+_WARN_AFTER_S = 5.0
+_CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
+_ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+
+T = TypeVar("T")
+
+
+class ConflictError(LakeError):
+    """There is an object of this name with other content."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredObject:
+    """An object of the store."""
+
+    size: int
+    """Bytes."""
+    modified: datetime
+    """By the clock of the server."""
+
+
+class Store:
+    """The objects below a URL, by their names relative to it."""
+
+    def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
+        """Open the store. Credentials come from the environment alone.
+
+        Raises:
+            RequirementError: The package that reads object stores is missing.
+        """
+        try:
+            import obstore
+            from obstore import exceptions
+        except ImportError as error:
+            raise RequirementError(f"the lake {url} needs the package obstore; install it: pip install 'eval_dagster[s3]'") from error
+        self.url = url
+        self.is_probed = False
+        """Whether this process has probed it."""
+        self._obstore: Any = obstore
+        self._patience_s = patience_s
+        self._out_since: float | None = None
+        """When the call began that gave up. Until a call succeeds, later ones get one try."""
+        self._failures = (exceptions.BaseError, OSError, ValueError)
+        self._exists = exceptions.AlreadyExistsError
+        self._inner = _open(url)
+
+    def list(self, folder: str) -> dict[str, StoredObject]:
+        """All objects in a folder and below it, by name."""
+
+        def call() -> dict[str, StoredObject]:
+            chunks = self._obstore.list(self._inner, prefix=folder, chunk_size=1000)
+            found = (each for chunk in chunks for each in chunk)
+            return {each["path"]: StoredObject(size=each["size"], modified=each["last_modified"]) for each in found}
+
+        return self._patiently(call, f"list {folder}")
+
+    def get(self, name: str) -> bytes:
+        """The content of an object. Raises `FileNotFoundError` where there is none."""
+        return self._patiently(lambda: bytes(self._obstore.get(self._inner, name).bytes()), f"read {name}")
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write an object, unless one of this name is there. Returns whether this call wrote it."""
+
+        def call() -> bool:
+            try:
+                # A single put: Ceph ignores the condition of one in several parts.
+                self._obstore.put(self._inner, name, content, mode="create", use_multipart=False)
+            except self._exists:
+                return False
+            return True
+
+        return self._patiently(call, f"write {name}")
+
+    def put_same(self, name: str, content: bytes) -> None:
+        """Write an object that may have been written already: the answer to an earlier try can be lost.
+
+        Raises:
+            ConflictError: An object of this name has other content.
+        """
+        if not self.put_new(name, content) and self.get(name) != content:
+            raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
+
+    def replace(self, name: str, content: bytes) -> StoredObject:
+        """Write an object in the place of an earlier one. Returns how the server lists it."""
+
+        def call() -> StoredObject:
+            self._obstore.put(self._inner, name, content, use_multipart=False)
+            found = self._obstore.head(self._inner, name)
+            return StoredObject(size=found["size"], modified=found["last_modified"])
+
+        return self._patiently(call, f"write {name}")
+
+    def delete(self, name: str) -> None:
+        """Delete an object, where there is one."""
+
+        def call() -> None:
+            try:
+                self._obstore.delete(self._inner, name)
+            except FileNotFoundError as error:
+                if not _is_missing_object(error):
+                    raise
+
+        self._patiently(call, f"delete {name}")
+
+    def _patiently(self, call: Callable[[], T], what: str) -> T:
+        """Repeat a call while the store is out of order, with growing pauses."""
+        began, wait, is_said = time.monotonic(), _FIRST_WAIT_S, False
+        while True:
+            try:
+                found = call()
+                self._out_since = None
+                return found
+            except self._failures as error:
+                if isinstance(error, FileNotFoundError) and _is_missing_object(error):
+                    self._out_since = None
+                    raise
+                fault, out_since = fault_of(error, self.url), self._out_since
+                waited = time.monotonic() - began
+                if not fault.is_passing or out_since is not None or waited + wait > self._patience_s:
+                    raise self._given_up(fault, what, began if out_since is None else out_since).error(self.url) from None
+            if waited > _WARN_AFTER_S and not is_said:
+                log.warning(f"{self.url}: {fault.words}; tried again for up to {self._patience_s:.0f} s ({what})")
+                is_said = True
+            time.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - so that machines do not try at the same moments
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _given_up(self, fault: Fault, what: str, since: float) -> Fault:
+        if not fault.is_passing:
+            return fault
+        self._out_since = since
+        return Fault(words=f"{fault.words}, for {time.monotonic() - since:.0f} s ({what}); run again when the store is back")
+
+
+def _is_missing_object(error: FileNotFoundError) -> bool:
+    """Whether the object is missing, and not the bucket."""
+    return "NoSuchBucket" not in str(error) and "ContainerNotFound" not in str(error)
+
+
+def _open(url: str) -> Any:
+    import obstore.store
+
+    from_url: Any = obstore.store.from_url
+    if url.startswith("file:"):
+        if not Path(unquote(urlsplit(url).path)).is_dir():  # not created, because the disk may not be mounted
+            raise UsageError(f"the lake {url}: there is no such folder; create it, or mount the disk that it is on")
+        return from_url(url)
+    _check_addresses()
+    options: Mapping[str, Any] = {**_CLIENT, "allow_http": _allows_http()}
+    return from_url(url, client_options=options, retry_config={"max_retries": 0})
+
+
+def _check_addresses() -> None:
+    """Raise `UsageError` for an address of a server that obstore cannot use. The message does not repeat it."""
+    for variable in _ADDRESSES:
+        given = os.environ.get(variable)
+        if given and not given.startswith(("http://", "https://")):
+            raise UsageError(f"the environment variable {variable} holds no address; expected http://HOST:PORT or https://HOST")
+
+
+def _allows_http() -> bool:
+    """Whether requests may be unencrypted: where the environment says so, or gives an address that is."""
+    given = next(filter(None, map(os.environ.get, _ADDRESSES)), "")
+    return given.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")

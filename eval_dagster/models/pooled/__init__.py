@@ -1,0 +1,1 @@
+"""One model over many workers: actors of Ray that each load the model once and answer a part of the requests."""

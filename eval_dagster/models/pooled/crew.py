@@ -1,0 +1,246 @@
+"""The workers of a model: they are started, checked, loaded, replaced where they are lost, and ended."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eval_dagster.config.workers import WorkersConfig
+from eval_dagster.errors import ModelError
+from eval_dagster.models.pooled.cluster import alive_nodes, needs, room
+from eval_dagster.models.pooled.facts import Place, WorkerFacts, differences
+from eval_dagster.models.pooled.worker import Worker, WorkerTask
+from eval_dagster.models.usage import Usage
+from eval_dagster.progress.reporting import Reporter
+
+_NOTE_S = 10.0
+"""Seconds after which workers without room are reported."""
+_DEATHS_A_WORKER, _FEWEST_DEATHS = 3, 9
+"""Workers that may end without any answer in between, by the number of workers, and at least."""
+_MOST_FAILURES = 3
+"""Workers that may fail to start, beyond the number of workers, before no further one is started."""
+_NODE_LABEL = "ray.io/node-id"
+
+
+@dataclass(eq=False, kw_only=True)
+class Member:
+    """A worker, as the driver sees it."""
+
+    actor: Any
+    place: Place | None = None
+    """Null before it has a place in the cluster."""
+    usages: Sequence[Usage] = ()
+
+    @property
+    def name(self) -> str:
+        """Node and process."""
+        return self.place.name if self.place else "a worker that was starting"
+
+
+@dataclass(kw_only=True)
+class Crew:
+    """The workers of one model."""
+
+    name: str
+    """The name of the model."""
+    config: WorkersConfig
+    task: WorkerTask
+    expected: WorkerFacts
+    """What each worker has to be like; its node and process do not count."""
+    reporter: Reporter
+    idle: list[Member] = field(default_factory=list)
+    """Workers that wait for requests."""
+    starting: dict[Any, Member] = field(default_factory=dict)
+    """Workers that get a place, describe themselves, or load the model, by the reference that is ready afterwards."""
+    members: list[Member] = field(default_factory=list)
+    """All that are not lost or refused."""
+    past_usages: list[Sequence[Usage]] = field(default_factory=list)
+    """The work of workers that were lost."""
+    wanted: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
+    """Why workers of a node were refused as another version, by the id of the node."""
+    _deaths: int = 0
+    """Workers that ended since the last answer."""
+    _last_end: str = ""
+    _failures: int = 0
+    """Workers that could not start."""
+    _last_failure: str = ""
+    _without_since: float = field(default_factory=time.monotonic)
+    """Since when no worker has a place."""
+    _waiting_since: float = field(default_factory=time.monotonic)
+    _noted: tuple[int, int] = (0, 0)
+
+    def start(self, count: int) -> None:
+        """Want so many workers from now on."""
+        self.wanted = count
+        for ref in list(self.starting)[max(0, count - len(self.members) + len(self.starting)) :]:
+            self._drop(self.starting.pop(ref))
+        self.fill()
+
+    def fill(self) -> None:
+        """Start as many workers as are wanted and missing. They wait in the cluster until it has room."""
+        while len(self.members) < self.wanted and self._can_start():
+            member = Member(actor=self._actor())
+            self.members.append(member)
+            self.starting[member.actor.place.remote()] = member
+            self._waiting_since = time.monotonic()
+
+    def _can_start(self) -> bool:
+        """Whether a further worker may be one that answers."""
+        return self._failures <= self.wanted + _MOST_FAILURES and (not self.refusals or bool(alive_nodes() - self.refusals.keys()))
+
+    def settle(self, ref: Any) -> None:
+        """Take the result of a worker that got a place, has described itself, or has loaded the model."""
+        import ray
+
+        member = self.starting.pop(ref)
+        try:
+            result = ray.get(ref)
+        except ray.exceptions.RayTaskError as error:
+            self._failed(member, error)
+        except ray.exceptions.RayError as error:
+            self.lost(member, error)
+        else:
+            if isinstance(result, Place):
+                member.place = result
+                self._waiting_since = time.monotonic()
+                self.starting[member.actor.describe.remote()] = member
+            elif isinstance(result, WorkerFacts):
+                self._described(member, result)
+            else:
+                self.idle.append(member)
+                self.note_count()
+
+    def _described(self, member: Member, facts: WorkerFacts) -> None:
+        if facts.version == self.expected.version:
+            self.starting[member.actor.load.remote()] = member
+            return
+        assert member.place is not None, "`place` comes first"
+        reason = differences(facts, self.expected)
+        self._drop(member)
+        self.refusals[member.place.node_id] = f"{member.name}: {reason}"
+        self.reporter.note(f"{self.name}: the worker {member.name} is refused, since it would answer as another model version: {reason}")
+        self.fill()
+
+    def _failed(self, member: Member, error: Exception) -> None:
+        """Start another worker for one that could not load the model."""
+        self._drop(member)
+        self._failures += 1
+        self._last_failure = f"{member.name}: {first_line(getattr(error, 'cause', error))}"
+        self.reporter.note(f"{self.name}: a worker could not start: {self._last_failure}")
+        self.fill()
+
+    def lost(self, member: Member, error: BaseException) -> bool:
+        """Replace a worker that ended. Returns whether its node has ended with it, or cannot be reached."""
+        import ray
+
+        self._drop(member)
+        self.past_usages.append(member.usages)
+        is_unreachable = isinstance(error, ray.exceptions.ActorUnavailableError)
+        node_is_gone = member.place is not None and (is_unreachable or member.place.node_id not in alive_nodes())
+        self._deaths += 1
+        self._last_end = first_line(error)
+        what = "its node has ended or cannot be reached" if node_is_gone else self._last_end
+        self.reporter.note(f"{self.name}: lost the worker {member.name} ({what}); {len(self.members)} of {self.wanted} are left")
+        if self._deaths > max(_FEWEST_DEATHS, _DEATHS_A_WORKER * self.wanted):
+            raise ModelError(
+                f"Model {self.name!r}: {self._deaths} workers ended without an answer in between; the last one: {self._last_end}. "
+                "Look at the memory and the logs of the nodes (/tmp/ray/session_latest/logs), then run again: answers so far are kept."
+            )
+        self.fill()
+        return node_is_gone
+
+    def answered(self) -> None:
+        """Count an answer."""
+        self._deaths = 0
+
+    def require(self) -> None:
+        """Go on where a worker has a place.
+
+        Raises:
+            ModelError: All were refused or could not start, or none got a place in time.
+        """
+        now = time.monotonic()
+        if any(member.place for member in self.members):
+            self._without_since = now
+        if self._failures and not self.members:
+            raise ModelError(
+                f"Model {self.name!r}: {self._failures} workers could not start; the last one: {self._last_failure}. "
+                f"Look at the memory and the weights of the nodes, then run again: answers so far are kept.{self._refused()}"
+            )
+        if self.refusals and not self.members:
+            reasons = "\n".join(f"- {reason}" for reason in self.refusals.values())
+            raise ModelError(f"Model {self.name!r}: all its workers were refused:\n{reasons}")
+        if now - self._without_since > self.config.patience_s:
+            raise ModelError(
+                f"Model {self.name!r}: no worker got a place within {self.config.patience_s:g} s (`patience_s`). Each of {self.wanted} "
+                f"asks for {needs(self.config)}; the cluster has {room()}. "
+                f"Lower `cpus` or `gpus` of its `workers` in evals.yaml, or add nodes.{self._refused()}"
+            )
+        self._note_waiting(now)
+
+    def _refused(self) -> str:
+        """Lines about workers that were refused; empty without one."""
+        reasons = "".join(f"\n- {reason}" for reason in self.refusals.values())
+        return f" Refused, as another model version:{reasons}" if reasons else ""
+
+    def note_count(self) -> None:
+        """Report how many workers are ready, first one and all."""
+        ready = len(self.members) - len(self.starting)
+        if ready in (1, self.wanted) and self._noted != (ready, 0):
+            self._noted = (ready, 0)
+            self.reporter.note(f"{self.name}: {self.state()}")
+
+    def state(self) -> str:
+        """How many workers are ready."""
+        return f"{len(self.members) - len(self.starting)} of {max(self.wanted, len(self.members))} workers"
+
+    def end(self) -> None:
+        """End all workers at once."""
+        for member in list(self.members):
+            self._drop(member)
+            self.past_usages.append(member.usages)
+        self.starting.clear()
+
+    def usages(self) -> list[Sequence[Usage]]:
+        """The work of all workers, also of those that were lost."""
+        return [*self.past_usages, *(member.usages for member in self.members)]
+
+    def _drop(self, member: Member) -> None:
+        import ray
+
+        self.members.remove(member)
+        if member in self.idle:
+            self.idle.remove(member)
+        if ray.is_initialized():  # it is not where the process ends
+            ray.kill(member.actor)
+
+    def _note_waiting(self, now: float) -> None:
+        waiting = sum(member.place is None for member in self.members)
+        if waiting and now - self._waiting_since > _NOTE_S and self._noted != (len(self.members), waiting):
+            self._noted = (len(self.members), waiting)
+            self.reporter.note(
+                f"{self.name}: goes on with {len(self.members) - waiting} of {self.wanted} workers, since the cluster has no room for "
+                f"more: each asks for {needs(self.config)}, and there are {room()}"
+            )
+
+    def _actor(self) -> Any:
+        return new_actor(self.config, self.task, without=self.refusals)
+
+
+def new_actor(config: WorkersConfig, task: WorkerTask, *, without: Mapping[str, str] | Sequence[str] = ()) -> Any:
+    """A new actor, which waits in the cluster until there is room. `without` are the ids of nodes where it may not be."""
+    import ray
+
+    options: dict[str, Any] = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": 0, "max_task_retries": 0}
+    if without:
+        options["label_selector"] = {_NODE_LABEL: f"!in({','.join(without)})"}
+    if config.python is not None:
+        options["runtime_env"] = {"py_executable": config.python}
+    return ray.remote(Worker).options(**options).remote(task)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, with its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

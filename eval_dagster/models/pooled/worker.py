@@ -1,0 +1,192 @@
+"""The process of a worker: it opens the model from its section of evals.yaml, loads it once, and streams answers."""
+
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from eval_dagster.config.models import ModelSection, ScriptedModel, TransformersModel
+from eval_dagster.errors import ConfigError, ModelNotFoundError
+from eval_dagster.models.base import ConversationalHandle, Model, ModelHandle, VaryingHandle
+from eval_dagster.models.pooled.facts import Place, WorkerFacts, installed_packages
+from eval_dagster.models.registry import open_model, registered_sections
+from eval_dagster.models.transformers.network.devices import device_kind, device_of
+from eval_dagster.models.usage import Usage
+from eval_dagster.records import Message, ModelResponse, Request
+
+_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_MOST_ANSWERS = 64
+"""Most answers of a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerTask:
+    """What a worker has to know. It needs no file of the driver."""
+
+    name: str
+    """The name of the model."""
+    section: Mapping[str, Any]
+    """Its section of evals.yaml, without the workers."""
+    folder: str
+    """The folder of evals.yaml on the driver's machine, where relative paths start."""
+    gpus: float
+    every_s: float = 0.25
+    """Seconds between two batches of answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Answers that a worker sends together."""
+
+    answers: Sequence[tuple[str, ModelResponse]]
+    """By the id of the request."""
+    usages: Sequence[Usage]
+    """The work of this worker so far."""
+
+
+class Worker:
+    """An actor. The model is loaded and answers in one thread of its own, so that answers are sent while it computes."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        if not task.gpus:
+            for name in _GPU_VARIABLES:
+                os.environ[name] = ""
+        self._task = task
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._opened: ModelHandle | None = None
+        self._model: Model | None = None
+        self._name = ""
+
+    def place(self) -> Place:
+        """Where this worker is. It is called first, since it takes no time, where a version is a hash of all weights."""
+        import ray
+
+        place = Place(node=ray.util.get_node_ip_address(), node_id=ray.get_runtime_context().get_node_id(), pid=os.getpid())
+        self._name = place.name
+        return place
+
+    def describe(self) -> WorkerFacts:
+        """What this worker is, and the version of its model.
+
+        Raises:
+            ModelNotFoundError: The weights or the device are not there.
+            ConfigError: The section does not fit the backend that is installed here.
+        """
+        handle = self._handle()
+        handle.check()
+        return WorkerFacts(
+            version=handle.version(),
+            content=handle.content_version(),
+            template=handle.template_version(),
+            takes_messages=isinstance(handle, ConversationalHandle) and handle.takes_messages(),
+            answers_vary=isinstance(handle, VaryingHandle) and handle.answers_vary(),
+            device=device_text(self._task.section.get("device")),
+            packages=installed_packages(),
+        )
+
+    def load(self) -> None:
+        """Load the model. Raises `ModelError` where that fails."""
+        self._model = self._thread.submit(self._handle().load).result()
+
+    def render(self, messages: Sequence[Message], images: int) -> str:
+        """The messages by the model's chat template."""
+        return self._handle().apply_chat_template(messages, images=images)
+
+    def image_mark(self) -> str:
+        """The text that stands for one image in a plain prompt."""
+        return self._handle().image_mark()
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Batch]:
+        """Answer the requests: batches of what is there, a few a second. An exception of the model is raised after its last answers."""
+        model = self._model
+        assert model is not None, "`load` comes first"
+        queue: SimpleQueue[tuple[str, ModelResponse] | None] = SimpleQueue()
+        work = self._thread.submit(self._respond, model, requests, queue)
+        is_over = False
+        while not is_over:
+            answers = []
+            first = queue.get()
+            deadline = time.monotonic() + self._task.every_s
+            is_over = first is None
+            if first is not None:
+                answers.append(first)
+            while not is_over and len(answers) < _MOST_ANSWERS:
+                try:
+                    item = queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                except Empty:
+                    break
+                is_over = item is None
+                if item is not None:
+                    answers.append(item)
+            if answers:
+                yield Batch(answers=answers, usages=model.usage())
+        work.result()
+        yield Batch(answers=(), usages=model.usage())
+
+    def _respond(self, model: Model, requests: Sequence[Request], queue: "SimpleQueue[tuple[str, ModelResponse] | None]") -> None:
+        last = time.monotonic()
+        try:
+            for request, response in model.respond(requests):
+                now = time.monotonic()
+                queue.put((request.request_id, attributed(response, self._name, now - last, self._task.gpus)))
+                last = now
+        finally:
+            queue.put(None)
+
+    def _handle(self) -> ModelHandle:
+        if self._opened is None:
+            task = self._task
+            section = section_of(task.name, task.section)
+            self._opened = open_model(task.name, section, folder=Path(task.folder), home=node_home())
+        return self._opened
+
+
+def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float) -> ModelResponse:
+    """The answer with its worker, the seconds of the worker since its answer before, and the seconds of its GPUs."""
+    return replace(response, worker=worker, worker_s=seconds, gpu_s=seconds * gpus)
+
+
+def section_of(name: str, values: Mapping[str, Any]) -> Any:
+    """The checked section of a model. Raises `ConfigError` where the backend is not installed here, or has other keys."""
+    sections: dict[str, type[ModelSection]] = {
+        **registered_sections(),
+        "transformers": TransformersModel,
+        "scripted": ScriptedModel,
+    }
+    backend = str(values.get("backend"))
+    if backend not in sections:
+        raise ConfigError(f"Model {name!r}: no installed package has the backend {backend!r}; install the one that does on each node")
+    try:
+        return sections[backend].model_validate(values)
+    except ValueError as error:
+        raise ConfigError(f"Model {name!r}: its section does not fit the backend {backend!r} of this worker: {error}") from None
+
+
+def device_text(setting: object) -> str:
+    """What a model with this setting of `device` runs on; empty without one."""
+    if not isinstance(setting, str):
+        return ""
+    try:
+        return " ".join(device_kind(device_of(setting)))
+    except Exception as error:
+        return f"{setting}, which is not there ({type(error).__name__})"
+
+
+def node_home() -> Path:
+    """The folder for what workers of this user prepare on a node, such as weights in another format.
+
+    Raises:
+        ModelNotFoundError: Somebody else owns the folder.
+    """
+    home = Path(tempfile.gettempdir()) / f"eval_dagster-workers-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    found = home.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise ModelNotFoundError(f"the folder {home} for the workers is not this user's alone; remove it, or set TMPDIR to another folder")
+    return home

@@ -1,0 +1,225 @@
+"""A look at a server: it is asked canaries and some cached requests again, each twice, and the answers are compared with earlier ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.models.looks import Known
+from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.canaries import canaries_by_name, canary_call
+from eval_dagster.models.served.change_test import Answer, Change, Compared, differences
+from eval_dagster.models.served.epochs import ALLOWED, Answers, Epoch, answer_rows
+from eval_dagster.models.served.model import ServedModel
+from eval_dagster.models.served.reasked import MOST, answer_of, chosen
+from eval_dagster.models.served.responses import CallReply, report_of
+from eval_dagster.progress.reporting import SilentReporter, use_reporter
+
+_TIMES = 2
+"""How often a question is asked in a look, so that the noise of the server is measured."""
+_FEWEST_CANARIES = 10
+"""Fewer notice nothing."""
+
+
+@dataclass(kw_only=True)
+class Question:
+    """A canary or a cached request, with its answers."""
+
+    asked: str
+    """The name of a canary, the id of a request."""
+    is_canary: bool
+    reference: tuple[Answer, ...]
+    """Earlier answers; empty where there is none."""
+    allowance: float = 0.0
+    answers: list[Answer] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all answers are there."""
+        return len(self.answers) == _TIMES
+
+    def compared(self) -> Compared | None:
+        """The comparison with the earlier answers; None where answers are missing."""
+        if not self.reference or not self.is_answered:
+            return None
+        return Compared(before=self.reference, after=self.answers, allowance=self.allowance)
+
+    def row(self) -> dict[str, Any]:
+        """The question as a row of `endpoint_states` holds it."""
+        pair = self.compared()
+        difference, noise = (None, None) if pair is None else differences(pair)
+        return {
+            "asked": self.asked,
+            "is_canary": self.is_canary,
+            "reference": answer_rows(self.reference),
+            "answers": answer_rows(self.answers),
+            "difference": difference,
+            "noise": noise,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What one look saw."""
+
+    at: str
+    """ISO 8601, UTC."""
+    change: Change
+    is_allowed: bool
+    """Whether only the allowance of the epoch keeps it from being a change."""
+    questions: Sequence[Question]
+    calls: int
+    cost: float | None
+    fingerprint: str | None
+
+    def answers(self) -> Answers:
+        """The answers to the canaries."""
+        return _answers(self.questions)
+
+    def row(self) -> dict[str, Any]:
+        """The columns of `endpoint_states` that a look has."""
+        change, rows = self.change, [each.row() for each in self.questions]
+        return {
+            "looked_at": self.at,
+            "outcome": self._outcome,
+            "fingerprint": self.fingerprint,
+            "n_calls": self.calls,
+            "n_failed": len(self._failed),
+            "n_compared": change.n_compared,
+            "n_different": change.n_different,
+            "difference": _mean(rows, "difference"),
+            "noise": _mean(rows, "noise"),
+            "p_value": change.p_value if change.n_compared else None,
+            "p_ties": change.p_ties if change.n_compared else None,
+            "cost": self.cost,
+            "answers": rows,
+        }
+
+    def described(self) -> str:
+        """What the look saw, in one line."""
+        change, failed = self.change, self._failed
+        seen = f"{change.n_different} of {change.n_compared} answers differ, p = {max(change.p_value, change.p_ties):.1g}"
+        first = f"{len(self.answers())} canaries have answers, with which later looks are compared"
+        parts = [seen] if change.n_compared else [first] if self.answers() else []
+        noise = "other differences may be noise between restarts; they begin an epoch if the next look finds the same answers"
+        parts += [noise] if self.is_allowed else []
+        parts += [f"{len(failed)} of {len(self.questions)} questions failed, the first by {failed[0].error}"] if failed else []
+        return "; ".join(parts)
+
+    @property
+    def _outcome(self) -> str:
+        if not self.change.n_compared:
+            return "first"
+        if self.change.is_significant:
+            return "different"
+        return ALLOWED if self.is_allowed else "same"
+
+    @property
+    def _failed(self) -> list[Question]:
+        return [each for each in self.questions if not each.is_answered]
+
+
+class Looker:
+    """Asks a server, and compares its answers with those of an epoch."""
+
+    def __init__(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known]) -> None:
+        """`known` are requests with cached answers, in a random order."""
+        self._model = model
+        self._config = config
+        self._canaries, most_known = _affordable(config)
+        self._known = list(chosen(known))[:most_known]
+        self._with_logprobs = True
+        self._calls = 0
+        self._costs: list[float | None] = []
+        self._fingerprint: str | None = None
+
+    def look(self, epoch: Epoch) -> Seen:
+        """Ask each question twice. Raises `StoppedError` where no request can succeed."""
+        self._calls, self._costs = 0, []
+        canaries = [
+            Question(asked=name, is_canary=True, reference=epoch.reference.get(name, ()), allowance=epoch.allowance(name))
+            for name in self._canaries
+        ]
+        for _ in range(_TIMES):
+            self._ask_canaries(canaries)
+        again = [Question(asked=request.request_id, is_canary=False, reference=(answer,)) for request, answer in self._known]
+        self._ask_again(again)
+        questions = [*canaries, *again]
+        change, is_allowed = epoch.judge([pair for each in questions if (pair := each.compared()) is not None], _answers(questions))
+        return Seen(
+            at=datetime.now(UTC).isoformat(timespec="microseconds"),
+            change=change,
+            is_allowed=is_allowed,
+            questions=questions,
+            calls=self._calls,
+            cost=None if None in self._costs else math.fsum(each or 0.0 for each in self._costs),
+            fingerprint=self._fingerprint,
+        )
+
+    def _ask_canaries(self, canaries: Sequence[Question]) -> None:
+        waiting = list(canaries)
+        if self._with_logprobs:  # the first call finds out whether the server accepts them
+            [reply] = self._replies(waiting[:1])
+            self._with_logprobs = not (isinstance(reply, BadAnswerError) and reply.kind == "ServerError" and not reply.helps_to_retry)
+            if self._with_logprobs:
+                _note(waiting.pop(0), reply)
+        for each, reply in zip(waiting, self._replies(waiting), strict=True):
+            _note(each, reply)
+
+    def _replies(self, canaries: Sequence[Question]) -> list[CallReply | BadAnswerError]:
+        calls = [canary_call(self._canaries[each.asked], self._config, with_logprobs=self._with_logprobs) for each in canaries]
+        replies = self._model.replies(calls)
+        for reply in replies:
+            if isinstance(reply, CallReply):
+                self._calls += reply.attempts
+                self._costs.append(report_of([reply], self._config.price).cost)
+                self._fingerprint = reply.reply.fingerprint or self._fingerprint
+        return replies
+
+    def _ask_again(self, questions: Sequence[Question]) -> None:
+        requests = {
+            f"{request.request_id}/{time}": (replace(request, request_id=f"{request.request_id}/{time}"), question)
+            for (request, _), question in zip(self._known, questions, strict=True)
+            for time in range(_TIMES)
+        }
+        with use_reporter(SilentReporter()):  # the look has progress of its own
+            answered = self._model.respond([request for request, _ in requests.values()]) if requests else ()
+        for request, response in answered:
+            question = requests[request.request_id][1]
+            if (answer := answer_of(response)) is not None:
+                question.answers.append(answer)
+            else:
+                question.error = response.error or "the answer is empty"
+            if response.report is not None:
+                self._calls += response.report.attempts
+                self._costs.append(response.report.cost)
+
+
+def _affordable(config: OpenAIModel) -> tuple[Mapping[str, str], int]:
+    """The canaries of a look by name, and the number of cached requests: as many as may be asked in a minute, but 10 canaries at least."""
+    if config.requests_per_minute is None:
+        return canaries_by_name(config.canaries), MOST
+    room = config.requests_per_minute // _TIMES
+    canaries = canaries_by_name(min(config.canaries, max(_FEWEST_CANARIES, room)))
+    return canaries, max(0, room - len(canaries))
+
+
+def _answers(questions: Sequence[Question]) -> Answers:
+    """The answers to the canaries."""
+    return {each.asked: tuple(each.answers) for each in questions if each.is_canary and each.is_answered}
+
+
+def _note(question: Question, reply: CallReply | BadAnswerError) -> None:
+    if isinstance(reply, CallReply):
+        question.answers.append(reply.reply.content)
+    else:
+        question.error = f"{reply.kind}: {reply}"
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = [row[name] for row in rows if row[name] is not None]
+    return math.fsum(values) / len(values) if values else None

@@ -1,0 +1,105 @@
+"""Calls that ask for the log-probabilities of given tokens, and what they give."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.bodies import COMPLETIONS, Call, without_nulls
+from eval_dagster.models.served.scored_tokens import Tokens
+from eval_dagster.models.served.token_logprobs import TokenLogprob, read_token_logprobs
+
+_BIAS = 100
+"""Makes a token certain. It is the greatest bias that servers accept."""
+_BROKEN = "\ufffd"
+"""Servers write this character for bytes that form no whole character."""
+_LONG_LISTS = (128, 2**20)
+"""Lengths of the lists of most probable tokens that are asked for: most tokens are in the first; the last has all."""
+IdOf = Callable[[str], int | None]
+"""The id of a token that is given as text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredToken:
+    """A token of a choice."""
+
+    token_id: int
+    logprob: float
+    is_best: bool
+
+
+def scoring_call(config: OpenAIModel, body: Mapping[str, Any], read: Any) -> Call:
+    """A call for log-probabilities."""
+    fixed = {"model": config.model, "temperature": 0, "logprobs": 1, "return_tokens_as_token_ids": True}
+    return Call(path=COMPLETIONS, body=without_nulls({**fixed, **body, **config.extra_body}, config), read=read)
+
+
+def echo_call(config: OpenAIModel, head: Tokens, tail: Tokens) -> Call:
+    """The call that scores tokens after a context as an echoed prompt."""
+    tokens = [*head, *tail]
+    # One more token is generated, since some servers refuse to generate none.
+    body = {"prompt": tokens, "max_tokens": 1, "echo": True}
+    return scoring_call(config, body, partial(_echoed, tokens=tokens, first=len(head)))
+
+
+def forced_call(config: OpenAIModel, context: Tokens, token: int, whole: int, id_of: IdOf) -> Call:
+    """The call that scores one token after a context: a bias makes it certain.
+
+    A token may be a part of a character. llama.cpp reports no log-probability of such a token where the text ends with it. Then `whole`, a
+    token of whole characters, is forced instead, and the token is found in the list of the most probable ones.
+    """
+    instead: Call | None = None
+    for length in reversed(_LONG_LISTS):
+        read = partial(_listed_token, token=token, is_last=instead is None)
+        instead = replace(_one_token(config, context, whole, read, logprobs=length), instead=instead)
+    return replace(_one_token(config, context, token, partial(_forced_token, token=token, id_of=id_of)), instead=instead)
+
+
+def _one_token(config: OpenAIModel, context: Tokens, forced: int, read: Any, **more: Any) -> Call:
+    return scoring_call(config, {"prompt": list(context), "max_tokens": 1, "logit_bias": {str(forced): _BIAS}, **more}, read)
+
+
+def _echoed(choice: Mapping[str, Any], *, tokens: Tokens, first: int) -> list[ScoredToken]:
+    """The tokens of an echoed prompt from a position on."""
+    found = read_token_logprobs(choice)
+    if len(found) not in (len(tokens), len(tokens) + 1):
+        raise BadAnswerError(f"the server echoed {len(found)} tokens of a prompt of {len(tokens)}", kind="NoLogprobsError")
+    return [_scored(token, each) for token, each in zip(tokens[first:], found[first:], strict=False)]
+
+
+def _forced_token(choice: Mapping[str, Any], *, token: int, id_of: IdOf) -> list[ScoredToken]:
+    """The token that the server was made to generate."""
+    is_whole = _BROKEN not in str(choice.get("text"))
+    try:
+        found = read_token_logprobs(choice)
+    except BadAnswerError as error:
+        error.helps_to_retry = is_whole
+        raise
+    generated = None if not found else found[0].token_id if found[0].token_id is not None else id_of(found[0].token)
+    if generated != token:
+        seen = repr(found[0].token) if found else "no token"
+        message = f"the server generated {seen} where a bias makes another token certain"
+        raise BadAnswerError(message, kind="NoLogprobsError", helps_to_retry=is_whole)
+    return [_scored(token, found[0])]
+
+
+def _listed_token(choice: Mapping[str, Any], *, token: int, is_last: bool) -> list[ScoredToken]:
+    """A token among the most probable ones at the place of the generated one."""
+    [generated, *_] = read_token_logprobs(choice)
+    listed = next((each for each in generated.best if each.token_id == token), None)
+    if listed is None:
+        message = f"the token {token} is not among the {len(generated.best)} most probable ones that the server lists"
+        raise BadAnswerError(message, kind="NoLogprobsError", helps_to_retry=is_last)
+    return [_scored(token, replace(listed, best=generated.best))]
+
+
+def _scored(token: int, found: TokenLogprob) -> ScoredToken:
+    if found.logprob is None or (found.token_id is not None and found.token_id != token):
+        raise BadAnswerError(f"the server gave no log-probability of the token {token} but of {found.token!r}", kind="NoLogprobsError")
+    if math.isnan(found.logprob) or not found.best:
+        missing = "no number as log-probability" if found.best else "not the most probable token beside it"
+        raise BadAnswerError(f"the server gave the token {found.token!r} with {missing}", kind="NoLogprobsError")
+    return ScoredToken(token_id=token, logprob=found.logprob, is_best=found.is_best)

@@ -1,0 +1,165 @@
+"""The requests of one series to a server: planned, begun as the pace allows, and answered call by call."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answering_names import AnsweringNames
+from eval_dagster.models.served.answers import BadAnswerError, Reply
+from eval_dagster.models.served.attempts import Attempts
+from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
+from eval_dagster.models.served.client import Client, StoppedError
+from eval_dagster.models.served.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.pacing import Pace
+from eval_dagster.models.served.responses import CallReply, failed, refused, score_response, text_response
+from eval_dagster.models.served.score_planning import ScorePlanner
+from eval_dagster.models.served.scoring import ScorePlan
+from eval_dagster.models.served.threads import Put
+from eval_dagster.progress.reporting import Reporter
+from eval_dagster.records import ModelResponse, Request
+
+_PROMPT_TOKENS_A_PASS = 16
+"""About how many tokens of a prompt take as long as a token of an answer."""
+
+Answered = tuple[Request, ModelResponse]
+
+
+class Series:
+    """The requests of one call of `respond`."""
+
+    def __init__(
+        self,
+        name: str,
+        config: OpenAIModel,
+        client: Client,
+        pace: Pace,
+        put: Put[Answered],
+        tokenizer: LocalTokenizer | None,
+        *,
+        down_after_s: float | None = None,
+        on_stop: Callable[[StoppedError], None] | None = None,
+    ) -> None:
+        """`name` is that of the model in evals.yaml. `down_after_s` is that of `Attempts`.
+
+        `on_stop` is called where no further call is sent, while those under way go on.
+        """
+        self._name = name
+        self._config = config
+        self._client = client
+        self._pace = pace
+        self._put = put
+        self._attempts = Attempts(name, config, pace, down_after_s=down_after_s)
+        self._tokenizer = tokenizer
+        self._planner = ScorePlanner(name, config, self._planned)
+        self._names = AnsweringNames(name, config)
+        self._on_stop = on_stop
+
+    async def ask(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
+        """Answer the requests. A request is begun when its first call may be sent, so that few are held at once."""
+        await self.prepare(requests, context, reporter)
+        async with asyncio.TaskGroup() as group:
+            await self.begin(requests, group)
+        self.require_going()
+
+    async def prepare(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
+        """Find out how the server scores, if any request is scored."""
+        await self._planner.prepare(requests, self._client, self._tokenizer, context, reporter)
+
+    async def begin(self, requests: Sequence[Request], group: asyncio.TaskGroup) -> None:
+        """Begin all requests, each as soon as its first call may be sent. Their answers come later, by tasks of the group."""
+        async with aclosing(self._planner.ahead(requests)) as planned:
+            async for request, plan in planned:
+                if isinstance(plan, ModelResponse):
+                    self._put((request, plan))
+                    continue
+                await self._pace.wait(about_tokens(request))
+                if self._attempts.stopped is not None:
+                    self._pace.failed()
+                    break
+                group.create_task(self._answer(request, plan))
+
+    def require_going(self) -> None:
+        """Raise the error for which no further call is sent, if there is one."""
+        if self._attempts.stopped is not None:
+            raise self._attempts.stopped
+
+    async def replies(self, calls: Sequence[Call]) -> list[CallReply | BadAnswerError]:
+        """The replies to calls that belong to no request."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._reply(call)) for call in calls]
+        return [task.result() for task in tasks]
+
+    async def _reply(self, call: Call) -> CallReply | BadAnswerError:
+        try:
+            return await self._call(call, has_place=False)
+        except BadAnswerError as error:
+            return error
+
+    async def _planned(self, plan: Callable[[], Awaitable[ScorePlan]]) -> ScorePlan:
+        """Try to plan. Calls of a server's tokenizer do not count as requests, because the model does not work for them."""
+        return await self._attempts.make_unpaced(plan)
+
+    async def _answer(self, request: Request, plan: ScorePlan | None) -> None:
+        """Answer a request whose first call has its place."""
+        try:
+            response = await (self._text(request) if plan is None else self._scores(request, plan))
+        except BadAnswerError as error:
+            response = failed(error, self._config.price)
+        except StoppedError as error:
+            if not error.lets_others_end:
+                raise
+            self._attempts.stopped = self._attempts.stopped or error
+            if self._on_stop is not None:
+                self._on_stop(error)
+            return
+        self._put((request, response))
+
+    async def _text(self, request: Request) -> ModelResponse:
+        try:
+            encode = self._tokenizer.prompt if self._tokenizer is not None and self._config.send == "tokens" else None
+            calls = text_calls(request, self._config, encode)
+        except ModelError as error:
+            self._pace.failed()
+            return refused(error)
+        return text_response(request, await self._calls(calls), self._config.price)
+
+    async def _scores(self, request: Request, plan: ScorePlan) -> ModelResponse:
+        return score_response(request, plan, await self._calls(self._planner.calls(plan)), self._config.price)
+
+    async def _calls(self, calls: Sequence[Call]) -> list[CallReply]:
+        """Send the calls of a request, of which the first has its place. Where one fails, the others are not sent any more."""
+        if len(calls) == 1:
+            return [await self._call(calls[0], has_place=True)]
+        tasks = [asyncio.create_task(self._call(call, has_place=index == 0)) for index, call in enumerate(calls)]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+
+    async def _call(self, call: Call, *, has_place: bool) -> CallReply:
+        """Send a call until it is answered, or until no further attempt may be made."""
+        try:
+            reply, sent = await self._attempts.make(partial(self._asked, call), call.tokens, has_place=has_place)
+        except BadAnswerError as error:
+            if call.instead is None or error.helps_to_retry:
+                raise
+            return (await self._call(call.instead, has_place=False)).after(error)
+        used = (reply.prompt_tokens or 0) + (reply.output_tokens or 0) or call.tokens
+        # A token of an answer takes a pass of its own, those of a prompt share some.
+        self._pace.answered(used, (reply.output_tokens or 0) + (reply.prompt_tokens or 0) / _PROMPT_TOKENS_A_PASS or None)
+        return CallReply(reply=reply, attempts=sent)
+
+    async def _asked(self, call: Call) -> Reply:
+        reply = await self._client.ask(call)
+        try:
+            self._names.require(reply.model)
+        except BadAnswerError as error:
+            error.reply = reply
+            raise
+        return reply

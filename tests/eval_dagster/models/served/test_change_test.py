@@ -1,0 +1,228 @@
+"""The test for a change: its p-value is exact, an unchanged server passes it every night, and another model does not."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from eval_dagster.models.served.change_test import FLOOR, Answer, Compared, differences, find_change
+from eval_dagster.models.served.epochs import Epoch
+
+TOKENS, WORDS, CANARIES = 12, 8, 20
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+def scored(*logprobs: float, tokens: str = "abcdefghijkl") -> Answer:
+    return Answer(text=tokens[: len(logprobs)], tokens=tuple(tokens[: len(logprobs)]), logprobs=logprobs)
+
+
+def test_the_p_value_is_that_of_all_permutations() -> None:
+    rng = np.random.default_rng(3)
+    questions = [
+        Compared(before=[scored(*-rng.random(3)) for _ in range(2)], after=[scored(*-rng.random(3)) for _ in range(2)]) for _ in range(3)
+    ]
+    seen = [excess(each) for each in questions]
+    labelled = [[excess(each) for each in relabelled(question)] for question in questions]
+    sums = [sum(chosen) for chosen in itertools.product(*labelled)]
+    expected = sum(value >= sum(seen) - 2e-3 for value in sums) / len(sums)
+    assert 0 < expected < 1
+    assert find_change(questions).p_value == pytest.approx(expected)
+
+
+def relabelled(each: Compared) -> list[Compared]:
+    answers = [*each.before, *each.after]
+    pairs = itertools.combinations(range(4), 2)
+    return [Compared(before=[answers[a] for a in pair], after=[answers[b] for b in range(4) if b not in pair]) for pair in pairs]
+
+
+def excess(each: Compared) -> float:
+    between, within = differences(each)
+    return math.sqrt(max(0.0, between**2 - within**2 - FLOOR**2))
+
+
+def test_another_first_token_is_a_tie_only_if_both_are_as_probable() -> None:
+    """A token with the log-probability -0.01 leaves 1 % to all others; one of them with -0.01 has moved by 4.6 at least."""
+    tie = Compared(before=[scored(-0.70)] * 2, after=[scored(-0.69, tokens="z")] * 2)
+    certain = Compared(before=[scored(-0.01)] * 2, after=[scored(-0.01, tokens="z")] * 2)
+    assert differences(tie)[0] == pytest.approx(0.01)
+    assert differences(certain)[0] == 1.0
+
+
+def test_texts_that_were_cut_are_compared_as_far_as_they_go() -> None:
+    whole, short, other = Answer(text="Paris is large."), Answer(text="Paris is", is_cut=True), Answer(text="Paris is")
+    assert differences(Compared(before=[whole], after=[short, short])) == (0.0, 0.0)
+    assert differences(Compared(before=[whole], after=[other, other])) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("changed", "is_noticed"), [(8, False), (14, True)])
+def test_texts_alone_show_another_model_but_not_some_ties(changed: int, is_noticed: bool) -> None:
+    same = [Compared(before=[Answer(text="a")] * 2, after=[Answer(text="a")] * 2)] * (CANARIES - changed)
+    other = [Compared(before=[Answer(text="a")] * 2, after=[Answer(text="b")] * 2)] * changed
+    assert find_change([*same, *other]).is_significant is is_noticed
+
+
+def test_few_questions_show_nothing() -> None:
+    change = find_change([Compared(before=[Answer(text="a")], after=[Answer(text="b")] * 2)] * 5)
+    assert change.n_different == 5
+    assert not change.is_significant
+    assert not find_change([]).is_significant
+
+
+# ---- nights
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server whose greedy texts follow from logits, with noise of each answer and of each night."""
+
+    logits: Array
+    fresh: float
+    """Standard deviation of normal noise, drawn for each answer."""
+    nightly: float
+    """Greatest amount of uniform noise, drawn for each night: all answers of a night have it."""
+    has_logprobs: bool
+
+    def night(self, rng: np.random.Generator, drift: Array | float = 0.0) -> dict[str, tuple[Answer, ...]]:
+        nightly = self.logits + drift + rng.uniform(-self.nightly, self.nightly, self.logits.shape)
+        asked = [self._answers(nightly + rng.normal(0, self.fresh, nightly.shape)) for _ in range(2)]
+        return {str(index): pair for index, pair in enumerate(zip(*asked, strict=True))}
+
+    def _answers(self, logits: Array) -> list[Answer]:
+        """A text ends at the first token that is not the best without noise: all that follows differs."""
+        values = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        chosen, usual = values.argmax(-1), self.logits.argmax(-1)
+        best = values.max(-1)
+        lengths = [
+            next((index + 1 for index in range(TOKENS) if row[index] != other[index]), TOKENS)
+            for row, other in zip(chosen, usual, strict=True)
+        ]
+        tokens = [tuple(map(str, row[:length])) for row, length in zip(chosen, lengths, strict=True)]
+        return [
+            Answer(
+                text="".join(names),
+                tokens=names if self.has_logprobs else (),
+                logprobs=tuple(map(float, row[:length])) if self.has_logprobs else (),
+            )
+            for names, row, length in zip(tokens, best, lengths, strict=True)
+        ]
+
+
+def server(rng: np.random.Generator, fresh: float = 0.0, nightly: float = 0.0, has_logprobs: bool = True) -> Server:
+    return Server(rng.normal(0, 2.5, (CANARIES, TOKENS, WORDS)), fresh, nightly, has_logprobs)
+
+
+def rises(nights: Sequence[dict[str, tuple[Answer, ...]]]) -> list[int]:
+    """The nights that begin an epoch, as a run decides by one look."""
+    epoch, found = Epoch(), []
+    for number, answers in enumerate(nights):
+        asked = {
+            name: Compared(before=epoch.reference[name], after=pair, allowance=epoch.allowance(name))
+            for name, pair in answers.items()
+            if name in epoch.reference
+        }
+        change, is_allowed = epoch.judge(list(asked.values()), answers)
+        if change.is_significant:
+            found.append(number)
+            epoch = epoch.next(answers, str(number))
+        else:
+            epoch = epoch.after(answers, str(number), is_allowed=is_allowed)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fresh", "nightly", "has_logprobs"),
+    [
+        (0.06, 0.06, True),
+        pytest.param(0.06, 0, True, marks=pytest.mark.long),
+        pytest.param(0, 0.06, True, marks=pytest.mark.long),
+        pytest.param(0.06, 0.06, False, marks=pytest.mark.long),
+    ],
+)
+def test_thirty_nights_without_a_change_begin_no_epoch(fresh: float, nightly: float, has_logprobs: bool) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        same = server(rng, fresh, nightly, has_logprobs)
+        assert rises([same.night(rng) for _ in range(30)]) == [], seed
+
+
+@pytest.mark.parametrize(("fresh", "has_logprobs", "moved"), [(0, True, 0.2), (0.06, True, 0.25), (0.06, False, 2)])
+def test_another_model_is_noticed_the_first_night(fresh: float, has_logprobs: bool, moved: float) -> None:
+    """`moved` is the standard deviation by which all logits differ."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        one = server(rng, fresh, 0, has_logprobs)
+        other = rng.normal(0, moved, one.logits.shape)
+        nights = [one.night(rng, 0.0 if number < 3 else other) for number in range(6)]
+        assert rises(nights) == [3], seed
+
+
+@pytest.mark.parametrize("has_logprobs", [True, False])
+@pytest.mark.parametrize("third", ["the first model again", "a third model"])
+def test_each_of_two_changes_on_consecutive_nights_is_noticed(has_logprobs: bool, third: str) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        first, second, another = (server(rng, 0.06 if has_logprobs else 0.0, 0, has_logprobs) for _ in range(3))
+        last = another if third == "a third model" else first
+        assert rises([each.night(rng) for each in (first, second, last, last, first, second, second)])[:2] == [1, 2], seed
+
+
+@pytest.mark.parametrize(("third", "noticed"), [("the first model again", 2), ("a third model", 3)])
+def test_a_second_small_change_is_noticed_at_once_or_when_it_stays(third: str, noticed: int) -> None:
+    """As of quantizations: a change of all logits by 0.2."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        one = server(rng, 0.06)
+        second, another = (rng.normal(0, 0.2, one.logits.shape) for _ in range(2))
+        last = another if third == "a third model" else 0.0
+        assert rises([one.night(rng, drift) for drift in (0.0, second, last, last, last)]) == [1, noticed], seed
+
+
+def share_noticed(fresh: float, nightly: float, has_logprobs: bool, moved: float, looks: int) -> float:
+    """The share of single looks, at servers of their own, that find a change of all logits by so much (standard deviation)."""
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(looks):
+        one = server(rng, fresh, nightly, has_logprobs)
+        before, after = one.night(rng), one.night(rng, rng.normal(0, moved, one.logits.shape))
+        found += find_change([Compared(before=before[name], after=after[name]) for name in before]).is_significant
+    return found / looks
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("has_logprobs", [True, False])
+@pytest.mark.parametrize(("fresh", "nightly"), [(0.06, 0), (0, 0.06), (0.06, 0.06)])
+def test_two_thousand_looks_at_an_unchanged_server_find_nothing(fresh: float, nightly: float, has_logprobs: bool) -> None:
+    assert share_noticed(fresh, nightly, has_logprobs, moved=0, looks=2000) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("has_logprobs", "moved", "least", "most"),
+    [(True, 0.1, 0.05, 0.8), (True, 0.2, 0.98, 1), (False, 0.2, 0, 0.15), (False, 0.5, 0.7, 1), (False, 1, 0.98, 1)],
+)
+@pytest.mark.parametrize(("fresh", "nightly"), [(0, 0), (0.06, 0), (0, 0.06)])
+def test_how_often_one_look_finds_a_change(
+    fresh: float, nightly: float, has_logprobs: bool, moved: float, least: float, most: float
+) -> None:
+    """The table in docs/how-to/served-models.md."""
+    assert least <= share_noticed(fresh, nightly, has_logprobs, moved, looks=200) <= most
+
+
+def test_a_slow_drift_counts_from_the_first_look() -> None:
+    rng = np.random.default_rng(0)
+    one = server(rng)
+    step = rng.normal(0, 0.02, one.logits.shape)
+    found = rises([one.night(rng, number * step) for number in range(15)])
+    assert 3 <= found[0] < 12
+    assert rises([one.night(rng, 0.0), one.night(rng, step)]) == [], "a step alone is noise"
+
+
+def test_noise_between_restarts_begins_at_most_one_epoch() -> None:
+    """Normal noise of 0.15 by night, which asking twice does not show, looks like another model once."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        one = server(rng)
+        assert rises([one.night(rng, rng.normal(0, 0.15, one.logits.shape)) for _ in range(20)]) == [1], seed
