@@ -15,6 +15,8 @@ from eval_dagster.errors import DataError, MachineError, RequirementError
 
 _LAST_LINES = 8
 """Lines of stderr in an error."""
+_DRAIN_S = 2.0
+"""Seconds in which the last lines of a process that ended have to come. They do not where a child of it holds stderr."""
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
 
@@ -27,6 +29,7 @@ class WorkerProcess:
         self._name, self._python, self._file = name, python, file
         self._process: subprocess.Popen[str] | None = None
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._drain: threading.Thread | None = None
         self._lock = threading.RLock()
         self._owner = 0
 
@@ -118,10 +121,11 @@ class WorkerProcess:
                 "`environments` in evals.yaml"
             ) from error
         self._owner = os.getpid()
-        threading.Thread(target=self._drain, args=(self._process,), daemon=True).start()
+        self._drain = threading.Thread(target=self._keep_last, args=(self._process,), daemon=True)
+        self._drain.start()
         return self._process
 
-    def _drain(self, process: "subprocess.Popen[str]") -> None:
+    def _keep_last(self, process: "subprocess.Popen[str]") -> None:
         assert process.stderr is not None
         with process.stderr:
             for line in process.stderr:
@@ -137,6 +141,8 @@ class WorkerProcess:
                 except BrokenPipeError:
                     continue
         self._process = None
+        if self._drain is not None:
+            self._drain.join(_DRAIN_S)
         shown = "\n".join(self._last)
         return MachineError(
             f"the process of {self._name} ({self._python}) ended with status {status} before it answered"

@@ -215,6 +215,7 @@ def test_a_worker_of_another_version_is_refused_by_name(cluster: RayCluster, pac
     notes = KeptNotes()
     with use_reporter(notes):
         model = load(odd(packages, tmp_path, workers(cluster), others=1))
+        model.wait(2)
         assert len(list(model.respond(requests(5)))) == 10
     (refused,) = [line for line in notes.lines if "is refused" in line]
     assert "odd: the worker 127.0.0.1:" in refused
