@@ -294,6 +294,7 @@ def test_a_tick_that_ends_after_a_later_evaluation_was_judged_is_judged_too(
     assert nights.judge() == []
 
 
+@pytest.mark.long
 def test_a_suite_may_have_more_models_than_a_page_of_runs(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many runs a tick, of which all are waited for."""
     monkeypatch.setattr(suite_evaluations, "_PAGE", 7)

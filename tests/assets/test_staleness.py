@@ -146,6 +146,7 @@ def test_other_data_make_stale_what_is_made_of_them(project: Project) -> None:
     assert _stale(project) == {}
 
 
+@pytest.mark.long
 def test_another_limit_makes_stale_what_is_made_of_fewer_samples(project: Project) -> None:
     _everything(project)
     (project.folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("limit: 1", "limit: 2"))

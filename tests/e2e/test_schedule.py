@@ -7,7 +7,7 @@ import duckdb
 import pytest
 from ui_servers import RunningUi, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]  # test_nightly_gate.py has the cron of a real daemon too
 
 CONFIG = """
     models:

@@ -82,7 +82,8 @@ def test_a_kill_while_the_databases_of_dagster_are_made_stops_no_later_run(
         assert _kept_aside(tmp_path) == [], "nothing half-made was ever in its place"
 
 
-@pytest.mark.parametrize("what", ["dagster", pytest.param("mlflow", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["dagster", "mlflow"])
 def test_processes_that_make_a_new_home_at_once_all_succeed(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-c", TOGETHER, str(Path(SCRIPT).parent), what, str(tmp_path)]
     processes = [subprocess.Popen([*command, str(number)], stderr=subprocess.PIPE, text=True) for number in range(4)]

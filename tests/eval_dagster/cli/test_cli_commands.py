@@ -67,7 +67,7 @@ def test_a_run_prints_the_leaderboard_and_what_to_do_next(first_run: "subprocess
 
 
 @pytest.mark.usefixtures("first_run")
-@pytest.mark.parametrize("activated", [True, False])
+@pytest.mark.parametrize("activated", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_next_command_works_as_it_is_printed(environment: dict[str, str], activated: bool) -> None:
     """In an activated environment as outside of one, where the program is on no path."""
     scripts = str(Path(sys.executable).parent)
