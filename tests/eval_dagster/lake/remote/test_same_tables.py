@@ -96,6 +96,18 @@ def test_a_second_machine_computes_nothing_again(url: str, tmp_path: Path, monke
     assert _relations(first) == _relations(second)
 
 
+def test_a_machine_without_files_fetches_the_newest_alone(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four = CONFIG
+    for limit in (2, 3, 4):
+        monkeypatch.setitem(globals(), "CONFIG", four.replace("limit: 4", f"limit: {limit}"))
+        here = _evaluate(tmp_path, "here", url, monkeypatch)
+    partitions = [sorted(paths) for table in TABLES if table != "attempts" for paths in here.lake.partitions(table)]
+    there = _evaluate(tmp_path, "there", url, monkeypatch)
+    assert max(map(len, partitions)) == 3
+    fetched = {path for path in _files(there) if path.parts[0] != "attempts" and "-there-" not in path.name}
+    assert fetched == {paths[-1].relative_to(here.lake.root) for paths in partitions}
+
+
 @pytest.mark.long
 def test_what_gc_deletes_is_deleted_for_all_machines(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = _evaluate(tmp_path, "here", url, monkeypatch)

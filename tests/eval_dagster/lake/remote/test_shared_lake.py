@@ -118,6 +118,37 @@ def test_a_worker_fetches_the_partitions_that_it_reads_alone(machine: Machine) -
     assert [name for name in names_of(reader) if name.startswith("samples")] == [newest.path.relative_to(here.root).as_posix()]
 
 
+def test_older_files_are_fetched_when_they_are_read(machine: Machine) -> None:
+    here = machine("here")
+    versions = ["first", "second", "third"]
+    files_here = [_samples(here, version).path.relative_to(here.root).as_posix() for version in versions]
+    worker = machine("worker")
+    assert worker.current("samples", "sums") is not None
+    assert names_of(worker) == files_here[2:]
+    found = worker.of_version("samples", "second", "sums")
+    assert found is not None
+    assert names_of(worker) == files_here[1:], "the oldest is not read"
+
+    other = machine("other")
+    folder = other.folder("samples", "sums")
+    with other.steady([folder]):
+        assert names_of(other) == files_here[2:]
+        here.delete(here.root / files_here[0])
+        added = _samples(other, "fourth").path.relative_to(other.root).as_posix()
+        assert other.of_version("samples", "first", "sums") is None, "it was deleted"
+        assert [path.relative_to(other.root).as_posix() for path in other.files(folder)] == [*files_here[1:], added]
+        assert other.of_version("samples", "fifth", "sums") is None
+    assert [file.info.version for file in other.history("samples", "sums")] == ["second", "third", "fourth"]
+
+
+def test_a_file_outside_of_the_lake_is_never_fetched(machine: Machine, url: str, tmp_path: Path) -> None:
+    lake = machine("here")
+    Store(url.rpartition("/")[0]).put_new("outside.parquet", b"content")
+    for name in ("../outside.parquet", f"{tmp_path}/absolute.parquet", "scores/../../../outside.parquet"):
+        assert not lake.file(name).exists()
+    assert not (tmp_path / "here" / "outside.parquet").exists()
+
+
 def test_a_lake_that_was_emptied_takes_no_results_along(machine: Machine) -> None:
     here, there = machine("here"), machine("there")
     file = _samples(here)
