@@ -102,8 +102,14 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     elif not changes.tables and names == index["configured"] and _is_of_today(path):
         return list(damages_of(lake, index).values())
     building = path.with_name(".evals.duckdb.building")
+    known = _missing(index)
     try:
         is_whole = _build(lake, index, building, path, None if anew else changes, without)
+        if lake.mirror is not None and not _missing(index) <= known:
+            # The store was listed while others wrote or deleted. A file is called missing only if it is missing again.
+            lake.pull()
+            changes.add(_changes(lake, index, thorough=False, without=without))
+            is_whole = _build(lake, index, building, path, None if anew or _has_new_columns(index, changes) else changes, without)
         _move(building, path, archiving=archiving)
     except BaseException as error:
         _remove(building)  # it may be what fills the disk
@@ -116,6 +122,11 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     index["made_by"] = made_by if size < _GROWTH * index["size"] + _ALLOWED else None
     index["configured"], index["catalog"] = names, file_stamp(path)
     return list(damages_of(lake, index).values())
+
+
+def _missing(index: Index) -> set[str]:
+    """The missing files that others name, as the last catalog was made."""
+    return {*(index["missing_scores"] or {}), *(index["missing_judgements"] or [])}
 
 
 def _made_by(lake: Lake) -> str:

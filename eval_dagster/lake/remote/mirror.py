@@ -17,6 +17,7 @@ from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
 from eval_dagster.lake.checksums import verify_file
 from eval_dagster.lake.remote.probe import probe, was_probed
 from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject
+from eval_dagster.lake.schemas import DOWNSTREAM_FIRST
 from eval_dagster.progress.reporting import current_reporter
 
 log = logging.getLogger(__name__)
@@ -107,10 +108,19 @@ class Mirror:
         path.unlink(missing_ok=True)
 
     def listed(self, folders: Iterable[str]) -> dict[str, StoredObject]:
-        """The files that the store has in folders, by name."""
+        """The files that the store has in folders, by name.
+
+        While the store is listed, others write. A table is listed before those that its files name, so that what they name is listed too.
+        """
+        given = list(folders)
+        groups = [[folder for folder in given if folder.partition("/")[0] in tables] for tables in DOWNSTREAM_FIRST]
+        others = [folder for folder in given if not any(folder.partition("/")[0] in tables for tables in DOWNSTREAM_FIRST)]
+        found: dict[str, StoredObject] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(self.store.list, folders))
-        return {name: each for objects in found for name, each in objects.items() if _is_file(name)}
+            for group in (*groups, others):
+                for objects in pool.map(self.store.list, group):
+                    found |= {name: each for name, each in objects.items() if _is_file(name)}
+        return found
 
     def fetch(self, names: Iterable[str]) -> None:
         """Fetch files that are not here. Those that are no longer in the store are left out, and names that no file of a lake has."""

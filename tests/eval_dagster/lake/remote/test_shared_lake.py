@@ -27,7 +27,7 @@ from eval_dagster.lake.nights import night_lake, nights
 from eval_dagster.lake.records import records_of
 from eval_dagster.lake.remote import opening
 from eval_dagster.lake.remote.mirror import Mirror
-from eval_dagster.lake.remote.store import Store
+from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.lake.responses import ResponseCache
 
 Machine = Callable[[str], Lake]
@@ -84,6 +84,51 @@ def test_six_writers_on_two_machines_lose_nothing(machine: Machine, monkeypatch:
     assert len({tuple(names_of(lake)) for lake in lakes}) == 1
     current = [lake.current("metrics", "sums", MODEL) for lake in lakes]
     assert len({file.info.run_id for file in current if file is not None}) == 1, "all machines show the same result"
+
+
+def test_a_listing_has_the_scores_of_its_metrics(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics that are written while a long listing goes on are listed with their scores, or not at all."""
+    here, reader = machine("here"), machine("reader")
+    listed, is_written = Store.list, threading.Event()
+
+    def list_slowly(self: Store, folder: str) -> dict[str, StoredObject]:
+        if folder == "metrics":
+            is_written.wait(2)
+        found = listed(self, folder)
+        if folder == "scores":
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "list", listed)
+                list(write_results(here, "a", 1))
+            is_written.set()
+        return found
+
+    monkeypatch.setattr(Store, "list", list_slowly)
+    assert reader.mirror is not None
+    found = {name.partition("/")[0] for name in reader.mirror.listed(["samples", "scores", "metrics"])}
+    assert found in (set(), {"scores"}, {"scores", "metrics"})
+    assert is_written.is_set()
+
+
+def test_a_file_is_called_missing_when_it_is_missing_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, reader = machine("here"), machine("reader")
+    list(write_results(here, "a", 1))
+    listed, times = Store.list, []
+
+    def list_without_scores(self: Store, folder: str) -> dict[str, StoredObject]:
+        if folder == "scores":
+            times.append(folder)
+        return {} if folder == "scores" and len(times) == 1 else listed(self, folder)
+
+    monkeypatch.setattr(Store, "list", list_without_scores)
+    assert written(reader) == ["a-0"]
+    [scores] = [name for name in names_of(here) if name.startswith("scores/")]
+    here.delete(here.root / scores)
+    del times[:]
+    [message] = publish(reader)
+    assert "is missing; materialize sample_scores" in message
+    assert len(times) == 2
+    publish(reader)
+    assert len(times) == 3, "it is known to be missing"
 
 
 def test_a_later_result_is_newer_even_if_its_clock_is_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
