@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from servers.object_store import ObjectStore, unreliable
 from shared_writes import MODEL, add_answers, inconsistent, names_of, write_results, written
@@ -358,12 +359,24 @@ def test_a_past_night_can_be_queried_on_every_machine(machine: Machine, monkeypa
         night = night_lake(there, day)
     assert sorted(written(night)) == ["a-0", "a-1", "a-2"]
     assert len(written(there)) == 7
-    with pytest.raises(QueryError, match=f"there is no state of 2020-01-01 in the lake; the last nights are: {day}"):
+    with pytest.raises(QueryError, match=f"no list of the files of 2020-01-01: .*; the nearest with a list: {day}$"):
         night_lake(here, date(2020, 1, 1))
+    with pytest.raises(QueryError, match="is not over"):
+        night_lake(here, datetime.now(UTC).date())
     assert [path.name for path in archived(here)] == [f"{day}.parquet"]
     kept = files_named_by(archived(here)[0])
     assert len(kept) == 6
     assert kept < set(names_of(here))
+
+
+def test_the_nearest_nights_are_named(machine: Machine) -> None:
+    lake = machine("here")
+    with pytest.raises(QueryError, match="no list of any day, since the first publication on a later day writes it"):
+        night_lake(lake, date(2020, 1, 1))
+    for day in ("2020-01-01", "2020-01-03", "2020-01-09", "2020-01-10"):
+        lake.add(lake.root / "nights" / f"{day}.parquet", pa.table({"file": pa.array([], pa.string())}))
+    with pytest.raises(QueryError, match=r"the nearest with a list: 2020-01-03 and 2020-01-09$"):
+        night_lake(lake, date(2020, 1, 5))
 
 
 def test_a_machine_that_may_only_read_leaves_the_night_to_others(
