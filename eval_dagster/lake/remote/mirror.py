@@ -15,6 +15,7 @@ from pathlib import Path
 
 from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
 from eval_dagster.lake.checksums import verify_file
+from eval_dagster.lake.file_writing import sweep
 from eval_dagster.lake.remote.probe import probe, was_probed
 from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject
 from eval_dagster.lake.schemas import DOWNSTREAM_FIRST
@@ -94,7 +95,7 @@ class Mirror:
 
     def _put(self, waiting: Path, path: Path) -> None:
         with suppress(FileNotFoundError):  # another process put it too
-            self.store.put_same(self.name(path), waiting.read_bytes())
+            self.store.put_file(self.name(path), waiting)
             path.parent.mkdir(parents=True, exist_ok=True)
             waiting.replace(path)
 
@@ -185,7 +186,7 @@ class Mirror:
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in range(_TRIES):
                 # Before the store is listed, because a file is in the store before it is here.
-                here = {self.name(path): _size(path) for folder in wanted for path in _files_in(self.root / folder)}
+                here = {self.name(path): _size(path) for folder in wanted for path in _swept(self.root / folder)}
                 there = self.listed(wanted)
                 if here and not there:
                     if whole:
@@ -230,7 +231,7 @@ class Mirror:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
             for _ in range(2):  # a file that is damaged twice is damaged in the store, which its readers report
-                temporary.write_bytes(self.store.get(name))
+                self.store.fetch(name, temporary)
                 if _is_sound(temporary):
                     break
             temporary.replace(path)
@@ -295,6 +296,14 @@ def _is_inside(name: str) -> bool:
     """Whether a name that a file gives is that of a file in the lake."""
     parts = name.split("/")
     return _is_file(name) and not {"", ".", ".."} & set(parts)
+
+
+def _swept(folder: Path) -> Iterator[Path]:
+    """The files of a lake in a folder and below it. What killed processes left half-fetched there is removed."""
+    for parent, _, names in os.walk(folder):
+        if any(name.endswith(".tmp") for name in names):
+            sweep(Path(parent))
+        yield from (Path(parent) / name for name in names if _is_file(name))
 
 
 def _files_in(folder: Path) -> Iterable[Path]:
