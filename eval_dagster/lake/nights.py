@@ -78,7 +78,7 @@ def night_lake(lake: Lake, day: date) -> Lake:
         QueryError: There is no such night.
     """
     if lake.mirror is None:
-        raise QueryError(f"{lake.root} is no lake that machines share; its past nights are in {lake.home / 'catalogs'}")
+        raise QueryError(f"{lake.root} is no lake that machines share; its past days are in {lake.home / 'catalogs'}")
     if day >= datetime.now(UTC).date():
         raise QueryError(f"the day {day} is not over (UTC); without --night the lake is queried as it is now")
     known = {path.stem: path for path in nights(lake)}
@@ -100,10 +100,17 @@ def night_lake(lake: Lake, day: date) -> Lake:
 def _no_list(day: date, known: Sequence[str]) -> str:
     """Why there is no state of a day, and which ones are nearest."""
     seen = f"the lake has no list of the files of {day}: that day had no results, or later results came before any machine published"
-    nearest = [*[each for each in known if each < str(day)][-1:], *[each for each in known if each > str(day)][:1]]
-    if not nearest:
-        return f"{seen}; it has no list of any day, since the first publication on a later day writes it"
-    return f"{seen}; the nearest with a list: {' and '.join(nearest)}"
+    return f"{seen}; {nearest(day, known)}"
+
+
+def nearest(day: date, known: Sequence[str]) -> str:
+    """The days before and after one whose states are known, in words. `known` is sorted."""
+    found = [*[each for each in known if each < str(day)][-1:], *[each for each in known if each > str(day)][:1]]
+    return (
+        f"the nearest there is: {' and '.join(found)}"
+        if found
+        else "there is none of any day, since the first publication after it keeps it"
+    )
 
 
 def _link(path: Path, link: Path) -> None:

@@ -359,7 +359,7 @@ def test_a_past_night_can_be_queried_on_every_machine(machine: Machine, monkeypa
         night = night_lake(there, day)
     assert sorted(written(night)) == ["a-0", "a-1", "a-2"]
     assert len(written(there)) == 7
-    with pytest.raises(QueryError, match=f"no list of the files of 2020-01-01: .*; the nearest with a list: {day}$"):
+    with pytest.raises(QueryError, match=f"no list of the files of 2020-01-01: .*; the nearest there is: {day}$"):
         night_lake(here, date(2020, 1, 1))
     with pytest.raises(QueryError, match="is not over"):
         night_lake(here, datetime.now(UTC).date())
@@ -371,11 +371,11 @@ def test_a_past_night_can_be_queried_on_every_machine(machine: Machine, monkeypa
 
 def test_the_nearest_nights_are_named(machine: Machine) -> None:
     lake = machine("here")
-    with pytest.raises(QueryError, match="no list of any day, since the first publication on a later day writes it"):
+    with pytest.raises(QueryError, match="there is none of any day, since the first publication after it keeps it"):
         night_lake(lake, date(2020, 1, 1))
     for day in ("2020-01-01", "2020-01-03", "2020-01-09", "2020-01-10"):
         lake.add(lake.root / "nights" / f"{day}.parquet", pa.table({"file": pa.array([], pa.string())}))
-    with pytest.raises(QueryError, match=r"the nearest with a list: 2020-01-03 and 2020-01-09$"):
+    with pytest.raises(QueryError, match=r"the nearest there is: 2020-01-03 and 2020-01-09$"):
         night_lake(lake, date(2020, 1, 5))
 
 
