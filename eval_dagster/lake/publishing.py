@@ -143,7 +143,7 @@ def _has_other_columns(index: Index) -> bool:
     found: dict[str, list[str]] = {}
     for table, columns in index.rows("select distinct tab, columns from files where columns is not null and damage is null order by 1, 2"):
         found.setdefault(table, []).append(columns)
-    is_other = found != index["columns"]
+    is_other: bool = found != index["columns"]
     index["columns"] = found
     return is_other
 
