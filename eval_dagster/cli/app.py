@@ -213,7 +213,7 @@ def sql(
     lake: Annotated[str | None, _LAKE] = None,
     night: Annotated[
         datetime | None,
-        typer.Option(metavar="DATE", formats=["%Y-%m-%d"], help="Query the state at the end of that day (UTC); for a lake at a URL."),
+        typer.Option(metavar="DATE", formats=["%Y-%m-%d"], help="Query the state at the end of that past day (UTC)."),
     ] = None,
 ) -> None:
     """Query the results. Without --unsafe, a query can only read them."""

@@ -16,6 +16,7 @@ _REMARKS = {
     "metrics": "past results, with what they were computed from",
     "regressions": "past judgements",
     "catalogs": "states of past days",
+    "nights": "past nights that were queried here",
 }
 _KEPT_COLUMNS = ("files", "size", "why they stay")
 _WHY = {

@@ -14,6 +14,7 @@ from eval_dagster.cli.console import SCORE_NUMBERS, dollars, errors, out, print_
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
+from eval_dagster.lake.archives import past_catalog
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, damages_listed, executed, read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
@@ -168,19 +169,21 @@ def run_query(
         if output is not None:
             raise UsageError("--format is for printed rows, and --output takes the format from the file's suffix; give one of them")
         check_output(file, lake.home)
-    if night is not None:
+    past = past_catalog(lake, night.date()) if night is not None and lake.mirror is None else None
+    if night is not None and past is None:
         lake = night_lake(lake, night.date())
-    read_again(lake)
-    statement = _statement(lake, query)
+    if past is None:
+        read_again(lake)
+    statement = _statement(lake, query, past)
     try:
-        with executed(lake, statement, unsafe=unsafe) as session:
+        with executed(lake, statement, unsafe=unsafe, past=past) as session:
             if file is not None:
                 out.print(f"{write_rows(session, file)} rows written to {file}", soft_wrap=True)
             else:
                 print_result(session, output or Format.TABLE)
     except duckdb.Error as error:
         raise QueryError(_failure(error)) from error
-    print_damages(damages_listed(lake))
+    print_damages(damages_listed(lake, past=past))
 
 
 def print_damages(damages: Sequence[str]) -> None:
@@ -215,12 +218,12 @@ def _failure(error: duckdb.Error) -> str:
     return f"the query failed: {str(error) if 'Traceback' not in str(error) else plain(error)}"
 
 
-def _statement(lake: Lake, query: str) -> str:
+def _statement(lake: Lake, query: str, past: Path | None = None) -> str:
     """The statement of a query: for the name of a relation, a select of all its rows. Raises QueryError for any other single word."""
     word = query.strip()
     if not re.fullmatch(r"\w+", word):
         return query
-    relations = {row["table_name"] for row in read_rows(lake, "select table_name from information_schema.tables")}
+    relations = {row["table_name"] for row in read_rows(lake, "select table_name from information_schema.tables", past=past)}
     if word in relations:
         return f'select * from "{word}"'  # noqa: S608 - a known name
     file = relation_files().get(word)

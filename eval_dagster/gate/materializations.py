@@ -102,10 +102,10 @@ class Point:
         return self.lake.scores_of(str(self.metric_rows[0]["scores_file"]), self.scores_version)
 
     def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
-        for file in reversed(self.lake.history(table, self.eval_name, self.model)):
-            if file.info.version == version:
-                return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
-        raise self._gone(table)
+        file = self.lake.of_version(table, version, self.eval_name, self.model)
+        if file is None:
+            raise self._gone(table)
+        return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
 
     def _gone(self, table: str) -> LakeError:
         return LakeError(

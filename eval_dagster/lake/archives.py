@@ -2,14 +2,14 @@
 
 import re
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import duckdb
 
-from eval_dagster.errors import LakeError
+from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.nights import files_of_night, nights
+from eval_dagster.lake.nights import files_of_night, nearest, nights
 from eval_dagster.lake.remote.opening import mirrored_url
 
 _PATH = re.compile(r"'((?:[^']|'')*\.parquet)'")
@@ -37,6 +37,15 @@ def archive_path(catalog: Path) -> Path | None:
     day = datetime.fromtimestamp(catalog.stat().st_mtime, UTC).date()
     kept = archives_folder(catalog.parent) / f"{day}.duckdb"
     return kept if day < datetime.now(UTC).date() and not kept.exists() else None
+
+
+def past_catalog(lake: Lake, day: date) -> Path:
+    """The catalog of a past day of a home. Raises `QueryError` where there is none."""
+    found = archives_folder(lake.home) / f"{day}.duckdb"
+    if not found.exists():
+        known = sorted(path.stem for path in archives_folder(lake.home).glob("[!.]*.duckdb"))
+        raise QueryError(f"there is no catalog of {day}: nothing was published on that day, or on none after it; {nearest(day, known)}")
+    return found
 
 
 def archived(lake: Lake) -> list[Path]:

@@ -12,6 +12,8 @@ from typing import Any
 import duckdb
 
 from eval_dagster.errors import LakeError, QueryError
+from eval_dagster.lake.archives import files_named_by
+from eval_dagster.lake.damage import require_sound
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.interruption import StuckQueryError, interruptibly
 from eval_dagster.lake.publishing import catalog_path, publish, publish_locked
@@ -35,15 +37,15 @@ __all__ = [
 ]
 
 
-def connect(lake: Lake, *, unsafe: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open the catalog for reading.
+def connect(lake: Lake, *, unsafe: bool = False, past: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open the catalog for reading, or that of a past day.
 
     With `unsafe`, statements may read and write all files of this machine and load extensions. Otherwise they only read results.
 
     Raises:
         QueryError: Nothing has been evaluated yet, the catalog cannot be read, or another session has it open for writing.
     """
-    path = catalog_path(lake)
+    path = past or catalog_path(lake)
     if not path.exists():
         raise QueryError(f"there is nothing to query yet: {path} does not exist; run `eval-dagster run` first")
     try:
@@ -72,28 +74,33 @@ def refresh(lake: Lake) -> None:
 
 @contextmanager
 def executed(
-    lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, unsafe: bool = False
+    lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, unsafe: bool = False, past: Path | None = None
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Execute a query on the catalog; the rows are ready to be fetched.
 
     A query may have several statements; the last one gives the rows. `parameters` are the values of its `$names`, and `unsafe` is as in
     `connect`. If the query meets a damaged file, a catalog without it is published, and the query is repeated; if it meets another one,
-    all files are verified.
+    all files are verified. A catalog of a past day cannot be made again: there the query fails.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
         LakeError: A file is damaged, and the catalog cannot be made again.
         duckdb.Error: The query is wrong.
     """
+    if past is not None and unsafe:  # such a session does not compare files with their checksums
+        for name in sorted(files_named_by(past)):
+            _require_of(past, lake.root / name)
     session = None
     for thorough in (False, True):
         try:
-            session = _executed_once(lake, query, parameters, unsafe=unsafe)
+            session = _executed_once(lake, query, parameters, unsafe=unsafe, past=past)
             break
         except duckdb.Error as error:
             damage = damage_in(error)
             if damage is None:
                 raise
+            if past is not None:
+                raise _unreadable(past, damage) from error
             _publish_without_damage(lake, damage, thorough=thorough)
     session = session or _executed_once(lake, query, parameters, unsafe=unsafe)
     try:
@@ -106,8 +113,23 @@ def executed(
     session.close()
 
 
-def _executed_once(lake: Lake, query: str, parameters: Mapping[str, Any] | None, *, unsafe: bool) -> duckdb.DuckDBPyConnection:
-    session = connect(lake, unsafe=unsafe)
+def _require_of(past: Path, path: Path) -> None:
+    """Compare a file that the catalog of a past day reads with its checksums."""
+    try:
+        require_sound(path)
+    except LakeError as error:
+        raise _unreadable(past, str(error)) from error
+
+
+def _unreadable(past: Path, damage: str) -> LakeError:
+    seen = damage.partition("; ")[0]
+    return LakeError(f"the state of {past.stem} cannot be read whole: {seen}; restore that file from a backup, or query another day")
+
+
+def _executed_once(
+    lake: Lake, query: str, parameters: Mapping[str, Any] | None, *, unsafe: bool, past: Path | None = None
+) -> duckdb.DuckDBPyConnection:
+    session = connect(lake, unsafe=unsafe, past=past)
     try:
         interruptibly(session, lambda: session.execute(query, parameters))
     except duckdb.Error:
@@ -128,18 +150,18 @@ def _publish_without_damage(lake: Lake, damage: str, *, thorough: bool) -> None:
         raise LakeError(damage) from error
 
 
-def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """The rows of a query on the catalog, by column name.
+def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, past: Path | None = None) -> list[dict[str, Any]]:
+    """The rows of a query on the catalog, or on that of a past day, by column name.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
         LakeError: The catalog or a file of it cannot be read.
     """
     try:
-        with executed(lake, query, parameters) as session:
+        with executed(lake, query, parameters, past=past) as session:
             return rows_of(session)
     except duckdb.Error as error:
-        path = catalog_path(lake)
+        path = past or catalog_path(lake)
         raise LakeError(f"{path} cannot be queried ({plain(error)}); delete it: the next command makes it again from the lake") from error
 
 
@@ -149,9 +171,9 @@ def rows_of(result: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def damages_listed(lake: Lake) -> list[str]:
-    """A message for each damaged file that the catalog leaves out."""
-    return [row["message"] for row in read_rows(lake, "select message from damaged_files order by path")]
+def damages_listed(lake: Lake, *, past: Path | None = None) -> list[str]:
+    """A message for each damaged file that the catalog, or that of a past day, leaves out."""
+    return [row["message"] for row in read_rows(lake, "select message from damaged_files order by path", past=past)]
 
 
 def _names_in_catalog(lake: Lake) -> list[tuple[str, str]] | None:

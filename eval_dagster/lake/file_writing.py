@@ -40,7 +40,7 @@ class FileInfo:
 def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
     """Write under a temporary name, sync, rename: a reader sees the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path.parent)
+    sweep(path.parent)
     rows = _typed_as_partitions(rows, path)
     if info is not None:
         rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(asdict(info)).encode()})
@@ -70,7 +70,7 @@ def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
     return rows
 
 
-def _sweep(folder: Path) -> None:
+def sweep(folder: Path) -> None:
     """Remove the temporary files that killed processes left behind."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(FileNotFoundError):

@@ -33,6 +33,8 @@ from eval_dagster.versions import file_stamp
 
 NEWEST = ("samples", "prompts", "responses")
 """Tables of which a catalog shows the newest file of each partition alone."""
+_APPENDED = ("attempts", "notices", "acceptances", "endpoint_states")
+"""Tables without partitions: all of their files are current."""
 _SMALL_BYTES = 16 * 2**20
 _APART_US = 100_000
 
@@ -76,12 +78,32 @@ class Lake:
 
     def current(self, table: str, name: str, model: str | None = None) -> LakeFile | None:
         """The newest materialization of a partition; None if there is none. Raises `LakeError` if the newest file is damaged."""
-        paths = self.files(self.folder(table, name, model))
+        paths = self._newest(table, self.folder(table, name, model))
         if not paths:
             return None
         path = paths[-1]
         require_sound(path)
         return LakeFile(path=path, info=read_info(path))
+
+    def of_version(self, table: str, version: str, name: str, model: str | None = None) -> LakeFile | None:
+        """The newest materialization of a partition with a version; None if there is none. Raises `LakeError` if a newer file is damaged.
+
+        Files are fetched from an object store one after the other, until it is found.
+        """
+        folder = self.folder(table, name, model)
+        with self.steady([folder]):
+            older = [] if self.mirror is None else [self.root / each for each in self.mirror.older(self.mirror.name(folder))]
+            for path in sorted({*self._newest(table, folder), *older}, reverse=True):
+                found = self.file(path.relative_to(self.root).as_posix())
+                if found.exists() and read_info(found).version == version:
+                    return LakeFile(path=found, info=read_info(found))
+        return None
+
+    def _newest(self, table: str, folder: Path) -> list[Path]:
+        """The files of a partition that this machine has, the oldest first; the newest of all is among them."""
+        if self.mirror is not None:
+            self.mirror.pull([self.mirror.name(folder)], newest_of=[table])
+        return parquet_files(folder)
 
     def history(self, table: str, name: str, model: str | None = None) -> list[LakeFile]:
         """All materializations of a partition that the lake keeps, the oldest first. Raises `LakeError` where one is damaged."""
@@ -134,12 +156,13 @@ class Lake:
     def steady(self, folders: Iterable[Path] | None = None) -> Iterator[None]:
         """Within the block, take folders as they were at its start, with what this process adds; by default all but those of `NEWEST`.
 
-        An object store is then listed once, instead of at each read.
+        An object store is then listed once, instead of at each read, and of each partition the newest file is fetched alone. The older
+        ones are fetched when they are read.
         """
         with contextlib.ExitStack() as stack:
             if self.mirror is not None:
                 names = [table for table in TABLES if table not in NEWEST] if folders is None else map(self.mirror.name, folders)
-                stack.enter_context(self.mirror.steady(names))
+                stack.enter_context(self.mirror.steady(names, newest_of=[table for table in TABLES if table not in _APPENDED]))
             yield
 
     def small_files(self, folder: Path) -> list[Path]:
@@ -150,7 +173,7 @@ class Lake:
         """The path of a file by its name relative to the lake. It may be missing."""
         path = self.root / name
         if self.mirror is not None and not path.exists():
-            self.files(path.parent)
+            self.mirror.fetch([name])
         return path
 
     def pull(self, *, everything: bool = False) -> None:
@@ -164,7 +187,7 @@ class Lake:
         """The file of scores that metrics name. Where it was deleted, a later file of the same version."""
         named = self.file(name)
         if not named.exists():
-            for path in reversed(parquet_files(named.parent)):
+            for path in reversed(self.files(named.parent)):
                 with contextlib.suppress(LakeError):
                     if read_info(path).version == version:
                         return path

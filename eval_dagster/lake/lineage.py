@@ -48,8 +48,8 @@ class Inputs:
 
     def _rows(self, table: str, model: str | None, version: str, columns: Iterable[str]) -> list[dict[str, Any]]:
         try:
-            files = [file for file in self.lake.history(table, self.eval_name, model) if file.info.version == version]
-            return read_rows(files[-1].path, list(columns)) if files else []
+            file = self.lake.of_version(table, version, self.eval_name, model)
+            return [] if file is None else read_rows(file.path, list(columns))
         except LakeError:
             return []
 

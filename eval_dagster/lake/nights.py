@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -77,19 +77,40 @@ def night_lake(lake: Lake, day: date) -> Lake:
     Raises:
         QueryError: There is no such night.
     """
+    if lake.mirror is None:
+        raise QueryError(f"{lake.root} is no lake that machines share; its past days are in {lake.home / 'catalogs'}")
+    if day >= datetime.now(UTC).date():
+        raise QueryError(f"the day {day} is not over (UTC); without --night the lake is queried as it is now")
     known = {path.stem: path for path in nights(lake)}
-    if lake.mirror is None or str(day) not in known:
-        listed = ", ".join(list(known)[-5:]) or "none"
-        raise QueryError(f"there is no state of {day} in the lake; the last nights are: {listed}")
+    if str(day) not in known:
+        raise QueryError(_no_list(day, list(known)))
     names = files_of_night(known[str(day)]) | set(lake.mirror.listed(_MERGED))
     lake.mirror.fetch(names)
     night = Lake(lake.home / "nights" / str(day), configured=lake.configured)
+    night.root.mkdir(parents=True, exist_ok=True)
+    os.utime(night.home)  # `gc` spares what was queried in the last day
     for name in names:
         link = night.root / name
         link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError, FileNotFoundError):  # made by an earlier query; deleted by gc
             _link(lake.root / name, link)
     return night
+
+
+def _no_list(day: date, known: Sequence[str]) -> str:
+    """Why there is no state of a day, and which ones are nearest."""
+    seen = f"the lake has no list of the files of {day}: that day had no results, or later results came before any machine published"
+    return f"{seen}; {nearest(day, known)}"
+
+
+def nearest(day: date, known: Sequence[str]) -> str:
+    """The days before and after one whose states are known, in words. `known` is sorted."""
+    found = [*[each for each in known if each < str(day)][-1:], *[each for each in known if each > str(day)][:1]]
+    return (
+        f"the nearest there is: {' and '.join(found)}"
+        if found
+        else "there is none of any day, since the first publication after it keeps it"
+    )
 
 
 def _link(path: Path, link: Path) -> None:

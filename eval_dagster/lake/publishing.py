@@ -4,7 +4,7 @@ It is built under a lock as a file beside the current one, then moved into place
 state that it opened, and blocks no other process. Scores and metrics are published together: both belong to the same materializations.
 
 The index of the lake says what changed since the last publication. A copy of the last catalog is changed by that alone; it is made from
-nothing where it is missing, was made by another version or changed by others, or where files have new columns.
+nothing where it is missing, was made by another version or changed by others, or where files have other columns.
 """
 
 import shutil
@@ -94,7 +94,7 @@ def _changes(lake: Lake, index: Index, *, thorough: bool, suspects: Collection[s
 def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, anew: bool, without: Collection[str]) -> list[str]:
     path = catalog_path(lake)
     made_by, names = _made_by(lake), [list(each) for each in configured_names(lake)]
-    anew = anew or _has_new_columns(index, changes) or index["made_by"] != made_by or not _is_ours(path, index)
+    anew = _has_other_columns(index) or anew or index["made_by"] != made_by or not _is_ours(path, index)
     if anew:  # its rows are read again: of what is in no pack, and of packs
         verify_again(lake, index, changes, {each.path for table in TABLES for each in index.loose(table)})
         forget_damaged(lake, index, changes)
@@ -102,8 +102,14 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     elif not changes.tables and names == index["configured"] and _is_of_today(path):
         return list(damages_of(lake, index).values())
     building = path.with_name(".evals.duckdb.building")
+    known = _missing(index)
     try:
         is_whole = _build(lake, index, building, path, None if anew else changes, without)
+        if lake.mirror is not None and not _missing(index) <= known:
+            # The store was listed while others wrote or deleted. A file is called missing only if it is missing again.
+            lake.pull()
+            changes.add(_changes(lake, index, thorough=False, without=without))
+            is_whole = _build(lake, index, building, path, None if anew or _has_other_columns(index) else changes, without)
         _move(building, path, archiving=archiving)
     except BaseException as error:
         _remove(building)  # it may be what fills the disk
@@ -118,20 +124,28 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     return list(damages_of(lake, index).values())
 
 
+def _missing(index: Index) -> set[str]:
+    """The missing files that others name, as the last catalog was made."""
+    return {*(index["missing_scores"] or {}), *(index["missing_judgements"] or [])}
+
+
 def _made_by(lake: Lake) -> str:
     """Hash of all that a catalog is made by, but for the files."""
     questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
     return stable_hash([questions, FORMAT, str(lake.root), code_version(build), duckdb.__version__])
 
 
-def _has_new_columns(index: Index, changes: Changes) -> bool:
-    """Whether new files have columns that no file of their table had; these are entered as known."""
-    known = {table: set(columns) for table, columns in (index["columns"] or {}).items()}
-    found = {table: {each.columns for each in index.of_paths(paths)} for table, paths in changes.new.items()}
-    is_new = any(columns - known.get(table, set()) for table, columns in found.items())
-    if is_new:
-        index["columns"] = {table: sorted(known.get(table, set()) | found.get(table, set())) for table in {*known, *found}}
-    return is_new
+def _has_other_columns(index: Index) -> bool:
+    """Whether files have columns that no file of their table had at the last publication, or no file has some that there were then.
+
+    The columns of all tables are entered as known.
+    """
+    found: dict[str, list[str]] = {}
+    for table, columns in index.rows("select distinct tab, columns from files where columns is not null and damage is null order by 1, 2"):
+        found.setdefault(table, []).append(columns)
+    is_other: bool = found != index["columns"]
+    index["columns"] = found
+    return is_other
 
 
 def _is_ours(path: Path, index: Index) -> bool:
@@ -171,7 +185,7 @@ def _build(lake: Lake, index: Index, building: Path, path: Path, changes: Change
     except duckdb.Error as error:
         failure = error
     found = _changes(lake, index, thorough=False, without=without)
-    if found.tables and (changes is None or not _has_new_columns(index, found)):
+    if found.tables and (changes is None or not _has_other_columns(index)):
         if changes is not None:
             changes.add(found)
         with suppress(duckdb.Error):

@@ -1,9 +1,10 @@
-"""Deletes old results of a home: materializations, judgements, reports, catalogs, and answers of models that nothing uses.
+"""Deletes old results of a home: materializations, judgements, reports, catalogs, past nights, and answers of models that nothing uses.
 
 `retained` determines which files stay, and why. First a catalog without the old files is published; then files are deleted before the files
 that they refer to. So a process that is killed leaves a complete lake, which is only larger than necessary.
 """
 
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
@@ -29,10 +30,10 @@ _LATEST_REPORT = "latest.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A file that can be deleted."""
+    """A file that can be deleted, or the folder of a past night."""
 
     what: str
-    """A table of the lake, `response cache`, `trials`, `reports` or `catalogs`."""
+    """A table of the lake, `response cache`, `trials`, `reports`, `catalogs` or `nights`."""
     path: Path
     size: int
     """Bytes."""
@@ -110,6 +111,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
     retained = Retained(project, lake, policy.keep, removed=policy.removed, now=now)
     found = [
         *((each, None) for each in old_catalogs),
+        *_nights(lake, kept_catalogs, now),
         *((each, _reason(each, retained, named, now)) for each in listed),
         *_answers(lake, retained.model_versions, versions, policy.keep, now),
         *_trials(trial_lake(project.lake), policy.keep, now),
@@ -160,6 +162,20 @@ def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable]
     going = list(ends)[: max(len(ends) - max(recent, (keep.count or 0) - len(waiting)), 0)]
     old = [each for path in going for each in _prunable("catalogs", path, ends[path])]
     return old, [*(path for path in paths if path not in going), *waiting]
+
+
+def _nights(lake: Lake, kept: Iterable[Path], now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The folders of past nights that were queried on this machine. Each stays while the list that it was made of is kept."""
+    days = {path.stem for path in kept}
+    for folder in sorted((lake.home / "nights").glob("*/")):
+        if _end_of_day(folder.name) is not None:
+            time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+            reason = Reason.KEEP if folder.name in days else Reason.LAST_DAY if time >= now - GRACE else None
+            yield from ((each, reason) for each in _prunable("nights", folder, time, _size_of_all))
+
+
+def _size_of_all(folder: Path) -> int:
+    return sum(_size(path) for path in folder.rglob("*") if path.is_file())
 
 
 def _end_of_day(text: str) -> datetime | None:
@@ -243,6 +259,9 @@ def _delete(lake: Lake, each: Prunable) -> None:
     merging = lake.lock(f"merge-{each.path.parent.name.removeprefix('model_version=')}") if each.what == CACHE else nullcontext()
     try:
         with merging:
-            lake.delete(each.path)
+            if each.path.is_dir():
+                shutil.rmtree(each.path)
+            else:
+                lake.delete(each.path)
     except OSError as error:
         raise LakeError(f"{each.path} cannot be deleted ({error.strerror}); what comes after it is still there, run gc again") from error

@@ -69,6 +69,11 @@ def fault_of(error: Exception, url: str) -> Fault:
         )
     if status in (301, 302, 307, 308):
         return Fault(words=f"the bucket is not at {host} ({seen})", cure="set AWS_REGION, or AWS_ENDPOINT_URL, to where it is")
+    if code == "EntityTooLarge":
+        return Fault(
+            words=f"{host} takes no file of this size in one write ({seen})",
+            cure="divide the eval, for instance by its subjects: each file is one conditional write, of which S3 takes 5 GiB",
+        )
     if status == 501:
         return Fault(words=f"{host} does not support conditional writes ({seen})", cure="use a store that honours If-None-Match")
     if status in _PASSING:

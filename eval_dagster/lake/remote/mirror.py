@@ -15,8 +15,10 @@ from pathlib import Path
 
 from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
 from eval_dagster.lake.checksums import verify_file
+from eval_dagster.lake.file_writing import sweep
 from eval_dagster.lake.remote.probe import probe, was_probed
 from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject
+from eval_dagster.lake.schemas import DOWNSTREAM_FIRST
 from eval_dagster.progress.reporting import current_reporter
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,9 @@ class Mirror:
         self._lock = threading.Lock()
         self._is_ready = False
         self._steady: frozenset[str] = frozenset()
+        self._older: dict[str, list[tuple[str, StoredObject]]] = {}
+        """By folder, the files of steady folders that were left in the store until they are read."""
+        self._older_lock = threading.Lock()
 
     def begin(self) -> None:
         """Probe the store once, and put the files into it that earlier processes could not put.
@@ -90,7 +95,7 @@ class Mirror:
 
     def _put(self, waiting: Path, path: Path) -> None:
         with suppress(FileNotFoundError):  # another process put it too
-            self.store.put_same(self.name(path), waiting.read_bytes())
+            self.store.put_file(self.name(path), waiting)
             path.parent.mkdir(parents=True, exist_ok=True)
             waiting.replace(path)
 
@@ -104,63 +109,100 @@ class Mirror:
         path.unlink(missing_ok=True)
 
     def listed(self, folders: Iterable[str]) -> dict[str, StoredObject]:
-        """The files that the store has in folders, by name."""
+        """The files that the store has in folders, by name.
+
+        While the store is listed, others write. A table is listed before those that its files name, so that what they name is listed too.
+        """
+        given = list(folders)
+        groups = [[folder for folder in given if folder.partition("/")[0] in tables] for tables in DOWNSTREAM_FIRST]
+        others = [folder for folder in given if not any(folder.partition("/")[0] in tables for tables in DOWNSTREAM_FIRST)]
+        found: dict[str, StoredObject] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(self.store.list, folders))
-        return {name: each for objects in found for name, each in objects.items() if _is_file(name)}
+            for group in (*groups, others):
+                for objects in pool.map(self.store.list, group):
+                    found |= {name: each for name, each in objects.items() if _is_file(name)}
+        return found
 
     def fetch(self, names: Iterable[str]) -> None:
-        """Fetch files that are not here. Those that are no longer in the store are left out."""
-        missing = [name for name in names if not (self.root / name).exists()]
+        """Fetch files that are not here. Those that are no longer in the store are left out, and names that no file of a lake has."""
+        missing = [name for name in names if _is_inside(name) and not (self.root / name).exists()]
         if missing:
-            there = self.listed(sorted({name.partition("/")[0] for name in missing}))
             with ThreadPoolExecutor(_THREADS) as pool:
-                self._fetch_all(pool, [(name, there[name]) for name in missing if name in there])
+                self._fetch_all(pool, missing)
 
     @contextmanager
-    def steady(self, folders: Iterable[str]) -> Iterator[None]:
-        """Pull folders, and take them as they are then within the block, with what this process adds."""
-        wanted = frozenset(folders)
-        self.pull(wanted)
+    def steady(self, folders: Iterable[str], *, newest_of: Collection[str] = ()) -> Iterator[None]:
+        """Pull folders, and take them as they are then within the block, with what this process adds.
+
+        Older files of the tables `newest_of` are fetched when their folder is pulled within the block.
+        """
+        wanted = frozenset(folder for folder in folders if not self._is_steady(folder))
+        for name, stored in self.pull(wanted, newest_of=newest_of).items():
+            self._older.setdefault(name.rpartition("/")[0], []).append((name, stored))
         before, self._steady = self._steady, self._steady | wanted
         try:
             yield
         finally:
             self._steady = before
+            self._older = {folder: files for folder, files in self._older.items() if self._is_steady(folder)}
 
-    def pull(self, folders: Iterable[str], *, newest_of: Collection[str] = (), whole: bool = False) -> None:
+    def older(self, folder: str) -> list[str]:
+        """The files of a steady folder that are not here until they are read."""
+        return [name for name, _ in self._older.get(folder, ())]
+
+    def _fetch_older(self, folder: str) -> None:
+        with self._older_lock:
+            folders = [folder] if "/" in folder else [each for each in self._older if each.startswith(f"{folder}/")]
+            files = [file for each in folders for file in self._older.get(each, ())]
+            missing = [name for name, stored in files if _size(self.root / name) != stored.size]
+            if missing:
+                with ThreadPoolExecutor(_THREADS) as pool:
+                    self._fetch_all(pool, missing)
+            for each in folders:
+                self._older.pop(each, None)
+
+    def pull(self, folders: Iterable[str], *, newest_of: Collection[str] = (), whole: bool = False) -> dict[str, StoredObject]:
         """Make folders the same as in the store: fetch files that are missing, remove those that are no longer there.
 
         Args:
             folders: Their names, relative to the lake.
-            newest_of: Folders of which only the newest file of each partition is fetched.
+            newest_of: Tables of which only the newest file of each partition is fetched.
             whole: Whether the folders are all of the lake. Then a store without any file is an error where this machine has files.
+
+        Returns:
+            The older files of `newest_of`, which were left in the store.
 
         Raises:
             LakeUnreachableError: The store does not answer, or holds nothing of a lake that it held.
         """
-        wanted = [folder for folder in folders if not self._is_steady(folder)]
+        wanted: list[str] = []
+        for folder in folders:
+            if not self._is_steady(folder):
+                wanted.append(folder)
+            elif folder.partition("/")[0] not in newest_of:
+                self._fetch_older(folder)
+        if not wanted:
+            return {}
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in range(_TRIES):
                 # Before the store is listed, because a file is in the store before it is here.
-                here = {self.name(path): _size(path) for folder in wanted for path in _files_in(self.root / folder)}
+                here = {self.name(path): _size(path) for folder in wanted for path in _swept(self.root / folder)}
                 there = self.listed(wanted)
                 if here and not there:
                     if whole:
                         raise LakeUnreachableError(self._is_empty())
                     self._require_lake()
                 chosen = _newest(there, newest_of) if newest_of else there
-                missing = [(name, there[name]) for name in chosen if here.get(name) != there[name].size]
-                if self._fetch_all(pool, missing):
+                if self._fetch_all(pool, [name for name in chosen if here.get(name) != there[name].size]):
                     for name in here.keys() - there.keys():
                         (self.root / name).unlink(missing_ok=True)
-                    return
+                    return {name: there[name] for name in there.keys() - set(chosen)}
         raise LakeUnreachableError(f"the lake {self.store.url} kept changing while it was read; run again")
 
     def _is_steady(self, folder: str) -> bool:
         return folder in self._steady or any(folder.startswith(f"{parent}/") for parent in self._steady if "/" not in parent)
 
-    def _fetch_all(self, pool: ThreadPoolExecutor, missing: Sequence[tuple[str, StoredObject]]) -> bool:
+    def _fetch_all(self, pool: ThreadPoolExecutor, missing: Sequence[str]) -> bool:
         """Fetch files. Returns whether all were still in the store. Few are fetched without a word."""
         reported = len(missing) if len(missing) >= _REPORTED else 0
         found = True
@@ -182,16 +224,15 @@ class Mirror:
             f"{self.root}; otherwise mount the disk that it is on, or restore it, for instance from that folder"
         )
 
-    def _fetch(self, listed: tuple[str, StoredObject]) -> bool:
+    def _fetch(self, name: str) -> bool:
         """Fetch a file. Returns whether it is still in the store: another machine may have merged or deleted it."""
-        name, stored = listed
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
             for _ in range(2):  # a file that is damaged twice is damaged in the store, which its readers report
-                temporary.write_bytes(self.store.get(name))
-                if temporary.stat().st_size == stored.size and _is_sound(temporary):
+                self.store.fetch(name, temporary)
+                if _is_sound(temporary):
                     break
             temporary.replace(path)
         except FileNotFoundError:
@@ -249,6 +290,20 @@ def _size(path: Path) -> int | None:
 
 def _is_file(name: str) -> bool:
     return name.endswith(_FILE) and not name.rpartition("/")[2].startswith(".")
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name that a file gives is that of a file in the lake."""
+    parts = name.split("/")
+    return _is_file(name) and not {"", ".", ".."} & set(parts)
+
+
+def _swept(folder: Path) -> Iterator[Path]:
+    """The files of a lake in a folder and below it. What killed processes left half-fetched there is removed."""
+    for parent, _, names in os.walk(folder):
+        if any(name.endswith(".tmp") for name in names):
+            sweep(Path(parent))
+        yield from (Path(parent) / name for name in names if _is_file(name))
 
 
 def _files_in(folder: Path) -> Iterable[Path]:

@@ -1,6 +1,7 @@
 """An object store: a few calls by name, each repeated for a bounded time where the store is out of order."""
 
 import logging
+import mmap
 import os
 import random
 import time
@@ -21,6 +22,8 @@ PATIENCE_S = 120.0
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 10.0
 _WARN_AFTER_S = 5.0
+_PIECE = 2**20
+"""Bytes of an object that are read at a time, at least."""
 _CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
 _ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
@@ -76,16 +79,23 @@ class Store:
 
         return self._patiently(call, f"list {folder}")
 
-    def get(self, name: str) -> bytes:
-        """The content of an object. Raises `FileNotFoundError` where there is none."""
-        return self._patiently(lambda: bytes(self._obstore.get(self._inner, name).bytes()), f"read {name}")
+    def fetch(self, name: str, path: Path) -> None:
+        """Write the content of an object to a file, a piece at a time. Raises `FileNotFoundError` where there is no such object."""
 
-    def put_new(self, name: str, content: bytes) -> bool:
+        def call() -> None:
+            pieces = self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE)
+            with path.open("wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+
+        self._patiently(call, f"read {name}")
+
+    def put_new(self, name: str, content: bytes | mmap.mmap) -> bool:
         """Write an object, unless one of this name is there. Returns whether this call wrote it."""
 
         def call() -> bool:
             try:
-                # A single put: Ceph ignores the condition of one in several parts.
+                # A single put: neither obstore nor Ceph supports the condition of one in several parts.
                 self._obstore.put(self._inner, name, content, mode="create", use_multipart=False)
             except self._exists:
                 return False
@@ -93,14 +103,26 @@ class Store:
 
         return self._patiently(call, f"write {name}")
 
-    def put_same(self, name: str, content: bytes) -> None:
-        """Write an object that may have been written already: the answer to an earlier try can be lost.
+    def put_file(self, name: str, path: Path) -> None:
+        """Write a file as an object that may have been written already: the answer to an earlier try can be lost.
 
         Raises:
+            FileNotFoundError: There is no such file.
             ConflictError: An object of this name has other content.
         """
-        if not self.put_new(name, content) and self.get(name) != content:
+        content = _mapped(path)
+        if not self.put_new(name, content) and not self._patiently(lambda: self._has(name, content), f"read {name}"):
             raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
+
+    def _has(self, name: str, content: bytes | mmap.mmap) -> bool:
+        """Whether an object has this content. It is read a piece at a time."""
+        position = 0
+        for piece in self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE):
+            end = position + len(piece)
+            if content[position:end] != bytes(piece):
+                return False
+            position = end
+        return position == len(content)
 
     def replace(self, name: str, content: bytes) -> StoredObject:
         """Write an object in the place of an earlier one. Returns how the server lists it."""
@@ -151,6 +173,12 @@ class Store:
             return fault
         self._out_since = since
         return Fault(words=f"{fault.words}, for {time.monotonic() - since:.0f} s ({what}); run again when the store is back")
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    """The content of a file, which the system reads where it is needed. It takes no memory of this process."""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def _is_missing_object(error: FileNotFoundError) -> bool:

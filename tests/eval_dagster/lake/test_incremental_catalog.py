@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
+from eval_dagster.errors import LakeError
 from eval_dagster.lake import packs, scanning
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
-from eval_dagster.lake.files import FileInfo, Lake, new_name, table_of, write_parquet
+from eval_dagster.lake.files import Configured, FileInfo, Lake, new_name, read_info, read_table, table_of, write_parquet
 from eval_dagster.lake.index import PACKS, Index, copied_index, index_path
-from eval_dagster.lake.relations import build
+from eval_dagster.lake.records import append
+from eval_dagster.lake.relations import NATIVE_TABLES, build
 from eval_dagster.lake.scanning import scan
-from eval_dagster.lake.schemas import SUITE_TABLES
+from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
 
 EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
+    *("notices", "acceptances", "endpoint_states", "leaderboard_all"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -43,6 +47,7 @@ class Player:
             *[self.result] * 4,
             *(self.judgement, self.attempt, self.delete, self.damage, self.restore, self.write_again, self.prune, self.foreign),
             *(self.lose_pack, self.damage_pack, self.lose_index, self.lose_catalog, self.remove_folder),
+            *(self.notice, self.acceptance, self.endpoint_state, self.other_columns, self.configure),
         ]
         deed = self.chance.choice(deeds)
         deed()
@@ -73,6 +78,45 @@ class Player:
         key = {"eval": self.chance.choice(EVALS), "model": "m"}
         now = datetime.now(UTC)
         add_attempts(self.lake, [Attempt(**key, run_id="r", finished_at=now, status="ok", stage="x", message=None, cached=False)])
+
+    def notice(self) -> None:
+        self._add("notices", {"suite": "nightly", "kind": "fell", "status": self.chance.choice(("sent", "failed"))}, "suite=nightly")
+
+    def acceptance(self) -> None:
+        row = {
+            "suite": "nightly",
+            "eval": self.chance.choice(EVALS),
+            "model": "m",
+            "verdict": "fell",
+            "accepted_by": "Ada",
+            "why": "new data",
+        }
+        self._add("acceptances", row, "suite=nightly")
+
+    def endpoint_state(self) -> None:
+        row = {"model": self.chance.choice(MODELS), "looked_at": datetime.now(UTC)}
+        append(self.lake, "endpoint_states", [row], "run")
+
+    def other_columns(self) -> None:
+        """A file of a later release, which has a column more, or of an earlier one, which has one less."""
+        table = self.chance.choice([name for name in TABLES if name not in SUITE_TABLES])
+        files = sorted((self.lake.root / table).glob("**/[0-9]*.parquet"))
+        if files and (path := self.chance.choice(files)) not in self.kept:
+            try:
+                rows = read_table(path)
+            except LakeError:  # another deed damaged it
+                return
+            which = self.chance.choice(("more", "other", "less"))
+            if which == "less":
+                rows = rows.drop_columns([rows.column_names[-1]])
+            elif which not in rows.column_names:
+                rows = rows.append_column(which, pa.array([which] * rows.num_rows))
+            write_parquet(path.with_name(new_name("other")), rows, read_info(path))
+
+    def configure(self) -> None:
+        """Another evals.yaml names other evals and models."""
+        evals, models = (tuple(name for name in names if self.chance.random() < 0.6) for names in (EVALS, MODELS))
+        self.lake.configured = self.chance.choice((None, Configured(evals=evals, models=models)))
 
     def delete(self) -> None:
         if files := self._files():
@@ -135,6 +179,12 @@ class Player:
         info = FileInfo(fingerprint=version, version=version, run_id="run", materialized_at=time, inputs=more.get("inputs", {}))
         return self.lake.write(table, table_of(table, rows), eval_name=key["eval"], model=model, info=info).path
 
+    def _add(self, table: str, row: dict[str, Any], folder: str) -> None:
+        now = datetime.now(UTC)
+        name = new_name("record", now)
+        info = FileInfo(fingerprint=name, version=name, run_id="r", materialized_at=now.isoformat())
+        write_parquet(self.lake.root / table / folder / name, table_of(table, [row]), info)
+
     def _replace(self, path: Path, content: bytes) -> None:
         temporary = path.with_name(".new")
         temporary.write_bytes(content)
@@ -181,14 +231,31 @@ def play(folder: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -
     lake = Lake(folder / f"home{seed}")
     player = Player(lake, seed)
     deeds: list[str] = []
+    had_packs = False
     for _ in range(3):
         player.result()
     for _ in range(steps):
         deeds.append(player.play())
         if player.chance.random() < 0.7:
             check(lake, deeds)
+            had_packs = had_packs or bool(player._packs())
     check(lake, deeds)
-    assert Index(copied_index(lake)).rows("select * from packs"), "a lake of so many files has packs"
+    assert had_packs or player._packs(), "a lake of so many files has packs"
+
+
+@pytest.mark.parametrize("table", [*NATIVE_TABLES, "scores", "prompts"])
+def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    player = Player(lake, 1)
+    for deed in (player.result, player.notice, player.acceptance, player.endpoint_state, player.attempt):
+        deed()
+    check(lake, ["written"])
+    path = max((lake.root / table).glob("**/[0-9]*.parquet"))
+    rows, added = read_table(path), path.with_name(new_name("later"))
+    write_parquet(added, rows.append_column("more", pa.array(["more"] * rows.num_rows)), read_info(path))
+    check(lake, ["a file with one more column"])
+    added.unlink()
+    check(lake, ["deleted"])
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

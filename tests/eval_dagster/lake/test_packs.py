@@ -4,14 +4,17 @@ import errno
 import os
 import shutil
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
+from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake import damage, packs, publishing
-from eval_dagster.lake.catalog import catalog_path, publish, read_rows
+from eval_dagster.lake.archives import past_catalog
+from eval_dagster.lake.catalog import catalog_path, executed, publish, read_rows, rows_of
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.lake.index import Index, index_path
 from eval_dagster.lake.verification import verifiable, verify
@@ -118,6 +121,34 @@ def test_a_replaced_pack_stays_a_day_and_while_a_past_catalog_may_name_it(lake: 
     write(lake, "e0", "fourth")
     publish(lake)
     assert old not in packs_of(lake)
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_a_query_of_a_past_day_fails_where_a_pack_is_damaged(lake: Lake, unsafe: bool) -> None:
+    kept = lake.home / "catalogs" / "2026-01-31.duckdb"
+    kept.parent.mkdir()
+    shutil.copy2(catalog_path(lake), kept)
+    with pytest.raises(QueryError, match=r"no catalog of 2026-01-30: .*; the nearest there is: 2026-01-31$"):
+        past_catalog(lake, date(2026, 1, 30))
+    past = past_catalog(lake, date(2026, 1, 31))
+
+    def asked() -> list[dict[str, Any]]:
+        with executed(lake, QUERY, unsafe=unsafe, past=past) as session:
+            return rows_of(session)
+
+    write(lake, "e9", "later")
+    publish(lake)
+    assert asked() == EXPECTED
+    [pack] = packs_of(lake)
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 4] ^= 4
+    pack.write_bytes(bytes(content))
+    with pytest.raises(LakeError, match=rf"the state of 2026-01-31 cannot be read whole: the lake file .*{pack.name} is damaged"):
+        asked()
+    publish(lake, thorough=True)  # which makes another pack
+    assert len(read_rows(lake, QUERY)) == 5
+    with pytest.raises(LakeError, match=rf"{pack.name} is missing; restore that file from a backup, or query another day"):
+        asked()
 
 
 @pytest.mark.parametrize("when", ["before it is moved", "before the index is written"])

@@ -1,23 +1,25 @@
 """A lake at a URL holds what a folder holds, also where its store is slow and unreliable."""
 
 import textwrap
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from servers.object_store import ObjectStore, unreliable
 
 from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeUnreachableError, UsageError
 from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.nights import night_lake
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.retention import Keep, Policy, prune
+from eval_dagster.retention import Keep, Policy, plan, prune
 from eval_dagster.stages.results import STAGES, StageResult
 
 CONFIG = """
@@ -96,6 +98,18 @@ def test_a_second_machine_computes_nothing_again(url: str, tmp_path: Path, monke
     assert _relations(first) == _relations(second)
 
 
+def test_a_machine_without_files_fetches_the_newest_alone(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four = CONFIG
+    for limit in (2, 3, 4):
+        monkeypatch.setitem(globals(), "CONFIG", four.replace("limit: 4", f"limit: {limit}"))
+        here = _evaluate(tmp_path, "here", url, monkeypatch)
+    partitions = [sorted(paths) for table in TABLES if table != "attempts" for paths in here.lake.partitions(table)]
+    there = _evaluate(tmp_path, "there", url, monkeypatch)
+    assert max(map(len, partitions)) == 3
+    fetched = {path for path in _files(there) if path.parts[0] != "attempts" and "-there-" not in path.name}
+    assert fetched == {paths[-1].relative_to(here.lake.root) for paths in partitions}
+
+
 @pytest.mark.long
 def test_what_gc_deletes_is_deleted_for_all_machines(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = _evaluate(tmp_path, "here", url, monkeypatch)
@@ -110,6 +124,28 @@ def test_what_gc_deletes_is_deleted_for_all_machines(url: str, tmp_path: Path, m
     here.lake.pull(everything=True)
     assert _files(here) == _files(there) == before - {each.path.relative_to(there.lake.root) for each in deleted.files}
     assert _relations(here) == _relations(there)
+
+
+def test_the_folder_of_a_night_goes_with_its_list(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = _evaluate(tmp_path, "here", url, monkeypatch)
+    days = (date(2020, 1, 31), date(2020, 2, 1))
+    names = [path.as_posix() for path in _files(project) if path.parts[0] in TABLES]
+    for day in days:
+        project.lake.add(project.lake.root / "nights" / f"{day}.parquet", pa.table({"file": names}))
+        night = night_lake(project.lake, day)
+        publish(night)
+        assert len(read_rows(night, "select * from leaderboard")) == len(PARTITIONS)
+    policy, later = Policy(keep=Keep(count=1), catalogs=Keep(count=1)), datetime.now(UTC) + timedelta(days=2)
+
+    def going(now: datetime) -> list[Path]:
+        return [each.path for each in plan(project, policy, now=now).files if each.what == "nights"]
+
+    assert going(datetime.now(UTC)) == [], "it was queried in the last day"
+    assert going(later) == [project.home / "nights" / str(days[0])]
+    [deleted] = [each for each in prune(project, policy, now=later).files if each.what == "nights"]
+    assert deleted.size > 10_000
+    assert [path.name for path in (project.home / "nights").iterdir()] == [str(days[1])]
+    assert going(later) == []
 
 
 def _files(project: Project) -> set[Path]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from servers.object_store import ObjectStore, unreliable
 from shared_writes import MODEL, add_answers, inconsistent, names_of, write_results, written
@@ -27,7 +28,7 @@ from eval_dagster.lake.nights import night_lake, nights
 from eval_dagster.lake.records import records_of
 from eval_dagster.lake.remote import opening
 from eval_dagster.lake.remote.mirror import Mirror
-from eval_dagster.lake.remote.store import Store
+from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.lake.responses import ResponseCache
 
 Machine = Callable[[str], Lake]
@@ -86,6 +87,51 @@ def test_six_writers_on_two_machines_lose_nothing(machine: Machine, monkeypatch:
     assert len({file.info.run_id for file in current if file is not None}) == 1, "all machines show the same result"
 
 
+def test_a_listing_has_the_scores_of_its_metrics(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics that are written while a long listing goes on are listed with their scores, or not at all."""
+    here, reader = machine("here"), machine("reader")
+    listed, is_written = Store.list, threading.Event()
+
+    def list_slowly(self: Store, folder: str) -> dict[str, StoredObject]:
+        if folder == "metrics":
+            is_written.wait(2)
+        found = listed(self, folder)
+        if folder == "scores":
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "list", listed)
+                list(write_results(here, "a", 1))
+            is_written.set()
+        return found
+
+    monkeypatch.setattr(Store, "list", list_slowly)
+    assert reader.mirror is not None
+    found = {name.partition("/")[0] for name in reader.mirror.listed(["samples", "scores", "metrics"])}
+    assert found in (set(), {"scores"}, {"scores", "metrics"})
+    assert is_written.is_set()
+
+
+def test_a_file_is_called_missing_when_it_is_missing_twice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, reader = machine("here"), machine("reader")
+    list(write_results(here, "a", 1))
+    listed, times = Store.list, []
+
+    def list_without_scores(self: Store, folder: str) -> dict[str, StoredObject]:
+        if folder == "scores":
+            times.append(folder)
+        return {} if folder == "scores" and len(times) == 1 else listed(self, folder)
+
+    monkeypatch.setattr(Store, "list", list_without_scores)
+    assert written(reader) == ["a-0"]
+    [scores] = [name for name in names_of(here) if name.startswith("scores/")]
+    here.delete(here.root / scores)
+    del times[:]
+    [message] = publish(reader)
+    assert "is missing; materialize sample_scores" in message
+    assert len(times) == 2
+    publish(reader)
+    assert len(times) == 3, "it is known to be missing"
+
+
 def test_a_later_result_is_newer_even_if_its_clock_is_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "datetime", _Clock)
     with ThreadPoolExecutor(1) as ahead:
@@ -116,6 +162,37 @@ def test_a_worker_fetches_the_partitions_that_it_reads_alone(machine: Machine) -
     assert worker.file(names_of(here)[-1]).exists(), "a file that another one names"
     reader.pull()
     assert [name for name in names_of(reader) if name.startswith("samples")] == [newest.path.relative_to(here.root).as_posix()]
+
+
+def test_older_files_are_fetched_when_they_are_read(machine: Machine) -> None:
+    here = machine("here")
+    versions = ["first", "second", "third"]
+    files_here = [_samples(here, version).path.relative_to(here.root).as_posix() for version in versions]
+    worker = machine("worker")
+    assert worker.current("samples", "sums") is not None
+    assert names_of(worker) == files_here[2:]
+    found = worker.of_version("samples", "second", "sums")
+    assert found is not None
+    assert names_of(worker) == files_here[1:], "the oldest is not read"
+
+    other = machine("other")
+    folder = other.folder("samples", "sums")
+    with other.steady([folder]):
+        assert names_of(other) == files_here[2:]
+        here.delete(here.root / files_here[0])
+        added = _samples(other, "fourth").path.relative_to(other.root).as_posix()
+        assert other.of_version("samples", "first", "sums") is None, "it was deleted"
+        assert [path.relative_to(other.root).as_posix() for path in other.files(folder)] == [*files_here[1:], added]
+        assert other.of_version("samples", "fifth", "sums") is None
+    assert [file.info.version for file in other.history("samples", "sums")] == ["second", "third", "fourth"]
+
+
+def test_a_file_outside_of_the_lake_is_never_fetched(machine: Machine, url: str, tmp_path: Path) -> None:
+    lake = machine("here")
+    Store(url.rpartition("/")[0]).put_new("outside.parquet", b"content")
+    for name in ("../outside.parquet", f"{tmp_path}/absolute.parquet", "scores/../../../outside.parquet"):
+        assert not lake.file(name).exists()
+    assert not (tmp_path / "here" / "outside.parquet").exists()
 
 
 def test_a_lake_that_was_emptied_takes_no_results_along(machine: Machine) -> None:
@@ -282,12 +359,24 @@ def test_a_past_night_can_be_queried_on_every_machine(machine: Machine, monkeypa
         night = night_lake(there, day)
     assert sorted(written(night)) == ["a-0", "a-1", "a-2"]
     assert len(written(there)) == 7
-    with pytest.raises(QueryError, match=f"there is no state of 2020-01-01 in the lake; the last nights are: {day}"):
+    with pytest.raises(QueryError, match=f"no list of the files of 2020-01-01: .*; the nearest there is: {day}$"):
         night_lake(here, date(2020, 1, 1))
+    with pytest.raises(QueryError, match="is not over"):
+        night_lake(here, datetime.now(UTC).date())
     assert [path.name for path in archived(here)] == [f"{day}.parquet"]
     kept = files_named_by(archived(here)[0])
     assert len(kept) == 6
     assert kept < set(names_of(here))
+
+
+def test_the_nearest_nights_are_named(machine: Machine) -> None:
+    lake = machine("here")
+    with pytest.raises(QueryError, match="there is none of any day, since the first publication after it keeps it"):
+        night_lake(lake, date(2020, 1, 1))
+    for day in ("2020-01-01", "2020-01-03", "2020-01-09", "2020-01-10"):
+        lake.add(lake.root / "nights" / f"{day}.parquet", pa.table({"file": pa.array([], pa.string())}))
+    with pytest.raises(QueryError, match=r"the nearest there is: 2020-01-03 and 2020-01-09$"):
+        night_lake(lake, date(2020, 1, 5))
 
 
 def test_a_machine_that_may_only_read_leaves_the_night_to_others(

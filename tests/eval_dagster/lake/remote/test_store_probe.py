@@ -107,6 +107,15 @@ def test_urls(url: str, reason: str | None) -> None:
     assert "secret" not in (found or "")
 
 
+def test_a_file_that_is_too_large_is_named() -> None:
+    text = (
+        "Generic S3 error: Error performing PUT http://127.0.0.1:1/evals/x in 1ms - Server returned non-2xx status code: 400 Bad Request: "
+        "<Error><Code>EntityTooLarge</Code></Error>"
+    )
+    with pytest.raises(UsageError, match=r"takes no file of this size in one write \(400 EntityTooLarge\); divide the eval"):
+        raise fault_of(OSError(text), "s3://evals/lake").error("s3://evals/lake")
+
+
 def test_a_full_disk_is_named() -> None:
     text = "Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os error 28)\n\nDebug source:\n..."
     with pytest.raises(UsageError, match="its disk is full; free space on it"):
