@@ -51,6 +51,11 @@ class IndexedLake(Lake):
         """The files in a folder, the oldest first."""
         return self._folders.get(self._name(folder), [])
 
+    def beside(self, path: Path, table: str) -> list[Path]:
+        """The files that another table has of the partition of a file, or of its eval where that table has no models."""
+        _, eval_part, *rest = self._name(path).split("/")
+        return self._folders.get("/".join([table, eval_part, *rest[:-1]]), []) or self._folders.get(f"{table}/{eval_part}", [])
+
     def _newest(self, table: str, folder: Path) -> list[Path]:  # noqa: ARG002 - all files are here
         return self.files(folder)
 

@@ -282,12 +282,6 @@ ATTEMPTS = pa.schema(
 SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES, "looks": LOOKS}
 """The tables that have a partition a suite. Files of one judgement bear the same name in all of them; `regressions` is written last."""
 
-DOWNSTREAM_FIRST = (
-    *(("notices", "acceptances"), ("regressions",), ("sample_changes", "looks", "confirmations")),
-    *(("metrics",), ("scores",), ("responses",), ("prompts",), ("samples", "attempts", "endpoint_states")),
-)
-"""The tables, in groups. Files of a group name files of later groups, which are written before them."""
-
 TABLES = {
     "samples": SAMPLES,
     "prompts": PROMPTS,

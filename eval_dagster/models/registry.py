@@ -1,6 +1,6 @@
 """Model backends by name: those of this package, and those that other packages register."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -44,10 +44,13 @@ def registered_sections() -> Mapping[str, type[ModelSection]]:
 
 
 @cache
-def _registered() -> Mapping[str, EntryPoint]:
+def _entries() -> Sequence[EntryPoint]:
     # The backends of this package come last, so that no other package can replace one by its name.
-    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
-    return {entry.name: entry for entry in found}
+    return sorted(entry_points(group=GROUP), key=lambda entry: entry.value.startswith("eval_dagster."))
+
+
+def _registered() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in _entries()}
 
 
 def _section(entry: EntryPoint) -> type[ModelSection]:
@@ -60,7 +63,7 @@ def _section(entry: EntryPoint) -> type[ModelSection]:
 def _load(entry: EntryPoint) -> type[ModelBackend]:
     package = entry.dist.name if entry.dist else "another package"
     where = f"the model backend {entry.name!r} of {package}"
-    rivals = {each.value for each in entry_points(group=GROUP, name=entry.name)}
+    rivals = {each.value for each in _entries() if each.name == entry.name}
     if len(rivals) > 1 and entry.name not in _BUILT_IN:
         raise ConfigError(
             f"the model backend {entry.name!r} is registered {len(rivals)} times, as {' and '.join(sorted(rivals))}; "

@@ -181,15 +181,14 @@ class Retained:
         info = self._info(path)
         if info is None:
             return
-        eval_name, model = path.parent.parent.name.removeprefix("eval="), path.parent.name.removeprefix("model=")
-        yield from self._of_version(self._lake.files(self._lake.folder("prompts", eval_name, model)), info.inputs.get("rendered_prompts"))
-        yield from self._of_version(self._lake.files(self._lake.folder("samples", eval_name)), info.inputs.get("dataset_snapshot"))
+        yield from self._of_version(self._lake.beside(path, "prompts"), info.inputs.get("rendered_prompts"))
+        yield from self._of_version(self._lake.beside(path, "samples"), info.inputs.get("dataset_snapshot"))
         scores_file = self._lake.scores_file(path)
         if scores_file is not None:
             scores = self._lake.root / scores_file
             of_scores = self._info(scores)
             version = None if of_scores is None else of_scores.inputs.get("model_outputs")
-            yield from [scores, *self._of_version(self._lake.files(self._lake.folder("responses", eval_name, model)), version)]
+            yield from [scores, *self._of_version(self._lake.beside(path, "responses"), version)]
 
     def _of_version(self, files: Sequence[Path], version: str | None) -> Sequence[Path]:
         """The newest file of a version, which is the one that is read."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from eval_dagster.errors import LakeError, LakeUnreachableError, UsageError
 from eval_dagster.lake.checksums import verify_file
 from eval_dagster.lake.file_writing import sweep
+from eval_dagster.lake.remote.names import downstream_first, is_file, is_inside, newest
 from eval_dagster.lake.remote.probe import probe, was_probed
 from eval_dagster.lake.remote.store import ConflictError, Store, StoredObject
-from eval_dagster.lake.schemas import DOWNSTREAM_FIRST
 from eval_dagster.progress.reporting import current_reporter
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ _THREADS = 16
 _TRIES = 5
 _REPORTED = 50
 """Fewer files are fetched without a report of progress."""
-_FILE = ".parquet"
 
 
 class Mirror:
@@ -113,19 +112,16 @@ class Mirror:
 
         While the store is listed, others write. A table is listed before those that its files name, so that what they name is listed too.
         """
-        given = list(folders)
-        groups = [[folder for folder in given if folder.partition("/")[0] in tables] for tables in DOWNSTREAM_FIRST]
-        others = [folder for folder in given if not any(folder.partition("/")[0] in tables for tables in DOWNSTREAM_FIRST)]
         found: dict[str, StoredObject] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
-            for group in (*groups, others):
+            for group in downstream_first(folders):
                 for objects in pool.map(self.store.list, group):
-                    found |= {name: each for name, each in objects.items() if _is_file(name)}
+                    found |= {name: each for name, each in objects.items() if is_file(name)}
         return found
 
     def fetch(self, names: Iterable[str]) -> None:
         """Fetch files that are not here. Those that are no longer in the store are left out, and names that no file of a lake has."""
-        missing = [name for name in names if _is_inside(name) and not (self.root / name).exists()]
+        missing = [name for name in names if is_inside(name) and not (self.root / name).exists()]
         if missing:
             with ThreadPoolExecutor(_THREADS) as pool:
                 self._fetch_all(pool, missing)
@@ -192,7 +188,7 @@ class Mirror:
                     if whole:
                         raise LakeUnreachableError(self._is_empty())
                     self._require_lake()
-                chosen = _newest(there, newest_of) if newest_of else there
+                chosen = newest(there, newest_of) if newest_of else there
                 if self._fetch_all(pool, [name for name in chosen if here.get(name) != there[name].size]):
                     for name in here.keys() - there.keys():
                         (self.root / name).unlink(missing_ok=True)
@@ -214,7 +210,7 @@ class Mirror:
 
     def _require_lake(self) -> None:
         """Raise `LakeUnreachableError` where the store has neither the object of a probe nor a file."""
-        if not was_probed(self.store) and not any(map(_is_file, self.store.list(""))):
+        if not was_probed(self.store) and not any(map(is_file, self.store.list(""))):
             raise LakeUnreachableError(self._is_empty())
 
     def _is_empty(self) -> str:
@@ -261,19 +257,6 @@ def let_wait(root: Path, folders: Iterable[str]) -> None:
             path.replace(waiting)
 
 
-def _newest(names: Iterable[str], folders: Collection[str]) -> list[str]:
-    """Without the older files of partitions in some folders."""
-    last: dict[str, str] = {}
-    kept: list[str] = []
-    for name in names:
-        if name.partition("/")[0] in folders:
-            partition = name.rpartition("/")[0]
-            last[partition] = max(name, last.get(partition, ""))
-        else:
-            kept.append(name)
-    return kept + list(last.values())
-
-
 def _is_sound(path: Path) -> bool:
     try:
         verify_file(path)
@@ -288,25 +271,15 @@ def _size(path: Path) -> int | None:
     return None
 
 
-def _is_file(name: str) -> bool:
-    return name.endswith(_FILE) and not name.rpartition("/")[2].startswith(".")
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a name that a file gives is that of a file in the lake."""
-    parts = name.split("/")
-    return _is_file(name) and not {"", ".", ".."} & set(parts)
-
-
 def _swept(folder: Path) -> Iterator[Path]:
     """The files of a lake in a folder and below it. What killed processes left half-fetched there is removed."""
     for parent, _, names in os.walk(folder):
         if any(name.endswith(".tmp") for name in names):
             sweep(Path(parent))
-        yield from (Path(parent) / name for name in names if _is_file(name))
+        yield from (Path(parent) / name for name in names if is_file(name))
 
 
 def _files_in(folder: Path) -> Iterable[Path]:
     """The files of a lake in a folder and below it."""
     for parent, _, names in os.walk(folder):
-        yield from (Path(parent) / name for name in names if _is_file(name))
+        yield from (Path(parent) / name for name in names if is_file(name))

@@ -57,11 +57,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (information / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
         monkeypatch.syspath_prepend(str(folder))
-        registry._registered.cache_clear()
+        registry._entries.cache_clear()
 
     yield put
     monkeypatch.undo()
-    registry._registered.cache_clear()
+    registry._entries.cache_clear()
     sys.modules.pop("parrots", None)
 
 

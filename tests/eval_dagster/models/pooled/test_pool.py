@@ -100,9 +100,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", str(folder))
-        registry._registered.cache_clear()
+        registry._entries.cache_clear()
         yield folder
-    registry._registered.cache_clear()
+    registry._entries.cache_clear()
     sys.modules.pop("odds", None)
 
 
