@@ -48,6 +48,7 @@ from eval_dagster.lake.files import Configured, Lake
 lake = Lake(Path({folder!r}) / "home")
 begin, processor = perf_counter(), process_time()
 {statement}
+print()  # ends the line of DuckDB's progress
 print(json.dumps([perf_counter() - begin, process_time() - processor, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 """
 
