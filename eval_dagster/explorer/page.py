@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -37,7 +37,7 @@ def result_page(samples: ResultSamples) -> bytes:
     page = _template().render(
         title=visible(f"{samples.eval} · {samples.model}: samples"),
         policy=page_policy(),
-        version=page_version(),
+        stamp=page_stamp(samples.materialized_at),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - as above
         data=base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii"),
@@ -49,12 +49,19 @@ def result_page(samples: ResultSamples) -> bytes:
 def page_policy() -> str:
     """The Content-Security-Policy of the page: no request, and no script but its own."""
     digest = base64.b64encode(sha256(_static("result.js").encode()).digest()).decode("ascii")
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def page_stamp(materialized_at: datetime) -> str:
+    """The text in a page that tells its materialization and the version of the code that made it."""
+    return f"{materialized_at.astimezone(UTC).isoformat()} {_version()}"
 
 
 @cache
-def page_version() -> str:
-    """Hash of what pages are made of besides samples. A page of another version is written again."""
+def _version() -> str:
+    """Hash of what pages are made of besides samples."""
     sources = (*_FOLDER.glob("*.py"), *_FOLDER.glob("static/*"), *_FOLDER.glob("templates/*"))
     return stable_hash([path.read_text("utf-8") for path in sorted(sources)])
 

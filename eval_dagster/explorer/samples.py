@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
+from eval_dagster.explorer.answers import answers_of, prompts_before, rows_of
 from eval_dagster.gate.materializations import Point, metric_versions
-from eval_dagster.lake.files import Lake, LakeFile, read_info, read_rows, time_of
+from eval_dagster.lake.files import Lake, LakeFile, time_of
 from eval_dagster.records import ResponseType, Role
 
 MOST_SAMPLES = 20_000
@@ -31,11 +32,6 @@ _PROMPT = (
     "images",
     "error",
 )
-_ANSWER = (
-    *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
-    *("truncated_tokens", "latency_s", "cost", "error"),
-)
-_SCORE = ("metric", "value", "text_values", "item", "error")
 _FIGURES = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
 
 Sample = Mapping[str, Any]
@@ -140,15 +136,15 @@ class _Collection:
     def collect(self, most: int | None) -> ResultSamples:
         """Read everything. Raises `LakeError` as `collect_samples` does."""
         point = self._point
-        prompts = _rows(point, "prompts", point.metrics.info.inputs["rendered_prompts"], _PROMPT)
-        answers = _answers(point)
+        prompts = rows_of(point, "prompts", point.metrics.info.inputs["rendered_prompts"], _PROMPT)
+        answers = answers_of(point)
         earlier = self._earlier()
         before = self._before if earlier else None
         metrics = list(_metrics(point, before, answers.values()))
         headline = next(
             (each for each in metrics if each["is_headline"]), metrics[0] if metrics else {"metric": "", "higher_is_better": None}
         )
-        asked_before = _asked(before, point) if before else {}
+        asked_before = prompts_before(before, point) if before else {}
         rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
         for row in rows:
             if flip := _flip(row, headline["metric"], headline["higher_is_better"]):
@@ -171,65 +167,10 @@ class _Collection:
         if self._before is None:
             return {}
         try:
-            return _answers(self._before)
+            return answers_of(self._before)
         except LakeError as error:
             self._notes.append(f"nothing is compared: {error}")
             return {}
-
-
-def _rows(point: Point, table: str, version: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of the newest file of a version. Raises `LakeError` where there is none."""
-    lake = point.lake
-    for path in reversed(lake.files(lake.folder(table, point.eval_name, point.model))):
-        with suppress(LakeError):
-            if read_info(path).version == version:
-                return read_rows(path, columns)
-    raise LakeError(
-        f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are damaged or no longer in the lake"
-    )
-
-
-def _answers(point: Point) -> dict[str, dict[str, Any]]:
-    """The answers of a result with their scores, by sample."""
-    if not point.has_scores:
-        raise LakeError(
-            f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
-        )
-    version = read_info(point.inputs.scores).inputs["model_outputs"]
-    answers = {row["sample_id"]: _answer(row) for row in _rows(point, "responses", version, ("sample_id", *_ANSWER))}
-    for row in read_rows(point.inputs.scores, ("sample_id", *_SCORE)):
-        answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
-        answer.setdefault("scores", {})[metric] = row["value"]
-        for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
-            if row.get(column) is not None:
-                answer.setdefault(name, {})[metric] = row[column]
-    return answers
-
-
-def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `responses` without what is empty."""
-    texts, final, logprobs = row["text"] or [], row["text_post_processed"] or row["text"] or [], row["choice_logprobs"] or []
-    fields = {
-        "text": final,
-        "raw": texts if texts != final else None,
-        "reasoning": row["reasoning"] if any(row["reasoning"] or ()) else None,
-        "tool_calls": row.get("tool_calls") if any(row.get("tool_calls") or ()) else None,
-        "logprobs": logprobs,
-        "finish_reason": row["finish_reason"],
-        "truncated_tokens": row["truncated_tokens"] or None,
-        **{name: row.get(name) for name in ("prompt_tokens", "output_tokens", "latency_s", "cost", "error")},
-    }
-    return {name: value for name, value in fields.items() if value is not None and value != []}
-
-
-def _asked(before: Point, now: Point) -> dict[str, str]:
-    """The prompts of the other result by sample; none where all are the same, or where they were deleted."""
-    version = before.metrics.info.inputs["rendered_prompts"]
-    if version == now.metrics.info.inputs["rendered_prompts"]:
-        return {}
-    with suppress(LakeError):
-        return {row["sample_id"]: row["prompt"] for row in _rows(before, "prompts", version, ("sample_id", "prompt"))}
-    return {}
 
 
 def _sample(
