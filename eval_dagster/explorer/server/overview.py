@@ -33,7 +33,7 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
     shown = evals[(number - 1) * _EVALS_A_PAGE : number * _EVALS_A_PAGE]
     rows = state.rows(
         "select l.*, m.materialized_at from leaderboard_all l "
-        "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.subject is null "
+        "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.is_headline and m.subject is null "
         "where l.eval in (select unnest($shown)) and (l.is_configured or $everything) and ($model is null or contains(l.model, $model)) "
         "order by l.eval, l.rank nulls last, l.model",
         {"shown": shown, "everything": everything, "model": chosen["model"]},
@@ -66,7 +66,7 @@ def matrix(state: CatalogState, parameters: Parameters) -> str:
     number, everything = parameters.page(), parameters.switch("all")
     rows = state.rows(
         "select l.*, m.materialized_at, m.higher_is_better from leaderboard_all l "
-        "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.subject is null "
+        "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.is_headline and m.subject is null "
         "where l.is_configured or $everything order by l.eval, l.model",
         {"everything": everything},
     )
@@ -109,6 +109,8 @@ def history(state: CatalogState, parameters: Parameters) -> str:
             select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors
             from metrics_history
             where eval = $eval and model = $model and metric = $metric and subject is null
+            -- A metric can have a mean of the samples and one of the subjects.
+            qualify row_number() over (partition by materialized_at order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
         ),
         changes as (
             select materialized_at, max(cause) as cause, max(difference) as difference, max(p_value) as p_value

@@ -98,6 +98,8 @@ def find_result(state: CatalogState, eval_name: str, model: str, materialized_at
         select * from _metrics_files
         where eval = $eval and model = $model and subject is null
             and materialized_at = coalesce($at, (select max(materialized_at) from _metrics_files where eval = $eval and model = $model))
+        -- A metric can have a mean of the samples and one of the subjects.
+        qualify row_number() over (partition by metric order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
         order by coalesce(is_headline, false) desc, metric
         """,
         {"eval": eval_name, "model": model, "at": materialized_at},

@@ -279,7 +279,7 @@ def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
         {
             "text": text,
             "is_gold": place in (prompt["gold_index"] or []),
-            "is_chosen": known is not None and known[place] == highest,
+            "is_chosen": known is not None and place == known.index(highest),
             "probability": None if weights is None else weights[place] / sum(weights),
         }
         for place, text in enumerate(prompt["choices"])
