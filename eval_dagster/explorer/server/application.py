@@ -1,7 +1,7 @@
 """The web application: its addresses, its headers, and how errors are shown."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from http import HTTPStatus
 
@@ -14,11 +14,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
-from eval_dagster.explorer.server import comparison, nights, overview, samples
+from eval_dagster.explorer.page import page_policy
+from eval_dagster.explorer.server import comparison, nights, overview, sample, samples
+from eval_dagster.explorer.server.pages import ResultPages
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import FOLDER, REPORT_STYLE, page
 from eval_dagster.lake.reader import CatalogReader, CatalogState
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 _LOG = logging.getLogger(__name__)
 _POLICY = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'"
 """The pages have no script at all."""
@@ -32,22 +35,39 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
     "/nights": nights.nights,
     "/night": nights.night,
     "/samples": samples.listing,
-    "/sample": samples.one,
+    "/sample": sample.one,
 }
 
 
 def application(reader: CatalogReader) -> Starlette:
     """The pages of a lake. They only read it; a page shows one state of the catalog, the current one when it is opened."""
     routes = [Route(path, _endpoint(reader, make), methods=["GET"]) for path, make in _PAGES.items()]
+    routes.append(Route("/results/{eval}/{model}/{at}", _result_endpoint(reader), methods=["GET"]))
     routes.append(Route("/style.css", _style, methods=["GET"]))
     return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
 
 
-def _endpoint(reader: CatalogReader, make: Callable[[CatalogState, Parameters], str]) -> Callable[..., object]:
-    def answer(request: Request) -> Response:
+def _endpoint(reader: CatalogReader, make: Callable[[CatalogState, Parameters], str]) -> Endpoint:
+    return _answering(reader, lambda state, request: HTMLResponse(make(state, Parameters(request.query_params)), headers=_HEADERS))
+
+
+def _result_endpoint(reader: CatalogReader) -> Endpoint:
+    pages, policy = ResultPages(), {**_HEADERS, "Content-Security-Policy": page_policy()}
+
+    def answer(state: CatalogState, request: Request) -> Response:
+        names = (request.path_params["eval"], request.path_params["model"], request.path_params["at"])
+        return HTMLResponse(pages.page(state, names, Parameters(request.query_params)), headers=policy)
+
+    return _answering(reader, answer)
+
+
+def _answering(reader: CatalogReader, answer: Callable[[CatalogState, Request], Response]) -> Endpoint:
+    """An endpoint that answers in a thread, with a page for each error."""
+
+    def answer_or_explain(request: Request) -> Response:
         try:
             with reader.state() as state:
-                return HTMLResponse(make(state, Parameters(request.query_params)), headers=_HEADERS)
+                return answer(state, request)
         except NotFoundError as error:
             return _failure(HTTPStatus.NOT_FOUND, str(error))
         except UsageError as error:
@@ -59,7 +79,7 @@ def _endpoint(reader: CatalogReader, make: Callable[[CatalogState, Parameters], 
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(answer, request)
+        return await run_in_threadpool(answer_or_explain, request)
 
     return endpoint
 

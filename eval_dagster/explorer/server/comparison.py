@@ -6,7 +6,7 @@ from math import log10
 from typing import Any
 
 from eval_dagster.explorer.server import charts
-from eval_dagster.explorer.server.parameters import Parameters, NotFoundError
+from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result
 from eval_dagster.lake.reader import CatalogState
@@ -27,7 +27,9 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
     """Two models at one eval: each sample is a point, or a part of a point that stands for several."""
     evals = [row["eval"] for row in state.rows("select distinct eval from metrics order by eval")]
     eval_name = parameters.text("eval") or (evals[0] if evals else "")
-    rows = state.rows("select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name})
+    rows = state.rows(
+        "select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name}
+    )
     models = [row["model"] for row in rows]
     names = [parameters.text("a") or (models[0] if models else None), parameters.text("b") or (models[1] if len(models) > 1 else None)]
     parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
@@ -52,7 +54,13 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
         step = (high - low) / _BINS
         values |= {"low": low, "step": step, "last": _BINS - 1}
         cells = [
-            {**row, "a_low": low + row["i"] * step, "a_high": low + (row["i"] + 1) * step, "b_low": low + row["j"] * step, "b_high": low + (row["j"] + 1) * step}
+            {
+                **row,
+                "a_low": low + row["i"] * step,
+                "a_high": low + (row["i"] + 1) * step,
+                "b_low": low + row["j"] * step,
+                "b_high": low + (row["j"] + 1) * step,
+            }
             for row in state.rows(_PAIRS + _BINNED, values)
         ]
     else:
@@ -63,7 +71,14 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
         table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
     higher = metric["higher_is_better"] is not False
     better = {"a": summary["a_higher"], "b": summary["b_higher"]} if higher else {"a": summary["b_higher"], "b": summary["a_higher"]}
-    return {"summary": summary, "better": better, "metric": metric, "table": table, "picture": _picture(cells, low, high), "is_binned": is_binned}
+    return {
+        "summary": summary,
+        "better": better,
+        "metric": metric,
+        "table": table,
+        "picture": _picture(cells, low, high),
+        "is_binned": is_binned,
+    }
 
 
 _SUMMARY = """
@@ -76,7 +91,8 @@ _SUMMARY = """
     ),
     residuals as (
         -- Robust to clusters, as `paired_difference`.
-        select sum(pairs.a - pairs.b - totals.difference) as residual from pairs cross join totals group by coalesce(pairs.cluster, pairs.sample_id)
+        select sum(pairs.a - pairs.b - totals.difference) as residual from pairs cross join totals
+        group by coalesce(pairs.cluster, pairs.sample_id)
     )
     select totals.*, (select sqrt(sum(residual * residual) * count(*) / nullif(count(*) - 1, 0)) from residuals) / nullif(n, 0) as stderr
     from totals
@@ -108,7 +124,9 @@ def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
 def agreement(state: CatalogState, parameters: Parameters) -> str:
     """How far the metrics of one result agree: for each two of them the correlation over the samples, and the share of equal values."""
     result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
-    rows = state.rows("select metric, count(value) as n from read_parquet($scores) group by metric order by metric", {"scores": result.scores})
+    rows = state.rows(
+        "select metric, count(value) as n from read_parquet($scores) group by metric order by metric", {"scores": result.scores}
+    )
     known = [row["metric"] for row in rows if row["n"]]
     headline = [name for name in result.metric_names if name in known]
     names = [*headline, *(name for name in known if name not in headline)]
@@ -120,7 +138,7 @@ def agreement(state: CatalogState, parameters: Parameters) -> str:
         columns = ", ".join(
             f"corr(v{a}, v{b}) as c{a}_{b}, avg((v{a} = v{b})::integer) as e{a}_{b}, count(v{a} + v{b}) as n{a}_{b}" for a, b in pairs
         )
-        query = f"select {columns} from (select {wide} from read_parquet($scores) group by sample_id)"  # noqa: S608 - numbers alone
+        query = f"select {columns} from (select {wide} from read_parquet($scores) group by sample_id)"
         row = state.rows(query, {"scores": result.scores, **{f"m{place}": name for place, name in enumerate(shown)}})[0]
         found = {(a, b): {"correlation": row[f"c{a}_{b}"], "equal": row[f"e{a}_{b}"], "n": row[f"n{a}_{b}"]} for a, b in pairs}
     cells = [[found.get((min(a, b), max(a, b))) for b in range(len(shown))] for a in range(len(shown))]

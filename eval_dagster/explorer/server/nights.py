@@ -39,7 +39,9 @@ def night(state: CatalogState, parameters: Parameters) -> str:
         {"suite": suite, "at": at},
     )
     if not rows:
-        raise NotFoundError(f"the suite {suite!r} has no judgement{'' if at is None else f' of {at.isoformat()}'}; the list of nights has all")
+        raise NotFoundError(
+            f"the suite {suite!r} has no judgement{'' if at is None else f' of {at.isoformat()}'}; the list of nights has all"
+        )
     return page("night.html", suite=suite, judged_at=rows[0]["judged_at"], rows=[{**row, "against": _baseline(row)} for row in rows])
 
 

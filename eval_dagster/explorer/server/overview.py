@@ -128,7 +128,9 @@ def history(state: CatalogState, parameters: Parameters) -> str:
         {**key, "metric": metric},
     )
     if not points:
-        raise NotFoundError(f"{key['eval']} on {key['model']} has no metric {metric!r}; it has {', '.join(each['metric'] for each in metrics)}")
+        raise NotFoundError(
+            f"{key['eval']} on {key['model']} has no metric {metric!r}; it has {', '.join(each['metric'] for each in metrics)}"
+        )
     listed = list(reversed(points))[:_MOST_LISTED]
     picture = _picture(points[-_MOST_DRAWN:])
     return page("history.html", **key, metric=metric, metrics=metrics, total=len(points), points=listed, picture=picture)

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from eval_dagster.explorer.server.results import Result
 from eval_dagster.visible_text import one_line, visible
 
 FOLDER = Path(__file__).parent
@@ -25,13 +26,15 @@ def page(template: str, **parts: Any) -> str:
 
 def link(path: str, **query: Any) -> str:
     """An address within the pages. Parameters that are null or empty are left out; times are written as `time_text` does."""
-    kept = {name: time_text(value) if isinstance(value, datetime) else str(value) for name, value in query.items() if value not in (None, "")}
+    kept = {
+        name: time_text(value) if isinstance(value, datetime) else str(value) for name, value in query.items() if value not in (None, "")
+    }
     return path + (f"?{urlencode(kept, quote_via=quote)}" if kept else "")
 
 
-def result_link(row: Mapping[str, Any]) -> str:
-    """The address of the whole page of a result: a row with `eval`, `model` and `materialized_at`."""
-    return "/results/" + "/".join(quote(each, safe="") for each in (row["eval"], row["model"], time_text(row["materialized_at"])))
+def result_link(result: Result) -> str:
+    """The address of the whole page of a result."""
+    return "/results/" + "/".join(quote(each, safe="") for each in (result.eval, result.model, time_text(result.materialized_at)))
 
 
 def time_text(time: datetime) -> str:
@@ -44,7 +47,15 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_shown
     )
-    environment.filters |= {"number": _number, "minute": _minute, "interval": _interval, "short": _short, "end": _end, "line": one_line, "count": _count}
+    environment.filters |= {
+        "number": _number,
+        "minute": _minute,
+        "interval": _interval,
+        "short": _short,
+        "end": _end,
+        "line": one_line,
+        "count": _count,
+    }
     environment.globals |= {"link": link, "result_link": result_link}
     return environment
 

@@ -106,8 +106,12 @@ def find_result(state: CatalogState, eval_name: str, model: str, materialized_at
     )
     if not rows:
         when = "" if materialized_at is None else f" of {materialized_at.isoformat()}"
-        raise NotFoundError(f"there is no result{when} of {eval_name} on {model}; the leaderboard and the histories list all that there are")
-    newest = state.rows("select max(materialized_at) as at from _metrics_files where eval = $eval and model = $model", {"eval": eval_name, "model": model})
+        raise NotFoundError(
+            f"there is no result{when} of {eval_name} on {model}; the leaderboard and the histories list all that there are"
+        )
+    newest = state.rows(
+        "select max(materialized_at) as at from _metrics_files where eval = $eval and model = $model", {"eval": eval_name, "model": model}
+    )
     return Result(
         lake=state.lake,
         eval=eval_name,
