@@ -31,10 +31,11 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
         "select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name}
     )
     models = [row["model"] for row in rows]
-    names = [parameters.text("a") or (models[0] if models else None), parameters.text("b") or (models[1] if len(models) > 1 else None)]
+    names = (parameters.text("a") or next(iter(models), None), parameters.text("b") or next(iter(models[1:]), None))
     parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
     if names[0] is not None and names[1] is not None:
-        a, b = (find_result(state, eval_name, name, parameters.time(f"{key}_at")) for key, name in zip("ab", names, strict=True))
+        a = find_result(state, eval_name, names[0], parameters.time("a_at"))
+        b = find_result(state, eval_name, names[1], parameters.time("b_at"))
         shared = [name for name in a.metric_names if name in b.metric_names]
         metric = parameters.text("metric") or next(iter(shared), None)
         if metric is None:

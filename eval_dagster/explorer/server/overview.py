@@ -9,7 +9,7 @@ from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.lake.reader import CatalogState
 
-_EVALS_A_PAGE = 24
+_EVALS_A_PAGE = 12
 _ROWS_OF_MATRIX, _COLUMNS_OF_MATRIX = 60, 30
 _MOST_DRAWN = 240
 _MOST_LISTED = 200
@@ -22,21 +22,20 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
     """The ranked results of each eval, with their intervals as error bars."""
     chosen = {name: parameters.text(name) for name in ("eval", "model")}
     everything, number = parameters.switch("all"), parameters.page()
-    evals = [
-        row["eval"]
-        for row in state.rows(
-            "select distinct eval from leaderboard_all where (is_configured or $everything) and ($eval is null or contains(eval, $eval)) "
-            "and ($model is null or contains(model, $model)) order by eval",
-            {"everything": everything, **chosen},
-        )
-    ]
-    shown = evals[(number - 1) * _EVALS_A_PAGE : number * _EVALS_A_PAGE]
     rows = state.rows(
-        "select l.*, m.materialized_at from leaderboard_all l "
-        "join metrics m on l.eval = m.eval and l.model = m.model and l.metric = m.metric and m.is_headline and m.subject is null "
-        "where l.eval in (select unnest($shown)) and (l.is_configured or $everything) and ($model is null or contains(l.model, $model)) "
-        "order by l.eval, l.rank nulls last, l.model",
-        {"shown": shown, "everything": everything, "model": chosen["model"]},
+        """
+        with chosen as (
+            select * from leaderboard_all
+            where (is_configured or $everything) and ($eval is null or contains(eval, $eval)) and ($model is null or contains(model, $model))
+        ),
+        numbered as (select *, dense_rank() over (order by eval) as number from chosen)
+        select n.*, m.materialized_at, (select max(number) from numbered) as evals
+        from numbered n
+        join metrics m on n.eval = m.eval and n.model = m.model and n.metric = m.metric and m.is_headline and m.subject is null
+        where n.number > $before and n.number <= $before + $most
+        order by n.eval, n.rank nulls last, n.model
+        """,
+        {"everything": everything, **chosen, "before": (number - 1) * _EVALS_A_PAGE, "most": _EVALS_A_PAGE},
     )
     groups = [{"eval": name, "rows": _with_bars(list(found))} for name, found in groupby(rows, key=lambda row: row["eval"])]
     return page(
@@ -44,9 +43,8 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
         groups=groups,
         chosen=chosen,
         everything=everything,
-        total=len(evals),
         number=number,
-        pages=-(-len(evals) // _EVALS_A_PAGE),
+        pages=-(-rows[0]["evals"] // _EVALS_A_PAGE) if rows else 1,
         damages=_damages(state),
     )
 

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,17 @@ class Result:
     """The file of the scores, relative to the lake."""
     is_current: bool
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether its scores are still in the lake."""
+        return self.scores_file is not None and self.lake.file(self.scores_file).exists()
+
     @cached_property
     def scores(self) -> list[str]:
         """The URL of the scores, as the argument of `read_parquet`. Raises `LakeError` where they were deleted."""
-        path = None if self.scores_file is None else self.lake.file(self.scores_file)
-        if path is None or not path.exists():
+        if self.scores_file is None or not self.has_scores:
             raise LakeError(f"the scores of {self.name} are no longer in the lake")
-        return [url_of(path)]
+        return [url_of(self.lake.root / self.scores_file)]
 
     @cached_property
     def prompts(self) -> list[str] | None:
@@ -92,36 +97,13 @@ class Result:
 
 def find_result(state: CatalogState, eval_name: str, model: str, materialized_at: datetime | None = None) -> Result:
     """The result of an eval and a model at a time, the newest by default. Raises `NotFoundError` where there is none."""
-    rows = state.rows(
-        # `metrics_history` has the same rows without the names of the files.
-        """
-        select * from _metrics_files
-        where eval = $eval and model = $model and subject is null
-            and materialized_at = coalesce($at, (select max(materialized_at) from _metrics_files where eval = $eval and model = $model))
-        -- A metric can have a mean of the samples and one of the subjects.
-        qualify row_number() over (partition by metric order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
-        order by coalesce(is_headline, false) desc, metric
-        """,
-        {"eval": eval_name, "model": model, "at": materialized_at},
-    )
-    if not rows:
+    found = _results(state, "model = $model", {"eval": eval_name, "model": model, "at": materialized_at})
+    if not found:
         when = "" if materialized_at is None else f" of {materialized_at.isoformat()}"
         raise NotFoundError(
             f"there is no result{when} of {eval_name} on {model}; the leaderboard and the histories list all that there are"
         )
-    newest = state.rows(
-        "select max(materialized_at) as at from _metrics_files where eval = $eval and model = $model", {"eval": eval_name, "model": model}
-    )
-    return Result(
-        lake=state.lake,
-        eval=eval_name,
-        model=model,
-        materialized_at=rows[0]["materialized_at"].astimezone(UTC),
-        metrics=rows,
-        metrics_file=rows[0]["_file"],
-        scores_file=rows[0]["scores_file"],
-        is_current=newest[0]["at"] == rows[0]["materialized_at"],
-    )
+    return found[0]
 
 
 def previous_result(state: CatalogState, result: Result) -> Result | None:
@@ -131,3 +113,43 @@ def previous_result(state: CatalogState, result: Result) -> Result | None:
         {"eval": result.eval, "model": result.model, "at": result.materialized_at},
     )
     return None if rows[0]["at"] is None else find_result(state, result.eval, result.model, rows[0]["at"])
+
+
+def other_results(state: CatalogState, result: Result, most: int) -> list[Result]:
+    """The newest results of other models at the same eval, in the order of their names."""
+    where = "model in (select distinct model from _metrics_files where eval = $eval and model != $model order by model limit $most)"
+    return _results(state, where, {"eval": result.eval, "model": result.model, "most": most, "at": None})
+
+
+def _results(state: CatalogState, where: str, values: Mapping[str, Any]) -> list[Result]:
+    """The results of one eval: of each chosen model that at a time, or the newest."""
+    rows = state.rows(
+        # `metrics_history` has the same rows without the names of the files.
+        f"""
+        with chosen as (
+            select *, max(materialized_at) over (partition by model) as newest_at
+            from _metrics_files where eval = $eval and {where} and subject is null
+        )
+        select * from chosen
+        where materialized_at = coalesce($at, newest_at)
+        -- A metric can have a mean of the samples and one of the subjects.
+        qualify row_number() over (partition by model, metric order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
+        order by model, coalesce(is_headline, false) desc, metric
+        """,
+        values,
+    )
+    return [_result(state.lake, list(found)) for _, found in groupby(rows, key=lambda row: row["model"])]
+
+
+def _result(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> Result:
+    first = rows[0]
+    return Result(
+        lake=lake,
+        eval=first["eval"],
+        model=first["model"],
+        materialized_at=first["materialized_at"].astimezone(UTC),
+        metrics=rows,
+        metrics_file=first["_file"],
+        scores_file=first["scores_file"],
+        is_current=first["newest_at"] == first["materialized_at"],
+    )

@@ -8,7 +8,7 @@ from typing import Any
 from eval_dagster.explorer.answer_text import answer_text
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
-from eval_dagster.explorer.server.results import Result, find_result
+from eval_dagster.explorer.server.results import Result, find_result, other_results
 from eval_dagster.explorer.server.texts import answers_of, compared_with, prompts_of
 from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.reader import CatalogState
@@ -110,19 +110,27 @@ def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> l
 
 def _others(state: CatalogState, result: Result, sample_id: str, metric: str, prompt: Row | None) -> list[Row]:
     """The current scores and answers of other models for the same sample."""
-    rows = state.rows(
-        "select model, max(materialized_at) as materialized_at from metrics where eval = $eval and model != $model "
-        "group by model order by model limit $most",
-        {"eval": result.eval, "model": result.model, "most": _MOST_OTHERS},
-    )
-    others = [find_result(state, result.eval, row["model"], row["materialized_at"]) for row in rows]
-    files = {each.scores_file: state.lake.root / each.scores_file for each in others if each.scores_file is not None}
-    values = _values(state, {name: url_of(path) for name, path in files.items() if path.exists()}, sample_id, metric)
+    others = other_results(state, result, _MOST_OTHERS)
+    urls = {each.scores_file: each.scores[0] for each in others if each.has_scores}
+    values = _values(state, urls, sample_id, metric)
+    answers = _answers_in(state, [each.responses[0] for each in others if each.scores_file in values and each.responses], sample_id)
     return [
-        {"result": each, **values[each.scores_file], "answer": answer_text(answers_of(state, each, [sample_id]).get(sample_id), prompt)}
+        {"result": each, **values[each.scores_file], "answer": answer_text(answers.get((each.responses or [""])[0]), prompt)}
         for each in others
         if each.scores_file in values
     ]
+
+
+def _answers_in(state: CatalogState, urls: list[str], sample_id: str) -> dict[str, Row]:
+    """The response to a sample in each of some files, by the file's URL."""
+    if not urls:
+        return {}
+    rows = state.rows(
+        "select filename, text, text_post_processed, choice_logprobs from read_parquet($files, filename = true, union_by_name = true) "
+        "where sample_id = $sample",
+        {"files": urls, "sample": sample_id},
+    )
+    return {row["filename"]: row for row in rows}
 
 
 def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str | None, Row]:
@@ -130,7 +138,7 @@ def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric
     if not urls:
         return {}
     rows = state.rows(
-        "select filename, value, error from read_parquet($files, filename = true) where sample_id = $sample and metric = $metric",
+        "select filename, value, error from read_parquet($files, filename = true, union_by_name = true) where sample_id = $sample and metric = $metric",
         {"files": list(urls.values()), "sample": sample_id, "metric": metric},
     )
     names = {url: name for name, url in urls.items()}
