@@ -61,7 +61,7 @@ ARROWS = {
     "explorer": "errors gate lake project records stages versions visible_text whole_files",
     "explorer.server": "errors explorer gate lake visible_text",
     "labels": "config errors explorer gate lake visible_text whole_files",
-    "report": "errors gate lake project statistics versions visible_text whole_files",
+    "report": "errors explorer gate lake project statistics versions visible_text whole_files",
     "pipeline": "errors explorer lake progress project stages",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "

@@ -26,7 +26,8 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
         """
         with chosen as (
             select * from leaderboard_all
-            where (is_configured or $everything) and ($eval is null or contains(eval, $eval)) and ($model is null or contains(model, $model))
+            where (is_configured or $everything)
+                and ($eval is null or contains(eval, $eval)) and ($model is null or contains(model, $model))
         ),
         numbered as (select *, dense_rank() over (order by eval) as number from chosen)
         select n.*, m.materialized_at, (select max(number) from numbered) as evals

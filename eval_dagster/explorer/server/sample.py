@@ -138,7 +138,8 @@ def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric
     if not urls:
         return {}
     rows = state.rows(
-        "select filename, value, error from read_parquet($files, filename = true, union_by_name = true) where sample_id = $sample and metric = $metric",
+        "select filename, value, error from read_parquet($files, filename = true, union_by_name = true) "
+        "where sample_id = $sample and metric = $metric",
         {"files": list(urls.values()), "sample": sample_id, "metric": metric},
     )
     names = {url: name for name, url in urls.items()}

@@ -51,9 +51,7 @@ def listing(state: CatalogState, parameters: Parameters) -> str:
     against = compared_with(state, parameters, result)
     metric = result.metric(parameters.text("metric"))
     search = _Search(parameters, result, against, metric)
-    total, number = search.count(state), parameters.page()
-    pages = max(1, -(-total // A_PAGE))
-    found = search.rows(state, min(number, pages))
+    found, number, total = search.rows(state, parameters.page())
     return page(
         "samples.html",
         result=result,
@@ -61,8 +59,8 @@ def listing(state: CatalogState, parameters: Parameters) -> str:
         metric=metric,
         rows=_with_texts(state, found, result, against),
         total=total,
-        number=min(number, pages),
-        pages=pages,
+        number=number,
+        pages=max(1, -(-total // A_PAGE)),
         query=search.query,
         subjects=_subjects(state, result, metric["metric"]),
         times=_times(state, result),
@@ -112,13 +110,18 @@ class _Search:
             found.append(_TEXT if result.prompts and result.responses else "sample_id = $text")
         return found
 
-    def count(self, state: CatalogState) -> int:
-        """How many samples there are."""
-        return int(self._run(state, "select count(*) as n {}")[0]["n"])
+    def rows(self, state: CatalogState, number: int) -> tuple[list[Row], int, int]:
+        """The samples of a part, its number, and how many samples there are; the last part where there are fewer."""
+        rows = self._part(state, number)
+        if not rows and number > 1:
+            total = int(self._run(state, "select count(*) as n {}")[0]["n"])
+            number = max(1, -(-total // A_PAGE))
+            rows = self._part(state, number)
+        return rows, number, int(rows[0]["total"]) if rows else 0
 
-    def rows(self, state: CatalogState, number: int) -> list[Row]:
-        """The samples of a page."""
-        return self._run(state, f"select * {{}} order by {_SORTED[self.sort]} limit {A_PAGE} offset {(number - 1) * A_PAGE}")
+    def _part(self, state: CatalogState, number: int) -> list[Row]:
+        query = "select *, count(*) over () as total {{}} order by {} limit {} offset {}"
+        return self._run(state, query.format(_SORTED[self.sort], A_PAGE, (number - 1) * A_PAGE))
 
     def _run(self, state: CatalogState, query: str) -> list[Row]:
         before = "select null::varchar as sample_id, null::double as value where false"

@@ -96,9 +96,10 @@ function difference(a, b) {
 /** Two texts as blocks in which the words that differ are marked. */
 function comparedBlocks(a, b, names) {
   if (!state.marks || a.length > 4 * SHOWN || b.length > 4 * SHOWN) return [block(a, { name: names[0] }), block(b, { name: names[1] })];
-  return difference(visible(a), visible(b)).map((pieces, side) =>
-    make("pre", { class: "text", dir: "auto", tabindex: "0", "aria-label": names[side] },
-      pieces.length ? pieces.map(([text, isSame]) => (isSame ? text : make(side ? "ins" : "del", {}, text))) : "(empty)"));
+  const both = difference(visible(a), visible(b));
+  const isOther = !both[0].some(([text, isSame]) => isSame && text.trim()); // nothing is common, so that marks would show nothing
+  return both.map((pieces, side) => make("pre", { class: pieces.length ? "text" : "text quiet", dir: "auto", tabindex: "0", "aria-label": names[side] },
+    pieces.length ? pieces.map(([text, isSame]) => (isSame || isOther ? text : make("mark", {}, text))) : "(empty)"));
 }
 
 // ---- what the page holds
@@ -294,7 +295,7 @@ function verdict(each) {
 function rowOf(place) {
   const each = samples[shown[place]], [sign, tone, word] = verdict(each);
   const isMarked = marked.has(shown[place]);
-  const ending = each.question.trim().slice(-400);
+  const question = each.question.length > 600 ? "…" + each.question.trimEnd().slice(-160).trim() : each.question.trim(); // a long one asks at its end
   const differs = each.earlier !== null && each.earlier !== each.answer;
   const row = make("div", {
     role: "option", id: "row-" + place, class: "row", "aria-selected": String(each.sample_id === state.id), "aria-posinset": place + 1,
@@ -302,7 +303,7 @@ function rowOf(place) {
   },
     make("span", { class: "sign " + tone, title: word }, make("span", { "aria-hidden": "true" }, sign), make("span", { class: "hidden" }, word + (isMarked ? ", marked. " : ". "))),
     make("span", { class: "lines" },
-      make("span", { class: "question", dir: "auto" }, oneLine(ending)),
+      make("span", { class: "question", dir: "auto" }, oneLine(question)),
       make("span", { class: "answers", dir: "auto" },
         differs ? [make("span", { class: "was" }, oneLine(each.earlier) || "(empty)"), make("span", { class: "arrow" }, " → ")] : null,
         make("span", { class: tone }, oneLine(each.answer) || "(empty)"))),

@@ -133,7 +133,8 @@ def test_the_agreement_of_metrics_is_their_correlation(site: Site) -> None:
     text = shown(site.get("/agreement?eval=capitals&model=mine"))
     known = rows(
         site,
-        "select corr(a.value, b.value) as c, avg((a.value = b.value)::integer) as e from scores a join scores b using (eval, model, sample_id) "
+        "select corr(a.value, b.value) as c, avg((a.value = b.value)::integer) as e "
+        "from scores a join scores b using (eval, model, sample_id) "
         "where eval = 'capitals' and model = 'mine' and a.metric = 'accuracy' and b.metric = 'accuracy_norm'",
     )[0]
     assert f"accuracy_norm accuracy 1 {known['c']:.3f} {100 * known['e']:.0f} % equal" in text  # type: ignore[operator]
