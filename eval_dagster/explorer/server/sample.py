@@ -105,17 +105,17 @@ def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> l
     files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
     urls = {name: url_of(path) for name, path in files.items() if path.exists()}
     values = _values(state, urls, sample_id, metric)
-    return [{**row, **values.get(row["scores_file"], {"value": None, "error": None})} for row in points]
+    return [{**row, **values.get(row["scores_file"] or "", {"value": None, "error": None})} for row in points]
 
 
 def _others(state: CatalogState, result: Result, sample_id: str, metric: str, prompt: Row | None) -> list[Row]:
     """The current scores and answers of other models for the same sample."""
     others = other_results(state, result, _MOST_OTHERS)
-    urls = {each.scores_file: each.scores[0] for each in others if each.has_scores}
+    urls = {each.scores_file: each.scores[0] for each in others if each.scores_file is not None and each.has_scores}
     values = _values(state, urls, sample_id, metric)
     answers = _answers_in(state, [each.responses[0] for each in others if each.scores_file in values and each.responses], sample_id)
     return [
-        {"result": each, **values[each.scores_file], "answer": answer_text(answers.get((each.responses or [""])[0]), prompt)}
+        {"result": each, **values[str(each.scores_file)], "answer": answer_text(answers.get((each.responses or [""])[0]), prompt)}
         for each in others
         if each.scores_file in values
     ]
@@ -133,7 +133,7 @@ def _answers_in(state: CatalogState, urls: list[str], sample_id: str) -> dict[st
     return {row["filename"]: row for row in rows}
 
 
-def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str | None, Row]:
+def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str, Row]:
     """The score of a sample in each of some files, by the file's name."""
     if not urls:
         return {}
