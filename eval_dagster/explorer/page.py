@@ -7,7 +7,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -40,7 +40,7 @@ def result_page(samples: ResultSamples) -> bytes:
         stamp=page_stamp(samples.materialized_at),
         style=Markup(style),  # noqa: S704 - a file of this package
         script=Markup(script),  # noqa: S704 - as above
-        data=base64.b64encode(gzip.compress(content, 6, mtime=0)).decode("ascii"),
+        data=base64.b64encode(gzip.compress(content, 5, mtime=0)).decode("ascii"),
     )
     return page.encode("utf-8", errors="replace")
 
@@ -79,10 +79,11 @@ def _template() -> Any:
 
 def _content(samples: ResultSamples) -> bytes:
     """The samples as JSON."""
-    longest = _longest(samples)
+    lengths = [len(text) for sample in samples.samples for text in _texts(sample)]
+    longest = _longest(lengths)
+    n_cut = sum(length > longest for length in lengths)
     shared: dict[str, dict[Any, int]] = {"examples": {}, "heads": {}, "tails": {}}
-    rows = [_packed(_shortened(sample, longest), shared) for sample in samples.samples]
-    n_cut = sum(len(text) > longest for sample in samples.samples for text in _texts(sample))
+    rows = [_packed(_shortened(sample, longest) if n_cut else dict(sample), shared) for sample in samples.samples]
     cut = [f"{n_cut:,} texts of more than {longest:,} characters are cut here; the lake has them whole"] if n_cut else []
     against = samples.against
     content = {
@@ -137,10 +138,9 @@ def _leaves(value: Any) -> Iterator[str]:
             yield from _leaves(item)
 
 
-def _longest(samples: ResultSamples) -> int:
-    """Most characters of a text, so that the page does not become too large."""
-    lengths = [len(text) for sample in samples.samples for text in _texts(sample)]
-    return next((most for most in _LONGEST if math.fsum(min(length, most) for length in lengths) <= _MOST_CHARACTERS), _LONGEST[-1])
+def _longest(lengths: Sequence[int]) -> int:
+    """Most characters of a text, by the lengths of all texts, so that the page does not become too large."""
+    return next((most for most in _LONGEST if sum(min(length, most) for length in lengths) <= _MOST_CHARACTERS), _LONGEST[-1])
 
 
 def _shortened(value: Any, longest: int) -> Any:
