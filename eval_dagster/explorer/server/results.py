@@ -12,7 +12,7 @@ from typing import Any
 from eval_dagster.errors import LakeError
 from eval_dagster.explorer.server.parameters import NotFoundError
 from eval_dagster.lake.file_system import url_of
-from eval_dagster.lake.files import Lake, parquet_files
+from eval_dagster.lake.files import Lake, parquet_files, time_of
 from eval_dagster.lake.reader import CatalogState
 
 
@@ -78,13 +78,12 @@ class Result:
         return found
 
     def _of_version(self, table: str, version: str | None) -> list[str] | None:
-        """The newest file of a version: first of the files that are here, then of those of an object store."""
+        """A file of a version: first of the files that are here, then of those of an object store. They all have the same rows."""
         folder = self.lake.folder(table, self.eval, self.model)
-        for path in reversed(parquet_files(folder)):
-            if self._has_version(path, version):
-                return [url_of(path)]
-        if self.lake.mirror is not None:
-            for path in reversed(self.lake.files(folder)):
+        for list_files in (parquet_files, *([self.lake.files] if self.lake.mirror is not None else [])):
+            # What was scored is nearly always the newest file before the scores; the others are seldom opened.
+            paths = sorted(list_files(folder), key=lambda path: (time_of(path) <= self.materialized_at, path.name), reverse=True)
+            for path in paths:
                 if self._has_version(path, version):
                     return [url_of(path)]
         return None

@@ -6,15 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostile_texts import DANGEROUS, HALVES, STORABLE
 from scripted_nights import SUITE, Nights
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from eval_dagster.cli.main import app
+from eval_dagster.errors import QueryError
 from eval_dagster.explorer.server.application import application
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES
+from eval_dagster.visible_text import visible
 
 
 class Site:
@@ -251,6 +260,40 @@ def test_pages_allow_no_script(site: Site) -> None:
     assert "script-src" not in policy
     assert "<script" not in answer.text
     assert site.client.post("/").status_code == 405
+
+
+def test_hostile_texts_are_shown_as_texts(tmp_path: Path) -> None:
+    """Answers of a model, with a line of a megabyte among them: nothing is markup, and nothing invisible gets through."""
+    answers = [*STORABLE, *HALVES, "<u>" + "x" * 1_000_000]
+    (tmp_path / "model.py").write_text(f"LEFT = {answers!r}\n\ndef answer(request):\n    return LEFT.pop() if LEFT else 'done'\n")
+    (tmp_path / "evals.yaml").write_text(
+        'models:\n  one: {backend: scripted, function: "model.py:answer"}\nevals:\n  sums: {task: arithmetic, limit: 60}\n'
+    )
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    list(evaluate(project, [("sums", "one")], stages=set(STAGES), run_id="r", reporter=SilentReporter()))
+    reader = CatalogReader(project.lake)
+    client = TestClient(application(reader), base_url="http://127.0.0.1:4000")
+    found = ""
+    for number in (1, 2, 3, 4):
+        part = client.get(f"/samples?eval=sums&model=one&page={number}").text
+        addresses = [html.unescape(each) for each in re.findall(r'href="(/sample\?[^"]*)"', part)]
+        for text in (part, *(client.get(each).text for each in addresses)):
+            assert not DANGEROUS.search(text)
+            assert not re.search(r"<(script|img|u|failure)\b", text)
+            found += html.unescape(text)
+    reader.close()
+    stored = {row["text"][0] for row in read_rows(project.lake, "select text from responses")}
+    assert len(stored) > 30
+    for answer in stored:
+        assert visible(answer)[:1000] in found
+
+
+def test_without_a_result_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evals.yaml").write_text('models:\n  one: {backend: scripted, default: "7"}\nevals:\n  sums: {task: arithmetic}\n')
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    with pytest.raises(QueryError, match=r"there is nothing to query yet: .*; run `eval-dagster run` first"):
+        CliRunner().invoke(app, ["view"], catch_exceptions=False, standalone_mode=False)
 
 
 def test_a_page_shows_what_a_run_published_meanwhile(site: Site) -> None:
