@@ -6,6 +6,7 @@ python view.py measure FOLDER              prints a Markdown table: each page ov
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -62,7 +63,9 @@ class Writer:
         versions = {"dataset_snapshot": "d" * 16, "rendered_prompts": "p" * 16, "model": "m" * 16, "model_content": "c" * 16}
         if prompts is not None:
             gold = pa.array([["42"]] * len(ids))
+            messages = pa.array([json.dumps([{"role": "user", "content": text}]) for text in prompts.to_pylist()])
             asked = {**key, "sample_id": ids, "source_id": ids, "request_id": ids, "subject": subjects, "prompt": prompts, "gold": gold}
+            asked |= {"messages": messages, "response_type": "completion"}
             self._write("prompts", asked, at, versions, version="p" * 16)
         right = self._chance.random(len(ids)) < 0.6
         texts = pa.array([[f"I think that it is {42 if each else 7}."] for each in right.tolist()])

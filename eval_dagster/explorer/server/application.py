@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from http import HTTPStatus
 
-import duckdb
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -13,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
+from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.explorer.page import page_policy
 from eval_dagster.explorer.server import comparison, nights, overview, sample, samples
 from eval_dagster.explorer.server.pages import ResultPages
@@ -74,8 +73,8 @@ def _answering(reader: CatalogReader, answer: Callable[[CatalogState, Request], 
             return _failure(HTTPStatus.BAD_REQUEST, str(error))
         except LakeError as error:
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}; `eval-dagster verify` lists all damaged files")
-        except (EvalDagsterError, duckdb.Error) as error:
-            _LOG.warning("%s failed: %s", request.url.path, error)
+        except Exception as error:  # the boundary between a page and the server
+            _LOG.exception("%s failed", request.url)
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     async def endpoint(request: Request) -> Response:
