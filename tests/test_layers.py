@@ -66,8 +66,8 @@ ARROWS = {
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
     "statistics versions visible_text",
-    "cli": "assets bridges.processes config datasets errors explorer.server gate labels lake metrics models notifications pipeline "
-    "progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions task_files "
+    "cli": "assets bridges.processes config datasets errors explorer explorer.server gate labels lake metrics models notifications "
+    "pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions task_files "
     "tasks terminal tracking visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""

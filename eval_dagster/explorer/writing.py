@@ -7,6 +7,7 @@ from typing import Literal
 
 from eval_dagster.errors import TrackingError
 from eval_dagster.explorer.page import page_stamp, result_page
+from eval_dagster.explorer.places import PAGE, page_path
 from eval_dagster.explorer.samples import collect_samples
 from eval_dagster.gate.materializations import Point
 from eval_dagster.lake.files import Lake
@@ -14,15 +15,8 @@ from eval_dagster.project import Project
 from eval_dagster.stages.results import StageResult, partition_key
 from eval_dagster.whole_files import replaced
 
-PAGE = "samples.html"
-"""The name of a page, also among the artifacts of a result's MLflow run."""
 _MOST_BEFORE_STAMP = 300
 """Bytes of a page in which its stamp is."""
-
-
-def page_path(home: Path, eval_name: str, model: str) -> Path:
-    """The page of the current result of an eval and a model."""
-    return home / "pages" / eval_name / model / PAGE
 
 
 def with_page(project: Project, result: StageResult) -> StageResult:

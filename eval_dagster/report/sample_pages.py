@@ -7,7 +7,8 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from eval_dagster.errors import LakeError
-from eval_dagster.explorer.writing import PAGE, write_page
+from eval_dagster.explorer.places import PAGE
+from eval_dagster.explorer.writing import write_page
 from eval_dagster.gate.materializations import Point, history, point_at
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.lake.files import Lake

@@ -531,7 +531,8 @@ function copyCase() {
 
 function exportAll() {
   const places = marked.size ? [...marked].sort((a, b) => a - b) : shown;
-  const text = places.map((place) => JSON.stringify(record(samples[place])) + "\n").join("");
+  const escape = (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0"); // some readers end a line there
+  const text = places.map((place) => JSON.stringify(record(samples[place])).replace(/[\u0085\u2028\u2029]/g, escape) + "\n").join("");
   offer(`${count(places.length)} samples as JSONL`, text, "samples.jsonl");
 }
 

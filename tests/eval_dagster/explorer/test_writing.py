@@ -9,7 +9,7 @@ from scripted_nights import Nights
 
 import eval_dagster.explorer.page as page_module
 from eval_dagster.assets.materializations import _materialization
-from eval_dagster.explorer.writing import page_path
+from eval_dagster.explorer.places import page_path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
