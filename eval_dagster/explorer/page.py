@@ -34,7 +34,7 @@ def result_page(samples: ResultSamples) -> bytes:
     """The page: HTML in UTF-8 with the samples in it. It works as a file, from a server, and in a frame that allows nothing but scripts."""
     content = _content(samples)
     style, script = _static("explorer.css"), _static("result.js")
-    page = _template().render(
+    page: str = _template().render(
         title=visible(f"{samples.eval} · {samples.model}: samples"),
         policy=page_policy(),
         stamp=page_stamp(samples.materialized_at),

@@ -71,8 +71,8 @@ class ResultSamples:
     headline: str
     """The metric whose flips are marked: the headline metric, or the first one with a value for each sample."""
     metrics: Sequence[Mapping[str, Any]]
-    """Each metric of the samples: `metric`, `higher_is_better` (null: unknown), `now` and `before` with `value`, `stderr`, `ci_low`,
-    `ci_high`, `n` and `n_errors`; null where the metric has no value of all samples together."""
+    """Each metric, the headline first: `metric`, `is_headline`, `higher_is_better` (null: unknown), `has_scores` (whether samples have
+    values), `now` and `before` with `value`, `stderr`, `ci_low`, `ci_high`, `n` and `n_errors`; null without a value of all samples."""
     samples: Sequence[Sample]
     """In the order of the dataset."""
     total: int
@@ -141,9 +141,8 @@ class _Collection:
         earlier = self._earlier()
         before = self._before if earlier else None
         metrics = list(_metrics(point, before, answers.values()))
-        headline = next(
-            (each for each in metrics if each["is_headline"]), metrics[0] if metrics else {"metric": "", "higher_is_better": None}
-        )
+        of_samples = [each for each in metrics if each["has_scores"]]
+        headline: dict[str, Any] = next((each for each in of_samples), {"metric": "", "higher_is_better": None})
         asked_before = prompts_before(before, point) if before else {}
         rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
         for row in rows:
@@ -154,7 +153,7 @@ class _Collection:
             model=point.model,
             materialized_at=point.materialized_at,
             run_id=point.metrics.info.run_id,
-            against=before and Compared(model=before.model, materialized_at=before.materialized_at, differs=_differs(point, before)),
+            against=None if before is None else _compared(point, before),
             headline=headline["metric"],
             metrics=metrics,
             samples=_part(rows, most),
@@ -209,15 +208,17 @@ def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The metrics that have a value of some sample, those of the whole first."""
-    names = {metric: None for answer in answers for metric in answer.get("scores", ())}
+    """The metrics of the result, the headline first, and those that only samples have last."""
+    of_samples = {metric: None for answer in answers for metric in answer.get("scores", ())}
     now, then = ({} if each is None else _overall(each) for each in (point, before))
+    names = dict.fromkeys([*now, *of_samples])
     for name in sorted(names, key=lambda name: (name not in now, not now.get(name, {}).get("is_headline"))):
         row = now.get(name)
         yield {
             "metric": name,
             "higher_is_better": row["higher_is_better"] if row else None,
             "is_headline": bool(row and row["is_headline"]),
+            "has_scores": name in of_samples,
             "now": row and {figure: row[figure] for figure in _FIGURES},
             "before": {figure: then[name][figure] for figure in _FIGURES} if name in then else None,
         }
@@ -255,7 +256,7 @@ def _part(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
     return [row for row in rows if row["sample_id"] in chosen]
 
 
-def _differs(point: Point, before: Point) -> tuple[str, ...]:
-    """The inputs that have another version: `data`, `prompt`, `model`, `metric`."""
+def _compared(point: Point, before: Point) -> Compared:
     found = [what for what, version in point.versions.items() if before.versions[what] != version]
-    return (*found, *(["metric"] if metric_versions(point) != metric_versions(before) else []))
+    differs = (*found, *(["metric"] if metric_versions(point) != metric_versions(before) else []))
+    return Compared(model=before.model, materialized_at=before.materialized_at, differs=differs)

@@ -192,7 +192,7 @@ const promptOf = (sample) => (sample.prompt === null ? sample.head + sample.ques
 
 /** Computes what depends on the metric. */
 function score() {
-  metric = page.metrics.find((each) => each.metric === state.metric) || page.metrics.find((each) => each.metric === page.headline) || null;
+  metric = page.metrics.find((each) => each.has_scores && each.metric === state.metric) || page.metrics.find((each) => each.metric === page.headline) || null;
   const name = metric ? metric.metric : "";
   const direction = metric && metric.higher_is_better !== null ? (metric.higher_is_better ? 1 : -1) : 0;
   let isShare = direction !== 0;
@@ -633,7 +633,12 @@ function nextFlips() {
 function keys(event) {
   const isTyping = event.target.closest?.("input, textarea, select");
   if (event.ctrlKey || event.metaKey || event.altKey || $("dialog").open) return;
-  if (event.key === "Escape" && (isTyping || document.body.classList.contains("open"))) { isTyping ? $("list").focus() : close(); return; }
+  if (event.key === "Escape") {
+    event.preventDefault(); // a browser would clear the field, and not tell it
+    if (isTyping) $("list").focus();
+    else close();
+    return;
+  }
   if (isTyping) return;
   const isList = document.activeElement === $("list") || document.activeElement === document.body;
   const actions = {
@@ -654,11 +659,11 @@ function copyLink() {
 
 function heading() {
   $("name").replaceChildren(make("span", {}, oneLine(page.eval)), " · ", make("span", {}, oneLine(page.model)));
-  const own = page.metrics.find((each) => each.metric === page.headline);
+  const own = page.metrics.find((each) => each.is_headline) || page.metrics.find((each) => each.metric === page.headline);
   const now = own?.now, before = own?.before;
   const parts = [];
   if (now) {
-    parts.push(oneLine(page.headline), " ", make("b", {}, fixed(now.value)));
+    parts.push(oneLine(own.metric), " ", make("b", {}, fixed(now.value)));
     if (isNumber(now.ci_low)) parts.push(make("span", { class: "quiet" }, ` (${fixed(now.ci_low)} to ${fixed(now.ci_high)})`));
     if (before && isNumber(before.value) && isNumber(now.value)) {
       const change = now.value - before.value;
@@ -683,13 +688,14 @@ function controls() {
   $("shows").replaceChildren(...KINDS.map(([kind, word, sign]) => make("button", { type: "button", id: "show-" + kind, class: "chip " + kind, onclick: () => setShow(state.show === kind ? "" : kind) },
     sign ? make("span", { "aria-hidden": "true" }, sign + " ") : null, word + " ", make("span", { class: "number" }))));
   const options = (id, pairs) => $(id).replaceChildren(...pairs.map(([value, text]) => make("option", { value }, text)));
-  options("metric", page.metrics.map((each) => [each.metric, oneLine(each.metric)]));
+  const scored = page.metrics.filter((each) => each.has_scores);
+  options("metric", scored.map((each) => [each.metric, oneLine(each.metric)]));
   const subjects = [...new Set(samples.map((each) => each.subject).filter(Boolean))].sort();
   options("subject", [["", "all"], ...subjects.map((each) => [each, oneLine(each)])]);
   const has = { cost: (each) => isNumber(each.now.cost), confident: (each) => each.confidence !== null, regression: (each) => each.before, tokens: (each) => each.now.output_tokens, latency: (each) => each.now.latency_s };
   options("sort", Object.entries(SORTS).filter(([name]) => !has[name] || samples.some(has[name])).map(([name, [text]]) => [name, text]));
   $("subject").closest("label").hidden = !subjects.length;
-  $("metric").closest("label").hidden = page.metrics.length < 2;
+  $("metric").closest("label").hidden = scored.length < 2;
   $("confidences").hidden = !samples.some((each) => each.confidence !== null);
   for (const [id, name] of FIELDS) $(id).addEventListener("input", () => { state[name] = id === "metric" && $(id).value === page.headline ? "" : $(id).value; change(); });
   $("filters").addEventListener("submit", (event) => event.preventDefault());

@@ -22,7 +22,14 @@ def content_of(page: bytes) -> dict[str, Any]:
 def result_of(samples: list[dict[str, Any]], *, total: int | None = None, notes: tuple[str, ...] = ()) -> ResultSamples:
     """A result of invented samples under the metric `exact_match`."""
     figures = {"value": 0.5, "stderr": 0.1, "ci_low": 0.3, "ci_high": 0.7, "n": len(samples), "n_errors": 0}
-    metric = {"metric": "exact_match", "higher_is_better": True, "is_headline": True, "now": figures, "before": {**figures, "value": 0.75}}
+    metric = {
+        "metric": "exact_match",
+        "higher_is_better": True,
+        "is_headline": True,
+        "has_scores": True,
+        "now": figures,
+        "before": {**figures, "value": 0.75},
+    }
     return ResultSamples(
         eval="trivia",
         model="mine",
