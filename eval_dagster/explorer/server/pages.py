@@ -7,10 +7,10 @@ from threading import Lock
 
 from eval_dagster.errors import UsageError
 from eval_dagster.explorer.page import page_stamp, result_page
+from eval_dagster.explorer.places import page_path
 from eval_dagster.explorer.samples import collect_samples
 from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.explorer.server.results import find_result
-from eval_dagster.explorer.places import page_path
 from eval_dagster.gate.materializations import history, point_at
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.reader import CatalogState
