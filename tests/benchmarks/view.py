@@ -130,7 +130,6 @@ class Writer:
 
 def make(folder: Path, share: float) -> None:
     """Write a home with that share of the samples."""
-    os.fsync = lambda _: None
     lake = Lake(folder / "home")
     writer, models = Writer(lake), [f"m{number:02}" for number in range(MODELS)]
     for number in range(EVALS):
@@ -232,6 +231,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=1.0)
     options = parser.parse_args()
     if options.what == "make":
+        os.fsync = lambda _: None
         make(options.folder.resolve(), options.share)
         return
     lines = ["| page | first | then | of the processor |", "|---|---|---|---|"]
