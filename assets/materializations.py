@@ -120,6 +120,7 @@ def _materialization(result: StageResult, provenance: Mapping[str, str], picture
         "summary": _summary(result),
         **pictures,
         **{name: MetadataValue.url(link) for name, link in result.links.items()},
+        **{name: MetadataValue.path(str(path)) for name, path in result.files.items()},
         **preview_metadata(result),
         **{name: _number(value) for name, value in counts.items()},
         **({} if result.cached else {name: visible(note) for name, note in info.notes.items()}),

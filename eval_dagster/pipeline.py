@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError
+from eval_dagster.explorer.writing import with_page
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
 from eval_dagster.lake.files import Lake
@@ -29,10 +30,16 @@ Outcome = StageResult | StageFailure
 
 _MOST_CHARACTERS = 10_000
 """Most characters of the message of a failure. Several databases and logs store it, and an exception may quote a whole text."""
+
+
+def _metrics_and_page(partition: Partition) -> StageResult:
+    return with_page(partition.project, materialize_metrics(partition))
+
+
 _STEPS: Mapping[str, Callable[[Partition], StageResult]] = {
     "rendered_prompts": materialize_prompts,
     "sample_scores": materialize_scores,
-    "task_metrics": materialize_metrics,
+    "task_metrics": _metrics_and_page,
 }
 """The stages that take one partition after the other. `model_outputs` takes all evals of a model together."""
 

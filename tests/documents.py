@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"Save this as `([^`]+)`")
-NOT_RUN = ("eval-dagster ui", "eval-dagster init", "make", "pip install", "ssh ", "docker ")
+NOT_RUN = ("eval-dagster ui", "eval-dagster view", "eval-dagster init", "make", "pip install", "ssh ", "docker ")
 """Commands that serve until they are stopped, or install something; tests of their own cover them."""
 SHOWN = ("dotenv", "nginx", "text")
 """Languages of blocks that are not run. A text after a command is its output."""

@@ -58,14 +58,17 @@ ARROWS = {
     "gate": "config errors lake metrics project stages statistics versions",
     "notifications": "errors gate lake project statistics visible_text",
     "retention": "errors gate lake project",
-    "report": "errors gate lake project statistics versions visible_text whole_files",
-    "pipeline": "errors lake progress project stages",
+    "explorer": "errors gate lake project records stages versions visible_text whole_files",
+    "explorer.server": "errors explorer gate lake visible_text",
+    "labels": "config errors explorer gate lake visible_text whole_files",
+    "report": "errors explorer gate lake project statistics versions visible_text whole_files",
+    "pipeline": "errors explorer lake progress project stages",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
     "statistics versions visible_text",
-    "cli": "assets bridges.processes config datasets errors gate lake metrics models notifications pipeline progress project prompts "
-    "records rendered_prompt report retention sandbox stages statistics suggestions task_files tasks terminal tracking "
-    "visible_text whole_files",
+    "cli": "assets bridges.processes config datasets errors explorer explorer.server gate labels lake metrics models notifications "
+    "pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions task_files "
+    "tasks terminal tracking visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -17,8 +17,10 @@ from eval_dagster.cli import trial as trials
 from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import out
 from eval_dagster.cli.environments import environments
+from eval_dagster.cli.label import labels
 from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
+from eval_dagster.cli.view import view
 from eval_dagster.errors import UsageError
 from eval_dagster.statistics.comparison import ALPHA
 
@@ -39,6 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(environments, name="environments")
+app.add_typer(labels, name="label")
+app.command()(view)
 
 
 def _show_versions(asked: bool) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import dollars, errors, out, print_next, say
+from eval_dagster.explorer.places import shown_pages
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
@@ -87,8 +88,10 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         out.print(cost)
     _print_problems(end)
     report = f"Report    {summary.report}\n" if summary.report else ""
+    pages = shown_pages(project.home)
+    samples = f"Samples   {pages}\n" if pages else ""
     out.print(
-        f"\n{report}"
+        f"\n{report}{samples}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
         f"MLflow    {project.tracker.shown_uri}\n"
         f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}",

@@ -14,6 +14,7 @@ from eval_dagster.cli.console import SCORE_NUMBERS, dollars, errors, out, print_
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
+from eval_dagster.explorer.places import shown_pages
 from eval_dagster.lake.archives import past_catalog
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, damages_listed, executed, read_rows, refresh
@@ -47,6 +48,8 @@ def show_leaderboard(
     has_rows = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
     damages = damages_listed(lake)
     print_damages(damages)
+    if has_rows and not trial and (pages := shown_pages(lake.home)):
+        out.print(f"Samples: {pages}", soft_wrap=True)
     if not has_rows:
         failed = bool(read_attempts(lake))
         state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")

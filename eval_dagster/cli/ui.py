@@ -21,7 +21,7 @@ from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.tracking.tracker import UI_VARIABLE
 
-_HOST = "127.0.0.1"
+HOST = "127.0.0.1"
 _START_S = 240.0
 """A cold start takes over a minute on two busy cores."""
 _STOP_S = 5.0
@@ -31,25 +31,25 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
     """Run both servers until Ctrl-C or the end of one of them."""
-    os.environ[ORIGINS_VARIABLE] = " ".join(map(_origin, origins))
+    os.environ[ORIGINS_VARIABLE] = " ".join(map(allowed_origin, origins))
     project = Project.open()
     from eval_dagster.assets.instance import prepare_instance
     from eval_dagster.assets.workspace import code_location, workspace_file
 
     code_location(project)  # raises ConfigError where the workspace cannot be read
 
-    dagster_url = f"http://{_HOST}:{_free_port(port)}"
-    served_at = ["--host", _HOST, "--port", dagster_url.rpartition(":")[2]]
+    dagster_url = f"http://{HOST}:{free_port(port)}"
+    served_at = ["--host", HOST, "--port", dagster_url.rpartition(":")[2]]
     commands = {"Dagster": ["-m", "eval_dagster.cli.dagster_server", "--workspace", str(workspace_file(project)), *served_at]}
     if project.tracker.is_server:
         mlflow_url = project.tracker.shown_uri
     else:
         if not entry_points(group="mlflow.app", name=APP_NAME):
             raise RequirementError("eval_dagster was installed before this version of it: install it again (`make`, or `pip install -e .`)")
-        port = _free_port(mlflow_port)
-        mlflow_url = os.environ[UI_VARIABLE] = f"http://{_HOST}:{port}"
+        port = free_port(mlflow_port)
+        mlflow_url = os.environ[UI_VARIABLE] = f"http://{HOST}:{port}"
         store = project.tracker.prepare()
-        served_at = ["--host", _HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
+        served_at = ["--host", HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
         commands["MLflow"] = ["-m", "mlflow", "server", "--backend-store-uri", store, *served_at, "--allowed-hosts", _hosts(port)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
@@ -140,7 +140,8 @@ def _require_guard(name: str, url: str) -> None:
         raise EvalDagsterError(f"{name} answers web pages of other sites (status {status} instead of 403), so it was stopped")
 
 
-def _origin(url: str) -> str:
+def allowed_origin(url: str) -> str:
+    """An origin that a person names. Raises `UsageError` for an address that is no origin."""
     if (origin := origin_of(url)) is None or url not in (origin, f"{origin}/"):
         raise UsageError(f"--origin: {url!r} is no origin; write scheme, host and port alone, as in https://evals.example.org")
     return origin
@@ -152,13 +153,14 @@ def _hosts(port: int) -> str:
     return ",".join([*(f"{name}:{port}" for name in LOOPBACK), *proxied])
 
 
-def _free_port(wanted: int) -> int:
+def free_port(wanted: int) -> int:
+    """The first free port from one on. Raises `UsageError` where none of fifty is free."""
     for port in range(wanted, min(wanted + 50, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((_HOST, port))
+                probe.bind((HOST, port))
             except OSError:
                 continue
             return port
-    raise UsageError(f"no free port from {wanted} to {wanted + 49} on {_HOST}; choose another")
+    raise UsageError(f"no free port from {wanted} to {wanted + 49} on {HOST}; choose another")

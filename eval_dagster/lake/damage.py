@@ -22,7 +22,7 @@ from eval_dagster.versions import file_stamp
 PACKS = "packs"
 """The folder of a lake that holds what is derived from its files: packs, and the index."""
 _CACHE = "response_cache"
-_RECORDS = ("attempts", "notices", "acceptances", "endpoint_states", *SUITE_TABLES)
+_RECORDS = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states", *SUITE_TABLES)
 _VALID_S = 3600.0
 _WORKERS = 4
 _verified: dict[Path, tuple[list[Any], float]] = {}

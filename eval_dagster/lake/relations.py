@@ -24,9 +24,9 @@ from eval_dagster.lake.sessions import quoted, quoted_list
 SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
-NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "endpoint_states")
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
-FORMAT = 4
+FORMAT = 5
 """Version of the catalog's form. A catalog of another form is made again."""
 _CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
@@ -83,7 +83,7 @@ class _Catalog:
             self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
         self._create_small()
         if self._changes is None:
-            for table in ("notices", "acceptances"):
+            for table in ("notices", "acceptances", "human_labels"):
                 self._connection.execute(f"create or replace view {table} as select * exclude (_file) from _{table}_files")
             _run_sql_folder(self._connection)
 

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from eval_dagster.lake.endpoint_schema import ENDPOINT_STATES
+from eval_dagster.lake.label_schema import HUMAN_LABELS
 
 _PARTITION = [pa.field("eval", pa.string()), pa.field("model", pa.string())]
 _TEXTS = pa.list_(pa.string())
@@ -291,6 +292,7 @@ TABLES = {
     "attempts": ATTEMPTS,
     "notices": NOTICES,
     "acceptances": ACCEPTANCES,
+    "human_labels": HUMAN_LABELS,
     "endpoint_states": ENDPOINT_STATES,
     "confirmations": CONFIRMATIONS,
     **SUITE_TABLES,

@@ -19,6 +19,7 @@ from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips
 from eval_dagster.report.histories import History
 from eval_dagster.report.plots import history_svg
+from eval_dagster.report.sample_pages import ResultMetric
 from eval_dagster.report.wording import (
     Tone,
     asked_again,
@@ -82,10 +83,15 @@ class _Scale:
         return round(99 * min(max(share, 0.0), 1.0), 2)
 
 
-def render(contents: Contents) -> str:
-    """The page as text. Texts of models, datasets and exceptions are escaped, with visible control characters."""
+def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None = None) -> str:
+    """The page as text. Texts of models, datasets and exceptions are escaped, with visible control characters.
+
+    Args:
+        contents: What it shows.
+        sample_pages: Links to the samples of results, by eval, model and metric.
+    """
     result = contents.result
-    cards = list(_cards(contents))
+    cards = list(_cards(contents, sample_pages or {}))
     by_verdict = {verdict: [card for card in cards if card["row"].verdict is verdict] for verdict in Verdict}
     parts: dict[str, Any] = {
         "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
@@ -131,7 +137,7 @@ def render(contents: Contents) -> str:
     )
 
 
-def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
+def _cards(contents: Contents, sample_pages: Mapping[ResultMetric, str]) -> Iterator[dict[str, Any]]:
     """The data of each comparison."""
     result = contents.result
     flips = {(each.eval, each.model, each.metric): each for each in contents.flips}
@@ -157,6 +163,7 @@ def _cards(contents: Contents) -> Iterator[dict[str, Any]]:
             "since": _change(history.changes[-1]) if history is not None and history.changes else None,
             "flips": flips.get(key),
             "flips_anchor": _anchor("flips", row),
+            "samples": sample_pages.get((row.eval, row.model, row.metric)),
         }
 
 

@@ -12,6 +12,7 @@ from eval_dagster.project import Project
 from eval_dagster.report.contents import collect, headline_histories
 from eval_dagster.report.page import render
 from eval_dagster.report.plots import history_png
+from eval_dagster.report.sample_pages import write_sample_pages
 from eval_dagster.report.wording import tone, verdict_line
 from eval_dagster.whole_files import replaced
 
@@ -57,10 +58,11 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
 
     The arguments are those of `report`. An existing page is replaced. Returns the path of the page.
     """
-    with project.lake.steady():
-        page = render(collect(project, result, run_ids=run_ids)).encode("utf-8", errors="replace")
     path = project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
+    with project.lake.steady():
+        pages = write_sample_pages(project.lake, result, path.with_suffix(""))
+        page = render(collect(project, result, run_ids=run_ids), pages).encode("utf-8", errors="replace")
     for each in (path, path.with_name(LATEST)):
         with replaced(each) as temporary:
             temporary.write_bytes(page)

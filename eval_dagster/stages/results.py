@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.lake.files import LakeFile
@@ -30,6 +31,8 @@ class StageResult:
     """A few rows, shown in the user interfaces."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Name -> URL of pages that show more."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Name -> a file in the home that shows more."""
     warnings: Sequence[str] = ()
     """Problems that did not prevent the result."""
 

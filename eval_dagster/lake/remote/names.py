@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 _FILE = ".parquet"
 _DOWNSTREAM_FIRST = (
-    *(("notices", "acceptances"), ("regressions",), ("sample_changes", "looks", "confirmations")),
+    *(("notices", "acceptances", "human_labels"), ("regressions",), ("sample_changes", "looks", "confirmations")),
     *(("metrics",), ("scores",), ("responses",), ("prompts",), ("samples", "attempts", "endpoint_states")),
 )
 """The tables, in groups. Files of a group name files of later groups, which are written before them."""

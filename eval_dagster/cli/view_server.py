@@ -1,0 +1,56 @@
+"""The server of the command `view`: web pages over all results, on loopback."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import uvicorn
+
+from eval_dagster.cli.console import errors, out
+from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard
+from eval_dagster.cli.sql import queried_lake, read_again
+from eval_dagster.cli.ui import HOST, allowed_origin, free_port
+from eval_dagster.explorer.server.application import application
+from eval_dagster.lake.reader import CatalogReader
+
+_PAGES = "/.*"
+"""Other sites may link to every page: none changes anything."""
+_STOP_S = 2
+
+
+class _Server(uvicorn.Server):
+    """A server that prints its address as soon as it answers."""
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started:
+            out.print(f"View   http://{HOST}:{self.config.port}   leaderboard, histories, comparisons, nights, samples", soft_wrap=True)
+            out.print("Ctrl-C stops it.")
+            sys.stdout.flush()
+
+
+def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) -> None:
+    """Serve the pages until Ctrl-C. Raises `QueryError` where there is no result yet."""
+    known = [allowed_origin(each) for each in origins] or os.environ.get(ORIGINS_VARIABLE, "").split()
+    lake = queried_lake(url, trial=trial)
+    read_again(lake)
+    reader = CatalogReader(lake)
+    with reader.state():
+        pass  # the one message where there is no catalog, before a port is taken
+    guarded = LoopbackGuard(application(reader), pages=_PAGES, graphql=(), origins=known)
+    config = uvicorn.Config(
+        guarded,
+        host=HOST,
+        port=free_port(port),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=_STOP_S,
+    )
+    try:
+        _Server(config).run()
+    except KeyboardInterrupt:
+        errors.print("stopped")
+    finally:
+        reader.close()

@@ -1,0 +1,70 @@
+"""Reads the prompts, answers and scores of a result from its own files, which need not be the current ones."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from eval_dagster.errors import LakeError
+from eval_dagster.gate.materializations import Point
+from eval_dagster.lake.files import read_info, read_rows
+
+_ANSWER = (
+    *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
+    *("truncated_tokens", "latency_s", "cost", "error"),
+)
+_SCORE = ("metric", "value", "text_values", "item", "error")
+
+
+def rows_of(point: Point, table: str, version: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of the newest file of a version. Raises `LakeError` where there is none."""
+    lake = point.lake
+    for path in reversed(lake.files(lake.folder(table, point.eval_name, point.model))):
+        with suppress(LakeError):
+            if read_info(path).version == version:
+                return read_rows(path, columns)
+    raise LakeError(
+        f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are damaged or no longer in the lake"
+    )
+
+
+def answers_of(point: Point) -> dict[str, dict[str, Any]]:
+    """The answers of a result with their scores, by sample."""
+    if not point.has_scores:
+        raise LakeError(
+            f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
+        )
+    version = read_info(point.inputs.scores).inputs["model_outputs"]
+    answers = {row["sample_id"]: _answer(row) for row in rows_of(point, "responses", version, ("sample_id", *_ANSWER))}
+    for row in read_rows(point.inputs.scores, ("sample_id", *_SCORE)):
+        answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
+        answer.setdefault("scores", {})[metric] = row["value"]
+        for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
+            if row.get(column) is not None:
+                answer.setdefault(name, {})[metric] = row[column]
+    return answers
+
+
+def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `responses` without what is empty."""
+    texts, final, logprobs = row["text"] or [], row["text_post_processed"] or row["text"] or [], row["choice_logprobs"] or []
+    fields = {
+        "text": final,
+        "raw": texts if texts != final else None,
+        "reasoning": row["reasoning"] if any(row["reasoning"] or ()) else None,
+        "tool_calls": row.get("tool_calls") if any(row.get("tool_calls") or ()) else None,
+        "logprobs": logprobs,
+        "finish_reason": row["finish_reason"],
+        "truncated_tokens": row["truncated_tokens"] or None,
+        **{name: row.get(name) for name in ("prompt_tokens", "output_tokens", "latency_s", "cost", "error")},
+    }
+    return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
+def prompts_before(before: Point, now: Point) -> dict[str, str]:
+    """The prompts of the other result by sample; none where all are the same, or where they were deleted."""
+    version = before.metrics.info.inputs["rendered_prompts"]
+    if version == now.metrics.info.inputs["rendered_prompts"]:
+        return {}
+    with suppress(LakeError):
+        return {row["sample_id"]: row["prompt"] for row in rows_of(before, "prompts", version, ("sample_id", "prompt"))}
+    return {}

@@ -1,0 +1,150 @@
+"""Comparisons sample by sample: two models at one eval, and the metrics of one result."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from math import log10
+from typing import Any
+
+from eval_dagster.explorer.server import charts
+from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
+from eval_dagster.explorer.server.rendering import page
+from eval_dagster.explorer.server.results import Result, find_result
+from eval_dagster.lake.reader import CatalogState
+
+_MOST_VALUES = 1_000
+_BINS = 32
+_MOST_METRICS = 12
+_PAIRS = """
+    create or replace temp table pairs as
+    with a as (select sample_id, cluster, value from read_parquet($a) where metric = $metric and value is not null),
+    b as (select sample_id, value from read_parquet($b) where metric = $metric and value is not null)
+    -- Numbers are grouped many times faster than texts.
+    select a.sample_id, hash(coalesce(a.cluster, a.sample_id)) as cluster, a.value as a, b.value as b
+    from a join b on a.sample_id = b.sample_id
+"""
+"""In the memory of the session of this page."""
+
+Row = Mapping[str, Any]
+
+
+def scatter(state: CatalogState, parameters: Parameters) -> str:
+    """Two models at one eval: each sample is a point, or a part of a point that stands for several."""
+    evals = [row["eval"] for row in state.rows("select distinct eval from metrics order by eval")]
+    eval_name = parameters.text("eval") or (evals[0] if evals else "")
+    rows = state.rows(
+        "select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name}
+    )
+    models = [row["model"] for row in rows]
+    names = (parameters.text("a") or next(iter(models), None), parameters.text("b") or next(iter(models[1:]), None))
+    parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
+    if names[0] is not None and names[1] is not None:
+        a = find_result(state, eval_name, names[0], parameters.time("a_at"))
+        b = find_result(state, eval_name, names[1], parameters.time("b_at"))
+        shared = [name for name in a.metric_names if name in b.metric_names]
+        metric = parameters.text("metric") or next(iter(shared), None)
+        if metric is None:
+            raise NotFoundError(f"{a.name} and {b.name} have no metric in common; choose two others")
+        parts |= {"a": a, "b": b, "metrics": shared, "found": _compared(state, a, b, a.metric(metric))}
+    return page("compare.html", **parts)
+
+
+def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[str, Any]:
+    state.rows(_PAIRS, {"a": a.scores, "b": b.scores, "metric": metric["metric"]})
+    summary = state.rows(_SUMMARY)[0]
+    if not summary["n"]:
+        return {"summary": summary, "metric": metric, "cells": [], "table": None, "picture": None}
+    is_binned = summary["distinct_pairs"] > _MOST_VALUES
+    low, high = summary["low"], summary["high"]
+    if is_binned and high > low:
+        step = (high - low) / _BINS
+        values = {"low": low, "step": step, "last": _BINS - 1}
+        cells = [
+            {
+                **row,
+                "a_low": low + row["i"] * step,
+                "a_high": low + (row["i"] + 1) * step,
+                "b_low": low + row["j"] * step,
+                "b_high": low + (row["j"] + 1) * step,
+            }
+            for row in state.rows(_BINNED, values)
+        ]
+    else:
+        cells = [{**row, "a_high": row["a_low"], "b_high": row["b_low"]} for row in state.rows(_EXACT)]
+    table = None
+    if {cell[name] for cell in cells for name in ("a_low", "b_low")} <= {0.0, 1.0} and not is_binned:
+        counts = {(cell["a_low"], cell["b_low"]): cell for cell in cells}
+        table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
+    higher = metric["higher_is_better"] is not False
+    better = {"a": summary["a_higher"], "b": summary["b_higher"]} if higher else {"a": summary["b_higher"], "b": summary["a_higher"]}
+    return {
+        "summary": summary,
+        "better": better,
+        "metric": metric,
+        "table": table,
+        "picture": _picture(cells, low, high),
+        "is_binned": is_binned,
+    }
+
+
+_SUMMARY = """
+    with totals as (
+        select count(*) as n, avg(a) as mean_a, avg(b) as mean_b, avg(a - b) as difference, corr(a, b) as correlation,
+            count(*) filter (a > b) as a_higher, count(*) filter (a < b) as b_higher,
+            least(min(a), min(b)) as low, greatest(max(a), max(b)) as high,
+            (select count(*) from (select distinct a, b from pairs limit 1001)) as distinct_pairs
+        from pairs
+    ),
+    residuals as (
+        -- Robust to clusters, as `paired_difference`.
+        select sum(pairs.a - pairs.b - totals.difference) as residual from pairs cross join totals
+        group by pairs.cluster
+    )
+    select totals.*, (select sqrt(sum(residual * residual) * count(*) / nullif(count(*) - 1, 0)) from residuals) / nullif(n, 0) as stderr
+    from totals
+"""
+_EXACT = "select a as a_low, b as b_low, count(*) as n, min(sample_id) as sample_id from pairs group by a, b order by n desc"
+_BINNED = """
+    select least(floor((a - $low) / $step), $last)::integer as i, least(floor((b - $low) / $step), $last)::integer as j, count(*) as n,
+        min(sample_id) as sample_id
+    from pairs group by i, j order by n desc
+"""
+
+
+def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
+    across, up = charts.square([low, high])
+    most = max(cell["n"] for cell in cells)
+    largest = 16.0 if len(cells) <= 64 else 6.0
+    dots = [
+        {
+            **cell,
+            "x": across.place((cell["a_low"] + cell["a_high"]) / 2),
+            "y": up.place((cell["b_low"] + cell["b_high"]) / 2),
+            "radius": round(2.5 + largest * (log10(cell["n"]) / log10(most) if most > 1 else 0), 2),
+        }
+        for cell in cells
+    ]
+    return {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+
+
+def agreement(state: CatalogState, parameters: Parameters) -> str:
+    """How far the metrics of one result agree: for each two of them the correlation over the samples, and the share of equal values."""
+    result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
+    rows = state.rows(
+        "select metric, count(value) as n from read_parquet($scores) group by metric order by metric", {"scores": result.scores}
+    )
+    known = [row["metric"] for row in rows if row["n"]]
+    headline = [name for name in result.metric_names if name in known]
+    names = [*headline, *(name for name in known if name not in headline)]
+    shown = names[:_MOST_METRICS]
+    pairs = list(combinations(range(len(shown)), 2))
+    found: dict[tuple[int, int], Row] = {}
+    if pairs:
+        wide = ", ".join(f"max(value) filter (metric = $m{place}) as v{place}" for place in range(len(shown)))
+        columns = ", ".join(
+            f"corr(v{a}, v{b}) as c{a}_{b}, avg((v{a} = v{b})::integer) as e{a}_{b}, count(v{a} + v{b}) as n{a}_{b}" for a, b in pairs
+        )
+        query = f"select {columns} from (select {wide} from read_parquet($scores) group by sample_id)"
+        row = state.rows(query, {"scores": result.scores, **{f"m{place}": name for place, name in enumerate(shown)}})[0]
+        found = {(a, b): {"correlation": row[f"c{a}_{b}"], "equal": row[f"e{a}_{b}"], "n": row[f"n{a}_{b}"]} for a, b in pairs}
+    cells = [[found.get((min(a, b), max(a, b))) for b in range(len(shown))] for a in range(len(shown))]
+    return page("agreement.html", result=result, names=shown, cells=cells, left_out=len(names) - len(shown))

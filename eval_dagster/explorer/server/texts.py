@@ -1,0 +1,43 @@
+"""What the pages of samples share: prompts and responses of some samples, and the result that a result is compared with."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from eval_dagster.explorer.server.parameters import Parameters
+from eval_dagster.explorer.server.results import Result, find_result, previous_result
+from eval_dagster.lake.reader import CatalogState
+
+NOTHING = "-"
+"""The value of `against` where nothing is compared: no name of a model."""
+
+Row = dict[str, Any]
+
+
+def compared_with(state: CatalogState, parameters: Parameters, result: Result) -> Result | None:
+    """The result that an address compares with: the one that it names, else the one before."""
+    model = parameters.text("against")
+    if model == NOTHING:
+        return None
+    if model is None:
+        return previous_result(state, result)
+    return find_result(state, result.eval, model, parameters.time("against_at"))
+
+
+def prompts_of(
+    state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, prompt, choices, gold"
+) -> dict[str, Row]:
+    """Columns of the prompts of some samples, by sample id; none where the prompts were deleted."""
+    if result.prompts is None or not ids:
+        return {}
+    query = f"select {columns} from read_parquet($files) where sample_id in (select unnest($ids))"
+    return {row["sample_id"]: row for row in state.rows(query, {"files": result.prompts, "ids": list(ids)})}
+
+
+def answers_of(
+    state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, text, text_post_processed, choice_logprobs, error"
+) -> dict[str, Row]:
+    """Columns of the responses to some samples, by sample id; none where the responses were deleted."""
+    if result.responses is None or not ids:
+        return {}
+    query = f"select {columns} from read_parquet($files) where sample_id in (select unnest($ids))"
+    return {row["sample_id"]: row for row in state.rows(query, {"files": result.responses, "ids": list(ids)})}

@@ -1,0 +1,209 @@
+"""The real `eval-dagster view` in a real headless Chromium: from the leaderboard and from a red night down to a sample."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from scripted_nights import SUITE, Nights
+from ui_servers import free_ports, is_open, port_of, until
+
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.results import write_result
+from eval_dagster.lake.catalog import publish
+
+pytestmark = pytest.mark.e2e
+
+SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
+SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
+PAGES = (
+    "/",
+    "/matrix",
+    "/history?eval=capitals&model=mine",
+    "/compare?eval=arithmetic",
+    "/agreement?eval=capitals&model=mine",
+    "/nights",
+    f"/night?suite={SUITE}",
+    "/samples?eval=capitals&model=mine",
+)
+
+
+class View:
+    """The running command."""
+
+    def __init__(self, nights: Nights, output: Path) -> None:
+        self.nights = nights
+        self._output = output
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
+        environment = os.environ | {
+            "EVAL_DAGSTER_CONFIG": str(nights.folder / "evals.yaml"),
+            "EVAL_DAGSTER_HOME": str(nights.folder / "home"),
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        }
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "eval_dagster.cli.main", "view", "--port", str(free_ports(1)[0])],
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        found = until(lambda: self._ended() or re.search(r"View\s+(http://\S+)", self.printed), 120, lambda: self.printed)
+        self.address = found[1]
+
+    @property
+    def printed(self) -> str:
+        return self._output.read_text("utf-8", errors="replace")
+
+    def _ended(self) -> None:
+        assert self.process.poll() is None, self.printed
+
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
+    nights = Nights(tmp_path_factory.mktemp("view"))
+    nights.run(other={"sums": 0.5})
+    nights.run(shots=2, capitals=0.5, other={"sums": 0.3})
+    project = nights.project(shots=2)
+    write_result(project.lake, judge(project, SUITE, run_id="gate"))
+    publish(project.lake)
+    view = View(nights, tmp_path_factory.mktemp("out") / "view.out")
+    yield view
+    if view.process.poll() is None:
+        view.process.kill()
+        view.process.wait()
+
+
+class Opened:
+    """A page, and what the browser said and loaded meanwhile."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.said: list[str] = []
+        self.loaded: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda request: self.loaded.append(request.url))
+
+    def require_quiet(self, view: View) -> None:
+        """Nothing was said, and nothing but the server was asked."""
+        assert self.said == []
+        others = [url for url in self.loaded if urlsplit(url).scheme == "http" and urlsplit(url).netloc != urlsplit(view.address).netloc]
+        assert others == []
+        assert {urlsplit(url).scheme for url in self.loaded} <= {"http", "data", "blob"}
+
+
+def opened(browser: Browser, size: str = "desktop", scheme: str = "light") -> Opened:
+    width, height = SIZES[size]
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light", is_mobile=size == "phone"
+    )
+    return Opened(context.new_page())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_page_fits_and_is_quiet(browser: Browser, view: View, size: str) -> None:
+    found = opened(browser, size)
+    for path in PAGES:
+        found.page.goto(view.address + path)
+        assert found.page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0], path
+        expect(found.page.get_by_role("heading", level=1)).to_be_visible()
+    found.require_quiet(view)
+    found.page.context.close()
+
+
+def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> None:
+    found = opened(browser)
+    page = found.page
+    page.goto(f"{view.address}/night?suite={SUITE}")
+    page.get_by_role("link", name="samples of capitals on mine that got worse").click()
+    rows = page.locator("table.samples tbody tr")
+    assert rows.count() > 5
+    expect(rows.first).to_contain_text("▼ worse")
+    answers = rows.first.locator("td.texts").all_inner_texts()
+    assert answers[1] != answers[2]
+    rows.first.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Question")).to_be_visible()
+    expect(page.locator(".sides section")).to_have_count(2)
+    expect(page.get_by_text("chosen", exact=True)).to_have_count(1)
+    found.require_quiet(view)
+    page.context.close()
+
+
+def test_a_filter_is_chosen_with_the_keyboard_alone(browser: Browser, view: View) -> None:
+    found = opened(browser)
+    page = found.page
+    page.goto(f"{view.address}/samples?eval=capitals&model=mine")
+    page.get_by_role("combobox", name="show").focus()
+    page.keyboard.type("worse")
+    page.keyboard.press("Tab")
+    page.get_by_role("searchbox", name="text").focus()
+    page.keyboard.type("capital of")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("show=worse.*text=capital"))
+    expect(page.get_by_role("combobox", name="show")).to_have_value("worse")
+    expect(page.get_by_role("status")).to_contain_text("sample")
+    page.context.close()
+
+
+def test_the_page_of_a_result_works_from_the_server(browser: Browser, view: View) -> None:
+    found = opened(browser)
+    page = found.page
+    page.goto(f"{view.address}/samples?eval=capitals&model=mine")
+    page.get_by_role("link", name="page of this result").click()
+    page.wait_for_url(re.compile("/results/capitals/mine/"))
+    expect(page.get_by_text("What is the capital of").first).to_be_visible()
+    found.require_quiet(view)
+    page.context.close()
+
+
+def test_pages_open_while_a_run_publishes(browser: Browser, view: View) -> None:
+    found = opened(browser)
+    found.page.goto(f"{view.address}/history?eval=capitals&model=mine")
+    before = found.page.locator("tbody tr").count()
+    view.nights.run(shots=2, capitals=0.2, other={"sums": 0.3})
+    publish(view.nights.project(shots=2).lake)
+    found.page.reload()
+    expect(found.page.locator("tbody tr")).to_have_count(before + 1)
+    found.require_quiet(view)
+    found.page.context.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}],
+)
+def test_foreign_pages_are_refused(view: View, headers: dict[str, str]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(urllib.request.Request(view.address, headers=headers), timeout=30)
+    with refusal.value as answer:
+        assert answer.code == 403
+
+
+@pytest.mark.skipif(SCREENSHOTS is None, reason="EVAL_DAGSTER_SCREENSHOTS names no folder")
+def test_pictures(browser: Browser, view: View) -> None:
+    found = opened(browser)
+    found.page.goto(f"{view.address}/samples?eval=capitals&model=mine&show=worse")
+    found.page.screenshot(path=Path(str(SCREENSHOTS)) / "view.png")
+    found.page.context.close()
+
+
+def test_ctrl_c_ends_it(view: View) -> None:
+    """The last test: it stops the server, also where a connection is still open."""
+    port = port_of(view.address)
+    connection = urllib.request.urlopen(view.address, timeout=30)
+    assert view.interrupt() == 0, view.printed
+    connection.close()
+    assert not is_open(port)
+    assert "Traceback" not in view.printed

@@ -1,0 +1,323 @@
+"""The pages of `eval-dagster view`, asked as a browser asks them, over a home that was evaluated on several nights."""
+
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile_texts import DANGEROUS, HALVES, STORABLE
+from scripted_nights import SUITE, Nights
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from eval_dagster.cli.main import app
+from eval_dagster.errors import QueryError
+from eval_dagster.explorer.server.application import application
+from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.results import write_result
+from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES
+from eval_dagster.visible_text import visible
+
+
+class Site:
+    """The pages of a home."""
+
+    def __init__(self, nights: Nights) -> None:
+        self.nights = nights
+        self.lake: Lake = nights.project(shots=2).lake
+        self.reader = CatalogReader(self.lake)
+        self.client = TestClient(application(self.reader), base_url="http://127.0.0.1:4000")
+
+    def get(self, address: str, status: int = 200) -> str:
+        answer = self.client.get(address)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    def links(self, text: str, path: str) -> list[str]:
+        """The links of a page to another one, in its order."""
+        return [each for found in re.findall(r'href="([^"]*)"', text) if (each := html.unescape(found)).split("?")[0] == path]
+
+    def sample_ids(self, address: str) -> list[str]:
+        """The samples of a list, over all its parts."""
+        found: list[str] = []
+        for number in range(1, 100):
+            text = self.get(f"{address}&page={number}")
+            part = [re.search(r"sample=([^&]+)", each)[1] for each in self.links(text, "/sample")]  # type: ignore[index]
+            found += part
+            if f">part {number} of" not in text or 'rel="next"' not in text:
+                return found
+        raise AssertionError(f"{address} has no end")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    nights = Nights(tmp_path_factory.mktemp("view"))
+    nights.run(other={"sums": 0.5})
+    nights.run(other={"sums": 0.5})
+    nights.run(shots=2, capitals=0.5, other={"sums": 0.3})
+    project = nights.project(shots=2)
+    write_result(project.lake, judge(project, SUITE, run_id="gate"))
+    publish(project.lake)
+    site = Site(nights)
+    yield site
+    site.reader.close()
+
+
+def rows(site: Site, query: str) -> list[dict[str, object]]:
+    return read_rows(site.lake, query)
+
+
+def shown(text: str) -> str:
+    """The text of a page without its markup."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def test_the_leaderboard_has_every_score_with_its_interval(site: Site) -> None:
+    text = site.get("/")
+    known = rows(site, "select * from leaderboard")
+    assert len(known) == 6
+    for row in known:
+        assert f"{row['value']:.3f}" in text
+        assert f"{row['ci_low']:.3f} – {row['ci_high']:.3f}" in text
+    assert text.count('class="dot"') == text.count('class="whisker"') == 6
+    only = site.get("/?eval=arith&model=bf16")
+    assert len(site.links(only, "/samples")) == 1
+    assert "There is no result of this name" in site.get("/?eval=nothing-like-it")
+
+
+def test_a_whisker_is_where_its_interval_is(site: Site) -> None:
+    text = site.get("/?eval=arithmetic")
+    known = rows(site, "select * from leaderboard where eval = 'arithmetic' order by rank")
+    low, high = min(row["ci_low"] for row in known), max(row["ci_high"] for row in known)  # type: ignore[type-var]
+    found = [[float(each) for each in pair] for pair in re.findall(r'class="whisker" d="M([\d.]+) 8H([\d.]+)M', text)]
+    expected = [[2 + 96 * (row[name] - low) / (high - low) for name in ("ci_low", "ci_high")] for row in known]  # type: ignore[operator]
+    assert found == [pytest.approx(each, abs=0.01) for each in expected]
+
+
+def test_the_matrix_leads_to_each_result(site: Site) -> None:
+    text = site.get("/matrix")
+    links = site.links(text, "/samples")
+    assert len(links) == 6
+    assert all(site.get(link) for link in links)
+
+
+def test_a_history_marks_where_the_score_left_its_band(site: Site) -> None:
+    changes = rows(site, "select eval, model, count(*) as n from change_points group by all")
+    assert changes, "the nights have no change point"
+    for row in rows(
+        site, "select eval, model, metric, count(*) as n from metrics_history where is_headline and subject is null group by all"
+    ):
+        text = site.get(f"/history?eval={row['eval']}&model={row['model']}")
+        expected = sum(each["n"] for each in changes if (each["eval"], each["model"]) == (row["eval"], row["model"]))  # type: ignore[misc]
+        assert text.count('class="diamond"') == expected
+        assert text.count('class="mark"') == row["n"] - expected  # type: ignore[operator]
+    assert "has no metric" in site.get("/history?eval=capitals&model=mine&metric=none", 404)
+
+
+def test_the_table_of_two_models_counts_and_leads_to_the_samples(site: Site) -> None:
+    text = site.get("/compare?eval=arithmetic&a=mine&b=mine-bf16")
+    pairs = rows(
+        site,
+        "select a.value as a, b.value as b, list(a.sample_id) as ids from scores a join scores b using (eval, metric, sample_id) "
+        "where a.eval = 'arithmetic' and a.model = 'mine' and b.model = 'mine-bf16' and metric = 'exact_number' group by all",
+    )
+    assert len(pairs) == 4
+    links = [each for each in site.links(text, "/samples") if "before_low" in each]
+    found = {re.search(r"low=([\d.]+)&high=[\d.]+&before_low=([\d.]+)", each).groups(): each for each in links}  # type: ignore[union-attr]
+    for row in pairs:
+        assert sorted(site.sample_ids(found[str(row["a"]), str(row["b"])])) == sorted(row["ids"])  # type: ignore[call-overload]
+    difference = rows(site, "select * from paired_difference('mine', 'mine-bf16') where eval = 'arithmetic' and metric = 'exact_number'")[0]
+    assert f"{difference['difference']:+.3f} mean difference" in shown(text)
+    assert f"± {difference['stderr']:.3f}" in shown(text)
+
+
+def test_the_agreement_of_metrics_is_their_correlation(site: Site) -> None:
+    text = shown(site.get("/agreement?eval=capitals&model=mine"))
+    known = rows(
+        site,
+        "select corr(a.value, b.value) as c, avg((a.value = b.value)::integer) as e "
+        "from scores a join scores b using (eval, model, sample_id) "
+        "where eval = 'capitals' and model = 'mine' and a.metric = 'accuracy' and b.metric = 'accuracy_norm'",
+    )[0]
+    assert f"accuracy_norm accuracy 1 {known['c']:.3f} {100 * known['e']:.0f} % equal" in text  # type: ignore[operator]
+
+
+def test_from_a_red_night_to_the_flipped_samples_with_both_answers(site: Site) -> None:
+    """Two links from the list of nights: the night, then the samples that got worse."""
+    nights = site.get("/nights")
+    assert "▼ red" in nights
+    night = site.get(site.links(nights, "/night")[0])
+    worse = next(each for each in site.links(night, "/samples") if "show=worse" in each and "eval=capitals&model=mine&" in each)
+    known = rows(site, "select * from sample_changes where eval = 'capitals' and model = 'mine' and value < baseline_value")
+    assert len(known) > 5
+    assert sorted(site.sample_ids(worse)) == sorted(str(row["sample_id"]) for row in known)
+    text = shown(site.get(worse))
+    first = next(row for row in known if str(row["sample_id"]) in text)
+    assert f"{str(first['answer']).strip()} {str(first['baseline_answer']).strip()}" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "where"),
+    [
+        ("", "true"),
+        ("&show=wrong", "value < 0.5"),
+        ("&show=right", "value >= 0.5"),
+        ("&subject=africa", "subject = 'africa'"),
+        ("&low=1&high=1", "value = 1"),
+        ("&show=errors", "error is not null"),
+        ("&text=of+Libya", "sample_id in (select sample_id from prompts where prompt like '%of Libya%')"),
+        ("&text=%27%20or%201%3D1%20--", "false"),
+        ("&subject=%27%20or%201%3D1%20--", "false"),
+        ("&sort=lowest", "true"),
+    ],
+)
+def test_filters_give_what_a_query_gives(site: Site, query: str, where: str) -> None:
+    known = rows(site, f"select sample_id from scores where eval = 'capitals' and model = 'mine' and metric = 'accuracy' and {where}")
+    found = site.sample_ids(f"/samples?eval=capitals&model=mine&metric=accuracy{query}")
+    assert sorted(found) == sorted(str(row["sample_id"]) for row in known)
+
+
+def test_a_sample_has_prompt_answers_and_history(site: Site) -> None:
+    link = site.links(site.get("/samples?eval=capitals&model=mine&show=worse"), "/sample")[0]
+    text = site.get(link)
+    sample = re.search(r"sample=([^&]+)", link)[1]  # type: ignore[index]
+    row = rows(site, f"select * from sample_results where eval = 'capitals' and model = 'mine' and sample_id = '{sample}'")[0]
+    assert str(row["prompt"]) in html.unescape(text)
+    for choice in row["choices"]:  # type: ignore[attr-defined]
+        assert html.escape(choice.strip(), quote=True).replace("&#x27;", "&#39;") in text
+    past = shown(text).partition("History")[2]
+    values = rows(
+        site,
+        f"select value from scores_history where eval = 'capitals' and model = 'mine' and sample_id = '{sample}' "
+        "and metric = 'accuracy' order by materialized_at desc",
+    )
+    assert re.findall(r"\d\d:\d\d (\d\.\d{3})", past) == [f"{each['value']:.3f}" for each in values]
+    assert len(values) == 3
+    assert "mine-bf16" in shown(text).partition("Other models")[2]
+
+
+def test_each_night_has_its_own_samples(site: Site) -> None:
+    """The links of a history lead to the answers of that night."""
+    history = site.get("/history?eval=capitals&model=mine")
+    table = site.links(history[history.index("<table") :], "/samples")
+    found = [
+        sum(
+            "0.000" in part for part in re.findall(r'<td role="cell" class="n" data-label="score">.*?</td>', site.get(each + "&show=wrong"))
+        )
+        for each in table
+    ]
+    known = rows(
+        site,
+        "select count(*) filter (value = 0) as n from scores_history where eval = 'capitals' and model = 'mine' and metric = 'accuracy' "
+        "group by materialized_at order by materialized_at desc",
+    )
+    assert found == [min(50, row["n"]) for row in known]  # type: ignore[type-var]
+    assert found[0] != found[-1]
+
+
+def test_the_page_of_a_result_is_the_one_of_that_time(site: Site) -> None:
+    for row in rows(site, "select distinct materialized_at from metrics_history where eval = 'capitals' and model = 'mine'"):
+        at = row["materialized_at"].isoformat()  # type: ignore[attr-defined]
+        answer = site.client.get(f"/results/capitals/mine/{at.replace('+', '%2B')}")
+        assert answer.status_code == 200
+        assert row["materialized_at"].strftime("%Y-%m-%dT%H:%M:%S.%f") in answer.text[:400]  # type: ignore[attr-defined]
+        assert "'unsafe-inline'" not in answer.headers["content-security-policy"].partition("script-src")[2].partition(";")[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "message"),
+    [
+        ("/samples", 400, "the address has no 'eval'"),
+        ("/samples?eval=capitals&model=nobody", 404, "there is no result of capitals on nobody"),
+        ("/samples?eval=capitals&model=mine&at=yesterday", 400, "expected a time"),
+        ("/samples?eval=capitals&model=mine&page=0", 400, "expected a whole number"),
+        ("/samples?eval=capitals&model=mine&page=" + "9" * 5000, 400, "expected a whole number"),
+        ("/samples?eval=capitals&model=mine&show=magic", 400, "expected one of wrong, right"),
+        ("/samples?eval=capitals&model=mine&low=much", 400, "expected a number"),
+        ("/samples?eval=capitals&model=mine&low=nan", 400, "expected a number"),
+        ("/samples?eval=capitals&model=mine&metric=magic", 404, "has no metric"),
+        ("/sample?eval=capitals&model=mine&sample=0", 404, "has no sample"),
+        ("/results/capitals/mine/yesterday", 400, "expected a time"),
+        ("/results/..%2F..%2Fetc/passwd/2026-01-01", 404, "no such page"),
+        ("/nothing", 404, "there is no such page"),
+    ],
+)
+def test_wrong_addresses_are_explained(site: Site, address: str, status: int, message: str) -> None:
+    assert message in shown(site.get(address, status))
+
+
+def test_pages_allow_no_script(site: Site) -> None:
+    answer = site.client.get("/")
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert "script-src" not in policy
+    assert "<script" not in answer.text
+    assert site.client.post("/").status_code == 405
+
+
+def test_hostile_texts_are_shown_as_texts(tmp_path: Path) -> None:
+    """Answers of a model, with a line of a megabyte among them: nothing is markup, and nothing invisible gets through."""
+    answers = [*STORABLE, *HALVES, "<u>" + "x" * 1_000_000]
+    (tmp_path / "model.py").write_text(f"LEFT = {answers!r}\n\ndef answer(request):\n    return LEFT.pop() if LEFT else 'done'\n")
+    (tmp_path / "evals.yaml").write_text(
+        'models:\n  one: {backend: scripted, function: "model.py:answer"}\nevals:\n  sums: {task: arithmetic, limit: 60}\n'
+    )
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    list(evaluate(project, [("sums", "one")], stages=set(STAGES), run_id="r", reporter=SilentReporter()))
+    reader = CatalogReader(project.lake)
+    client = TestClient(application(reader), base_url="http://127.0.0.1:4000")
+    found = ""
+    for number in (1, 2, 3, 4):
+        part = client.get(f"/samples?eval=sums&model=one&page={number}").text
+        addresses = [html.unescape(each) for each in re.findall(r'href="(/sample\?[^"]*)"', part)]
+        for text in (part, *(client.get(each).text for each in addresses)):
+            assert not DANGEROUS.search(text)
+            assert not re.search(r"<(script|img|u|failure)\b", text)
+            found += html.unescape(text)
+    reader.close()
+    stored = {row["text"][0] for row in read_rows(project.lake, "select text from responses")}
+    assert len(stored) > 30
+    for answer in stored:
+        assert visible(answer)[:1000] in found
+
+
+def test_without_a_result_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evals.yaml").write_text('models:\n  one: {backend: scripted, default: "7"}\nevals:\n  sums: {task: arithmetic}\n')
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
+    with pytest.raises(QueryError, match=r"there is nothing to query yet: .*; run `eval-dagster run` first"):
+        CliRunner().invoke(app, ["view"], catch_exceptions=False, standalone_mode=False)
+
+
+def test_a_page_shows_what_a_run_published_meanwhile(site: Site) -> None:
+    """Within a page the state stays; the next page has the new one."""
+    query = "select count(distinct materialized_at) as n from metrics_history"
+    before = rows(site, query)[0]["n"]
+    with site.reader.state() as state:
+        site.nights.run(shots=2, capitals=0.2, other={"sums": 0.3})
+        publish(site.lake)
+        assert state.rows(query)[0]["n"] == before
+    with site.reader.state() as state:
+        assert state.rows(query)[0]["n"] > before  # type: ignore[operator]
+    assert len(re.findall('class="mark"|class="diamond"', site.get("/history?eval=capitals&model=mine"))) == 4
+
+
+def test_a_damaged_file_is_named(site: Site, tmp_path: Path) -> None:
+    site.nights.run(shots=2, capitals=0.25, other={"sums": 0.3})
+    publish(site.lake)
+    path = sorted((site.lake.root / "scores" / "eval=capitals" / "model=mine").glob("*.parquet"))[-1]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(content)
+    text = shown(site.get("/samples?eval=capitals&model=mine", 500))
+    assert path.name in text
+    assert "eval-dagster verify" in text
+    assert site.get("/")
