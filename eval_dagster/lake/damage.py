@@ -22,7 +22,9 @@ from eval_dagster.versions import file_stamp
 PACKS = "packs"
 """The folder of a lake that holds what is derived from its files: packs, and the index."""
 _CACHE = "response_cache"
-_RECORDS = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states", *SUITE_TABLES)
+APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states")
+"""Tables without partitions: all of their files are current."""
+_RECORDS = (*APPENDED, *SUITE_TABLES)
 _VALID_S = 3600.0
 _WORKERS = 4
 _verified: dict[Path, tuple[list[Any], float]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.damage import require_sound
+from eval_dagster.lake.damage import APPENDED, require_sound
 from eval_dagster.lake.file_names import is_name
 from eval_dagster.lake.file_names import new_name as new_name
 from eval_dagster.lake.file_names import parquet_files as parquet_files
@@ -32,8 +32,6 @@ from eval_dagster.locks import locked
 
 NEWEST = ("samples", "prompts", "responses")
 """Tables of which a catalog shows the newest file of each partition alone."""
-_APPENDED = ("attempts", "notices", "acceptances", "endpoint_states")
-"""Tables without partitions: all of their files are current."""
 _SMALL_BYTES = 16 * 2**20
 _APART_US = 100_000
 
@@ -161,7 +159,7 @@ class Lake:
         with contextlib.ExitStack() as stack:
             if self.mirror is not None:
                 names = [table for table in TABLES if table not in NEWEST] if folders is None else map(self.mirror.name, folders)
-                stack.enter_context(self.mirror.steady(names, newest_of=[table for table in TABLES if table not in _APPENDED]))
+                stack.enter_context(self.mirror.steady(names, newest_of=[table for table in TABLES if table not in APPENDED]))
             yield
 
     def small_files(self, folder: Path) -> list[Path]:
