@@ -479,7 +479,8 @@ def test_ten_thousand_samples(open_it: OpenIt, write: Callable[..., Path]) -> No
     opened = open_it().go(path)
     page = opened.page
     took = page.evaluate("performance.now()")
-    page.wait_for_function("samples.every((each) => each.text !== undefined)")  # the search is ready
+    while not page.evaluate("samples.every((each) => each.text !== undefined)"):  # until the search is ready
+        page.wait_for_timeout(50)
     times = page.evaluate(
         """[['q', 'engine'], ['show', 'worse'], ['sort', 'length'], ['subject', 'part 1'], ['q', 'no such text']].map(([name, value]) => {
             state[name] = value; const start = performance.now(); change(); return performance.now() - start })"""
