@@ -9,6 +9,7 @@ import random
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -319,6 +320,20 @@ def test_why_the_score_is_what_it_is(open_it: OpenIt, write: Callable[..., Path]
     expect(detail.get_by_role("row", name=re.compile("exact_match 1 0 ▼"))).to_be_visible()
 
 
+def test_a_headline_of_all_samples_together_has_no_filter(open_it: OpenIt, tmp_path: Path) -> None:
+    result = result_of(_some())
+    [own] = result.metrics
+    figures = {**own["now"], "value": 23.5, "ci_low": None}
+    bleu = {**own, "metric": "bleu", "has_scores": False, "now": figures, "before": {**figures, "value": 25.0}}
+    path = tmp_path / "samples.html"
+    path.write_bytes(result_page(replace(result, metrics=[bleu, {**own, "is_headline": False}])))
+    opened = open_it().go(path)
+    expect(opened.page.locator("#score")).to_have_text("bleu 23.500 −1.500 ▼ from 25.000")
+    assert opened.page.locator("#metric option").all_inner_texts() == ["exact_match"]
+    opened.page.get_by_role("button", name="Worse").click()
+    assert len(opened.shown()) == 10
+
+
 def test_keys_alone(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = _some()
     opened = open_it().go(write(samples))
@@ -464,7 +479,8 @@ def test_ten_thousand_samples(open_it: OpenIt, write: Callable[..., Path]) -> No
     opened = open_it().go(path)
     page = opened.page
     took = page.evaluate("performance.now()")
-    page.wait_for_function("samples.every((each) => each.text !== undefined)")  # the search is ready
+    while not page.evaluate("samples.every((each) => each.text !== undefined)"):  # until the search is ready
+        page.wait_for_timeout(50)
     times = page.evaluate(
         """[['q', 'engine'], ['show', 'worse'], ['sort', 'length'], ['subject', 'part 1'], ['q', 'no such text']].map(([name, value]) => {
             state[name] = value; const start = performance.now(); change(); return performance.now() - start })"""
