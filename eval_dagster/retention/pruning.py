@@ -250,6 +250,8 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
         for number, (time, path) in enumerate(reversed(pages)):
             reason = Reason.KEEP if number < asked else Reason.LAST_DAY if number < newest else None
             yield from ((each, reason) for each in _prunable("reports", path, time))
+            if (samples := path.with_suffix("")).is_dir():  # the pages of the red results
+                yield from ((each, reason) for each in _prunable("reports", samples, time, _size_of_all))
         latest = [(time, path) for time, path in found if (time, path) not in pages]
         yield from ((each, Reason.CURRENT) for time, path in latest for each in _prunable("reports", path, time))
 

@@ -86,7 +86,9 @@ def test_an_outage_of_half_a_minute_costs_only_time(ceph: ObjectStore, tmp_path:
     with unreliable(ceph, tmp_path, share=0.05, delay_s=0.02) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.server.url)
         writers = _writers(tmp_path, url)
-        time.sleep(15)
+        while not any((tmp_path / "machine-0" / "lake" / "metrics").rglob("*.parquet")):
+            assert all(each.poll() is None for each in writers)
+            time.sleep(0.1)
         proxy.change(is_out=True)
         time.sleep(30)
         proxy.change(is_out=False)
