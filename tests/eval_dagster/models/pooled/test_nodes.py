@@ -79,8 +79,8 @@ def test_a_lost_node_costs_only_what_was_unanswered(cluster: RayCluster, tmp_pat
     assert len({pid for _, pid in asked}) >= 4, "a new worker starts on the new node"
 
 
-def test_a_network_answers_as_in_one_process(cluster: RayCluster, tiny_folders: dict[str, Path], tmp_path: Path) -> None:
-    section = {"backend": "transformers", "device": "cpu", "source": {"folder": str(tiny_folders["llama"])}}
+def test_a_network_answers_as_in_one_process(cluster: RayCluster, tiny_model: Path, tmp_path: Path) -> None:
+    section = {"backend": "transformers", "device": "cpu", "source": {"folder": str(tiny_model)}}
     workers = {"address": cluster.address, "count": 2, "cpus": 1}
     alone, pooled = (
         open_handle("tiny", TransformersModel.model_validate({**section, **more}), folder=tmp_path, home=tmp_path / "home")
