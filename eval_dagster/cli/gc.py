@@ -17,6 +17,7 @@ _REMARKS = {
     "regressions": "past judgements",
     "catalogs": "states of past days",
     "nights": "past nights that were queried here",
+    "pages": "pages of samples",
 }
 _KEPT_COLUMNS = ("files", "size", "why they stay")
 _WHY = {

@@ -1,41 +1,69 @@
 """Reads the prompts, answers and scores of a result from its own files, which need not be the current ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.materializations import Point
+from eval_dagster.lake.damage import damage_named
 from eval_dagster.lake.files import read_info, read_rows
 
 _ANSWER = (
     *("text", "text_post_processed", "reasoning", "tool_calls", "choice_logprobs", "finish_reason", "prompt_tokens", "output_tokens"),
     *("truncated_tokens", "latency_s", "cost", "error"),
 )
+_IMAGES_AT_ONCE = 16
 _SCORE = ("metric", "value", "text_values", "item", "error")
 
 
-def rows_of(point: Point, table: str, version: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of the newest file of a version. Raises `LakeError` where there is none."""
-    lake = point.lake
-    for path in reversed(lake.files(lake.folder(table, point.eval_name, point.model))):
-        with suppress(LakeError):
-            if read_info(path).version == version:
-                return read_rows(path, columns)
-    raise LakeError(
-        f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are damaged or no longer in the lake"
-    )
+def rows_of(point: Point, table: str, version: str, columns: Sequence[str], samples: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """The rows of the newest file of a version, or those of some samples. Raises `LakeError` where there is no such file."""
+    return read_rows(_path_of(point, table, version), columns, _of_samples(samples))
 
 
-def answers_of(point: Point) -> dict[str, dict[str, Any]]:
-    """The answers of a result with their scores, by sample."""
+def image_counts(point: Point) -> dict[str, int]:
+    """The number of images of each sample that has some. Their bytes are not kept in memory."""
+    path = _path_of(point, "prompts", point.metrics.info.inputs["rendered_prompts"])
+    counts: dict[str, int] = {}
+    with damage_named(path):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=_IMAGES_AT_ONCE, columns=["sample_id", "images"]):
+            lengths = pc.list_value_length(batch["images"])
+            counts |= {name: n for name, n in zip(batch["sample_id"].to_pylist(), lengths.to_pylist(), strict=True) if n}
+    return counts
+
+
+def responses_version(point: Point) -> str:
+    """The version of the responses that a result was scored from."""
+    return read_info(point.inputs.scores).inputs["model_outputs"]
+
+
+def _path_of(point: Point, table: str, version: str) -> Path:
+    found = point.lake.of_version(table, version, point.eval_name, point.model)
+    if found is None:
+        raise LakeError(
+            f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
+        )
+    return found.path
+
+
+def _of_samples(samples: Collection[str] | None) -> pc.Expression | None:
+    return None if samples is None else pc.field("sample_id").isin(list(samples))
+
+
+def answers_of(point: Point, samples: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The answers of a result with their scores, by sample; of all samples, or of some."""
     if not point.has_scores:
         raise LakeError(
             f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
         )
-    version = read_info(point.inputs.scores).inputs["model_outputs"]
-    answers = {row["sample_id"]: _answer(row) for row in rows_of(point, "responses", version, ("sample_id", *_ANSWER))}
-    for row in read_rows(point.inputs.scores, ("sample_id", *_SCORE)):
+    version = responses_version(point)
+    answers = {row["sample_id"]: _answer(row) for row in rows_of(point, "responses", version, ("sample_id", *_ANSWER), samples)}
+    for row in read_rows(point.inputs.scores, ("sample_id", *_SCORE), _of_samples(samples)):
         answer, metric = answers.setdefault(row["sample_id"], {}), row["metric"]
         answer.setdefault("scores", {})[metric] = row["value"]
         for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):

@@ -1,7 +1,7 @@
 """The samples of a result: what was asked, answered and scored, beside the same samples of another result."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.explorer.answers import answers_of, prompts_before, rows_of
+from eval_dagster.explorer.answers import answers_of, image_counts, prompts_before, responses_version, rows_of
 from eval_dagster.gate.materializations import Point, metric_versions
-from eval_dagster.lake.files import Lake, LakeFile, time_of
+from eval_dagster.lake.files import Lake, LakeFile, read_rows, time_of
 from eval_dagster.records import ResponseType, Role
 
 MOST_SAMPLES = 20_000
@@ -29,7 +29,6 @@ _PROMPT = (
     "gold",
     "gold_index",
     "context",
-    "images",
     "error",
 )
 _FIGURES = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
@@ -136,9 +135,14 @@ class _Collection:
     def collect(self, most: int | None) -> ResultSamples:
         """Read everything. Raises `LakeError` as `collect_samples` does."""
         point = self._point
-        prompts = rows_of(point, "prompts", point.metrics.info.inputs["rendered_prompts"], _PROMPT)
-        answers = answers_of(point)
-        earlier = self._earlier()
+        version = point.metrics.info.inputs["rendered_prompts"]
+        total, chosen = self._chosen(version, most)
+        prompts = rows_of(point, "prompts", version, _PROMPT, chosen)
+        images = image_counts(point)
+        for row in prompts:
+            row["images"] = images.get(row["sample_id"])
+        answers = answers_of(point, chosen)
+        earlier = self._earlier(chosen)
         before = self._before if earlier else None
         metrics = list(_metrics(point, before, answers.values()))
         of_samples = [each for each in metrics if each["has_scores"]]
@@ -156,17 +160,37 @@ class _Collection:
             against=None if before is None else _compared(point, before),
             headline=headline["metric"],
             metrics=metrics,
-            samples=_part(rows, most),
-            total=len(rows),
+            samples=rows,
+            total=total,
             notes=tuple(self._notes),
         )
 
-    def _earlier(self) -> dict[str, dict[str, Any]]:
+    def _chosen(self, version: str, most: int | None) -> tuple[int, frozenset[str] | None]:
+        """The number of all samples, and the ids of those that are taken; null where all are.
+
+        Flipped samples and errors come first, then a random part that is the same each time. Only scores and errors are read for it.
+        """
+        failed = {row["sample_id"]: row["error"] is not None for row in rows_of(self._point, "prompts", version, ("sample_id", "error"))}
+        if most is None or len(failed) <= most:
+            return len(failed), None
+        for row in rows_of(self._point, "responses", responses_version(self._point), ("sample_id", "error")):
+            failed[row["sample_id"]] |= row["error"] is not None
+        headline = next((name for name, row in _overall(self._point).items() if row["is_headline"]), None)
+        now = _values(self._point, headline, failed)
+        before = _values(self._before, headline, {}) if self._before is not None and self._before.has_scores else {}
+
+        def rank(name: str) -> tuple[bool, str]:
+            is_flipped = name in now and name in before and now[name] != before[name]
+            return not (is_flipped or failed[name]), sha256(name.encode()).hexdigest()
+
+        return len(failed), frozenset(sorted(failed, key=rank)[:most])
+
+    def _earlier(self, chosen: Collection[str] | None) -> dict[str, dict[str, Any]]:
         """The answers of the other result by sample; none, with a note, where they were deleted."""
         if self._before is None:
             return {}
         try:
-            return answers_of(self._before)
+            return answers_of(self._before, chosen)
         except LakeError as error:
             self._notes.append(f"nothing is compared: {error}")
             return {}
@@ -187,7 +211,7 @@ def _sample(
         "sample_id": row["sample_id"],
         "subject": row["subject"] or None,
         "response_type": row["response_type"],
-        "images": len(row["images"] or ()) or None,
+        "images": row["images"],
         "examples": messages[:question],
         "turns": messages[question:],
         "prompt": row["prompt"],
@@ -244,16 +268,15 @@ def is_failed(sample: Mapping[str, Any]) -> bool:
     return "error" in sample or "error" in answer or "score_errors" in answer
 
 
-def _part(rows: list[dict[str, Any]], most: int | None) -> list[dict[str, Any]]:
-    """At most so many samples: flipped ones and errors first, then a random part that is the same each time. The order stays."""
-    if most is None or len(rows) <= most:
-        return rows
-
-    def rank(row: Mapping[str, Any]) -> tuple[bool, str]:
-        return "flip" not in row and not is_failed(row), sha256(row["sample_id"].encode()).hexdigest()
-
-    chosen = {row["sample_id"] for row in sorted(rows, key=rank)[:most]}
-    return [row for row in rows if row["sample_id"] in chosen]
+def _values(point: Point, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
+    """The values of a metric by sample. Samples with an error of any metric are marked in `failed`."""
+    values: dict[str, float] = {}
+    for row in read_rows(point.inputs.scores, ("sample_id", "metric", "value", "error")):
+        if row["error"] is not None and row["sample_id"] in failed:
+            failed[row["sample_id"]] = True
+        if row["value"] is not None and row["metric"] == metric:
+            values[row["sample_id"]] = row["value"]
+    return values
 
 
 def _compared(point: Point, before: Point) -> Compared:

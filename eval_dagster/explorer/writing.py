@@ -22,20 +22,26 @@ _MOST_BEFORE_STAMP = 300
 def with_page(project: Project, result: StageResult) -> StageResult:
     """The result of `task_metrics` with the page of its samples, which is written unless it is there.
 
-    The page is no part of the result: a failure is a warning, and no cache depends on it. Trials have none.
+    The page is no part of the result: a failure is a warning, and no cache depends on it. Trials have none, and neither have current
+    results of a shared lake that another machine computed.
     """
     if project.lake.is_trial or result.model is None:
         return result
-    path, materialized_at = (
-        page_path(project.home, result.eval_name, result.model),
-        datetime.fromisoformat(result.file.info.materialized_at),
-    )
+    path = page_path(project.home, result.eval_name, result.model)
+    unsent = path.with_suffix(".unsent")
+    materialized_at = datetime.fromisoformat(result.file.info.materialized_at)
+    is_current = _is_current(path, materialized_at, any_version=result.cached)
+    if result.cached and not is_current and project.lake.mirror is not None:
+        return result
     warnings: list[str] = []
     try:
-        if not _is_current(path, materialized_at):
+        if not is_current:
             write_page(path, project.lake, result.eval_name, result.model, materialized_at)
+            unsent.touch()
+        if unsent.exists():
             if run := result.file.info.inputs.get("mlflow_run"):
                 project.tracker.log_file(run, path)
+            unsent.unlink()
     except TrackingError as error:
         warnings.append(f"the page of the samples of {partition_key(result.eval_name, result.model)} is not in MLflow: {error}")
     except Exception as error:  # the boundary between a result and its page
@@ -65,10 +71,11 @@ def write_page(
         temporary.write_bytes(page)
 
 
-def _is_current(path: Path, materialized_at: datetime) -> bool:
-    """Whether there is a page of this materialization, as this version of the package makes it."""
+def _is_current(path: Path, materialized_at: datetime, *, any_version: bool) -> bool:
+    """Whether there is a page of this materialization, as this version of the package makes it, or any."""
+    stamp = page_stamp(materialized_at.astimezone(UTC))
     try:
         with path.open("rb") as page:
-            return page_stamp(materialized_at.astimezone(UTC)).encode() in page.read(_MOST_BEFORE_STAMP)
+            return (stamp.partition(" ")[0] if any_version else stamp).encode() in page.read(_MOST_BEFORE_STAMP)
     except OSError:
         return False

@@ -30,10 +30,10 @@ _LATEST_REPORT = "latest.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A file that can be deleted, or the folder of a past night."""
+    """A file that can be deleted, or a folder: of a past night, or with pages of samples."""
 
     what: str
-    """A table of the lake, `response cache`, `trials`, `reports`, `catalogs` or `nights`."""
+    """A table of the lake, `response cache`, `trials`, `reports`, `catalogs`, `nights` or `pages`."""
     path: Path
     size: int
     """Bytes."""
@@ -116,6 +116,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
         *_answers(lake, retained.model_versions, versions, policy.keep, now),
         *_trials(trial_lake(project.lake), policy.keep, now),
         *_reports(project, policy, now),
+        *_sample_pages(lake, retained),
         *((each, Reason.KEEP) for path in kept_catalogs if path != catalog_path(lake) for each in _prunable("catalogs", path, now)),
     ]
     return Pruning(
@@ -254,6 +255,15 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
                 yield from ((each, reason) for each in _prunable("reports", samples, time, _size_of_all))
         latest = [(time, path) for time, path in found if (time, path) not in pages]
         yield from ((each, Reason.CURRENT) for time, path in latest for each in _prunable("reports", path, time))
+
+
+def _sample_pages(lake: IndexedLake, retained: Retained) -> Iterator[tuple[Prunable, Reason | None]]:
+    """The page of each result's samples, which goes with the last metrics of its eval and model."""
+    for folder in sorted((lake.home / "pages").glob("*/*/")):
+        metrics = lake.files(lake.folder("metrics", folder.parent.name, folder.name))
+        time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+        reason = Reason.CURRENT if any(path in retained.reasons for path in metrics) else None
+        yield from ((each, reason) for each in _prunable("pages", folder, time, _size_of_all))
 
 
 def _delete(lake: Lake, each: Prunable) -> None:

@@ -9,11 +9,13 @@ from scripted_nights import Nights
 
 import eval_dagster.explorer.page as page_module
 from eval_dagster.assets.materializations import _materialization
+from eval_dagster.errors import TrackingError
 from eval_dagster.explorer.places import page_path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.tracking.tracker import Tracker
 
 EVAL, MODEL = "capitals-completion", "mine"
 
@@ -54,7 +56,27 @@ def test_each_result_has_a_page_that_is_written_once(nights: Nights, monkeypatch
     written = path.stat().st_mtime_ns
     monkeypatch.setattr(page_module, "_version", lambda: "another version")
     assert _run(project).cached
-    assert path.stat().st_mtime_ns > written
+    assert path.stat().st_mtime_ns == written, "another version of the package makes no current page anew"
+
+
+def test_a_page_that_did_not_reach_mlflow_is_sent_by_the_next_run(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = nights.project()
+    page_path(project.home, EVAL, MODEL).unlink()
+
+    def refuse(*_: object) -> None:
+        raise TrackingError("MLflow is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "log_file", refuse)
+        result = _run(project)
+    assert [each.endswith("is not in MLflow: MLflow is full") for each in result.warnings] == [True]
+    assert "samples_in_mlflow" not in result.links
+    sent: list[Path] = []
+    monkeypatch.setattr(Tracker, "log_file", lambda _, run, path: sent.append(path))
+    assert "samples_in_mlflow" in _run(nights.project()).links
+    assert sent == [page_path(project.home, EVAL, MODEL)]
+    _run(nights.project())
+    assert len(sent) == 1
 
 
 def test_it_is_linked_in_dagster_and_in_mlflow(nights: Nights) -> None:

@@ -312,6 +312,7 @@ def test_what_evals_yaml_no_longer_has_goes_if_told_so(home: Home) -> None:
     assert home.count("metrics", "model=two") == 2
     prune(home.project(two="three", suite="weekly"), Policy(keep=Keep(count=1), catalogs=NO_CATALOGS, removed=True))
     assert not [path for path in home.files() if "two" in str(path) or ("nightly" in str(path))]
+    assert [path.parent.name for path in (home.home / "pages").rglob("samples.html")] == ["one"]
     lake = home.project().lake
     assert [row["model"] for row in read_rows(lake, "select model from leaderboard")] == ["one"]
     assert read_rows(lake, "select * from damaged_files") == []
@@ -338,7 +339,8 @@ def test_every_file_that_stays_has_a_reason(home: Home) -> None:
     }
     ages = {reason: [round((home.now - each.time) / timedelta(days=1)) for each in files] for reason, files in metrics.items() if files}
     assert ages == {Reason.CURRENT: [0], Reason.LAST_DAY: [2, 0], Reason.COMPARED: [10]}
-    paths = [each.path.relative_to(home.home) for files in (found.files, *found.kept.values()) for each in files]
+    listed = [each for files in (found.files, *found.kept.values()) for each in files if each.what != "pages"]
+    paths = [each.path.relative_to(home.home) for each in listed]
     others = [path for path in home.files() if not path.is_relative_to("lake/attempts") and not path.is_relative_to("lake/packs")]
     assert sorted(paths) == sorted({Path(*path.parts[:3]) if path.parts[0] == "reports" else path for path in others})
 
