@@ -19,6 +19,7 @@ from eval_dagster.explorer.server.pages import ResultPages
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import FOLDER, REPORT_STYLE, page
 from eval_dagster.lake.reader import CatalogReader, CatalogState
+from eval_dagster.visible_text import visible
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _LOG = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ def _answering(reader: CatalogReader, answer: Callable[[CatalogState, Request], 
         except LakeError as error:
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}; `eval-dagster verify` lists all damaged files")
         except Exception as error:  # the boundary between a page and the server
-            _LOG.exception("%s failed", request.url)
+            _LOG.exception("%s failed", visible(str(request.url)))
             return _failure(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
     async def endpoint(request: Request) -> Response:

@@ -35,17 +35,24 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
         "select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name}
     )
     models = [row["model"] for row in rows]
-    names = (parameters.text("a") or next(iter(models), None), parameters.text("b") or next(iter(models[1:]), None))
+    # The form sends the names of the eval before, too; those that this eval lacks are left out.
+    first = _known(parameters.text("a"), models)
+    names = (first, _known(parameters.text("b"), models, [each for each in models if each != first]))
     parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
     if names[0] is not None and names[1] is not None:
         a = find_result(state, eval_name, names[0], parameters.time("a_at"))
         b = find_result(state, eval_name, names[1], parameters.time("b_at"))
         shared = [name for name in a.metric_names if name in b.metric_names]
-        metric = parameters.text("metric") or next(iter(shared), None)
+        metric = _known(parameters.text("metric"), shared)
         if metric is None:
             raise NotFoundError(f"{a.name} and {b.name} have no metric in common; choose two others")
         parts |= {"a": a, "b": b, "metrics": shared, "found": _compared(state, a, b, a.metric(metric))}
     return page("compare.html", **parts)
+
+
+def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None = None) -> str | None:
+    """A name if it is one of some names, else the first of `others`, by default of the same names; null where there is none."""
+    return name if name in names else next(iter(names if others is None else others), None)
 
 
 def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[str, Any]:

@@ -42,9 +42,10 @@ def night(state: CatalogState, parameters: Parameters) -> str:
         raise NotFoundError(
             f"the suite {suite!r} has no judgement{'' if at is None else f' of {at.isoformat()}'}; the list of nights has all"
         )
-    return page("night.html", suite=suite, judged_at=rows[0]["judged_at"], rows=[{**row, "against": _baseline(row)} for row in rows])
+    return page("night.html", suite=suite, judged_at=rows[0]["judged_at"], rows=[{**row, **_compared(row)} for row in rows])
 
 
-def _baseline(row: Mapping[str, Any]) -> str | None:
-    """The model of the baseline, which is written as `model@time`."""
-    return row["baseline"].rpartition("@")[0] if row["baseline"] else None
+def _compared(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Model and time of what the verdict is about: the baseline, or the anchor of drift. Each is written as `model@time`."""
+    kind = "anchor" if row["against"] == "anchor" else "baseline"
+    return {"against_model": row[kind].rpartition("@")[0] if row[kind] else None, "against_at": row[f"{kind}_materialized_at"]}

@@ -5,11 +5,10 @@ from contextlib import suppress
 from datetime import datetime
 from threading import Lock
 
-from eval_dagster.errors import UsageError
 from eval_dagster.explorer.page import page_stamp, result_page
 from eval_dagster.explorer.places import page_path
 from eval_dagster.explorer.samples import collect_samples
-from eval_dagster.explorer.server.parameters import Parameters
+from eval_dagster.explorer.server.parameters import NotFoundError, Parameters, time_of_address
 from eval_dagster.explorer.server.results import find_result
 from eval_dagster.gate.materializations import history, point_at
 from eval_dagster.lake.files import Lake
@@ -34,11 +33,7 @@ class ResultPages:
             UsageError: The time is none, or there is no such result.
             LakeError: A part of the result was deleted, or is damaged.
         """
-        try:
-            time = datetime.fromisoformat(names[2])
-        except ValueError as error:
-            raise UsageError(f"found {names[2]!r} in the address; expected a time such as 2026-01-31T02:00:00Z") from error
-        result = find_result(state, names[0], names[1], time)
+        result = find_result(state, names[0], names[1], time_of_address(names[2], repr(names[2])))
         against = None
         if (model := parameters.text("against")) is not None:
             against = find_result(state, result.eval, model, parameters.time("against_at"))
@@ -50,6 +45,8 @@ class ResultPages:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         before = against and point_at(history(state.lake, against.eval, against.model), against.materialized_at)
+        if against is not None and before is None:
+            raise NotFoundError(f"{against.name} is no longer in the lake, so that nothing can be compared with it")
         page = result_page(collect_samples(state.lake, result.eval, result.model, result.materialized_at, against=before or "previous"))
         with self._lock:
             self._kept[key] = page

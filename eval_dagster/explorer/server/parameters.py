@@ -65,8 +65,13 @@ class Parameters:
         found = self.text(name)
         if found is None:
             return None
-        try:
-            time = datetime.fromisoformat(found)
-        except ValueError as error:
-            raise UsageError(f"found {name}={found!r} in the address; expected a time such as 2026-01-31T02:00:00Z") from error
-        return time if time.tzinfo else time.replace(tzinfo=UTC)
+        return time_of_address(found, f"{name}={found!r}")
+
+
+def time_of_address(text: str, shown: str) -> datetime:
+    """A time of an address in UTC; one without a zone is in UTC. Raises `UsageError`, with `shown` as what was found, where it is none."""
+    try:
+        time = datetime.fromisoformat(text)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"found {shown} in the address; expected a time such as 2026-01-31T02:00:00Z") from error

@@ -9,7 +9,7 @@ from eval_dagster.explorer.answer_text import answer_text
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result, other_results
-from eval_dagster.explorer.server.texts import answers_of, compared_with, prompts_of
+from eval_dagster.explorer.server.texts import answers_of, compared_with, or_alone, prompts_of
 from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.reader import CatalogState
 
@@ -26,7 +26,10 @@ _RESPONSE = (
 def one(state: CatalogState, parameters: Parameters) -> str:
     """A sample: what the model was asked, what it answered, the scores, the answers of other models, and the scores of past results."""
     result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
-    against = compared_with(state, parameters, result)
+    return or_alone(compared_with(state, parameters, result), lambda against, note: _one(state, parameters, result, against, note))
+
+
+def _one(state: CatalogState, parameters: Parameters, result: Result, against: Result | None, note: str | None) -> str:
     sample_id = parameters.required("sample")
     scores = _scores(state, result, sample_id)
     if not scores:
@@ -35,10 +38,12 @@ def one(state: CatalogState, parameters: Parameters) -> str:
     prompt = prompts_of(state, result, [sample_id], _PROMPT).get(sample_id)
     response = answers_of(state, result, [sample_id], _RESPONSE).get(sample_id)
     before = answers_of(state, against, [sample_id], _RESPONSE).get(sample_id) if against is not None else None
+    asked_before = prompts_of(state, against, [sample_id], "sample_id, choices").get(sample_id) if against is not None else None
     return page(
         "sample.html",
         result=result,
         against=against,
+        note=note,
         metric=metric,
         sample_id=sample_id,
         prompt=prompt,
@@ -47,11 +52,11 @@ def one(state: CatalogState, parameters: Parameters) -> str:
         response=response,
         before=before,
         answer=answer_text(response, prompt),
-        before_answer=answer_text(before, prompt),
+        before_answer=answer_text(before, asked_before),
         scores=scores,
         before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
         past=_past(state, result, sample_id, metric["metric"]),
-        others=_others(state, result, sample_id, metric["metric"], prompt),
+        others=_others(state, result, sample_id, metric["metric"]),
         labels=_labels(state, result.eval, sample_id),
     )
 
@@ -108,14 +113,20 @@ def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> l
     return [{**row, **values.get(row["scores_file"] or "", {"value": None, "error": None})} for row in points]
 
 
-def _others(state: CatalogState, result: Result, sample_id: str, metric: str, prompt: Row | None) -> list[Row]:
+def _others(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
     """The current scores and answers of other models for the same sample."""
     others = other_results(state, result, _MOST_OTHERS)
     urls = {each.scores_file: each.scores[0] for each in others if each.scores_file is not None and each.has_scores}
     values = _values(state, urls, sample_id, metric)
     answers = _answers_in(state, [each.responses[0] for each in others if each.scores_file in values and each.responses], sample_id)
     return [
-        {"result": each, **values[str(each.scores_file)], "answer": answer_text(answers.get((each.responses or [""])[0]), prompt)}
+        {
+            "result": each,
+            **values[str(each.scores_file)],
+            "answer": answer_text(
+                answers.get((each.responses or [""])[0]), prompts_of(state, each, [sample_id], "sample_id, choices").get(sample_id)
+            ),
+        }
         for each in others
         if each.scores_file in values
     ]

@@ -8,7 +8,7 @@ from eval_dagster.explorer.answer_text import answer_text
 from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result
-from eval_dagster.explorer.server.texts import NOTHING, answers_of, compared_with, prompts_of
+from eval_dagster.explorer.server.texts import NOTHING, answers_of, compared_with, or_alone, prompts_before, prompts_of
 from eval_dagster.lake.reader import CatalogState
 
 A_PAGE = 50
@@ -48,7 +48,10 @@ Row = dict[str, Any]
 def listing(state: CatalogState, parameters: Parameters) -> str:
     """A part of the samples of a result, beside the same samples of another result."""
     result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
-    against = compared_with(state, parameters, result)
+    return or_alone(compared_with(state, parameters, result), lambda against, note: _listed(state, parameters, result, against, note))
+
+
+def _listed(state: CatalogState, parameters: Parameters, result: Result, against: Result | None, note: str | None) -> str:
     metric = result.metric(parameters.text("metric"))
     search = _Search(parameters, result, against, metric)
     found, number, total = search.rows(state, parameters.page())
@@ -56,6 +59,7 @@ def listing(state: CatalogState, parameters: Parameters) -> str:
         "samples.html",
         result=result,
         against=against,
+        note=note,
         metric=metric,
         rows=_with_texts(state, found, result, against),
         total=total,
@@ -80,16 +84,15 @@ class _Search:
             "model": result.model,
             "at": result.materialized_at,
             "metric": metric["metric"],
-            "against": against and against.model,
-            "against_at": against and against.materialized_at,
+            # Of the address alone: an implied result before is another one for each result.
+            "against": parameters.text("against"),
+            "against_at": None if parameters.text("against") in (None, NOTHING) else parameters.time("against_at"),
             "show": self.show,
             "sort": self.sort,
             "subject": parameters.text("subject"),
             "text": parameters.text("text"),
             **{name: parameters.number(name) for name in _RANGES},
         }
-        if parameters.text("against") == NOTHING:
-            self.query |= {"against": NOTHING, "against_at": None}
         self._values = {
             **{name: value for name, value in self.query.items() if name in ("metric", "subject", "text", *_RANGES)},
             "higher": metric["higher_is_better"] is not False,
@@ -140,12 +143,13 @@ def _with_texts(state: CatalogState, rows: Sequence[Row], result: Result, agains
     ids = [row["sample_id"] for row in rows]
     prompts, now = prompts_of(state, result, ids), answers_of(state, result, ids)
     before = answers_of(state, against, ids) if against is not None else {}
+    asked_before = prompts_before(state, against, result, prompts, ids) if against is not None else {}
     return [
         {
             **row,
             "prompt": prompts.get(row["sample_id"]),
             "answer": answer_text(now.get(row["sample_id"]), prompts.get(row["sample_id"])),
-            "before_answer": answer_text(before.get(row["sample_id"]), prompts.get(row["sample_id"])),
+            "before_answer": answer_text(before.get(row["sample_id"]), asked_before.get(row["sample_id"])),
         }
         for row in rows
     ]

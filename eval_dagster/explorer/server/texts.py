@@ -1,8 +1,9 @@
 """What the pages of samples share: prompts and responses of some samples, and the result that a result is compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from eval_dagster.errors import LakeError
 from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.explorer.server.results import Result, find_result, previous_result
 from eval_dagster.lake.reader import CatalogState
@@ -21,6 +22,23 @@ def compared_with(state: CatalogState, parameters: Parameters, result: Result) -
     if model is None:
         return previous_result(state, result)
     return find_result(state, result.eval, model, parameters.time("against_at"))
+
+
+def or_alone(against: Result | None, make: Callable[[Result | None, str | None], str]) -> str:
+    """A page with a comparison; without one, and with a note, where the other result was deleted or is damaged."""
+    try:
+        return make(against, None)
+    except LakeError as error:
+        if against is None:
+            raise
+        return make(None, f"Nothing is compared: {error}")
+
+
+def prompts_before(
+    state: CatalogState, against: Result, result: Result, prompts: Mapping[str, Row], ids: Sequence[str]
+) -> Mapping[str, Row]:
+    """The prompts of another result to the same samples: its choices can be others, or in another order."""
+    return prompts if against.prompts == result.prompts else prompts_of(state, against, ids, "sample_id, choices")
 
 
 def prompts_of(

@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from eval_dagster.cli.main import app
 from eval_dagster.errors import QueryError
 from eval_dagster.explorer.server.application import application
+from eval_dagster.explorer.server.nights import _compared
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import publish, read_rows
@@ -138,6 +140,12 @@ def test_the_table_of_two_models_counts_and_leads_to_the_samples(site: Site) -> 
     assert f"± {difference['stderr']:.3f}" in shown(text)
 
 
+def test_another_eval_can_be_chosen_in_the_form_of_two_models(site: Site) -> None:
+    text = site.get("/compare?eval=capitals&a=mine&b=of-another-eval&metric=exact_number")
+    assert "mean difference" in text
+    assert '<option value="mine-bf16" selected>' in text
+
+
 def test_the_agreement_of_metrics_is_their_correlation(site: Site) -> None:
     text = shown(site.get("/agreement?eval=capitals&model=mine"))
     known = rows(
@@ -161,6 +169,25 @@ def test_from_a_red_night_to_the_flipped_samples_with_both_answers(site: Site) -
     text = shown(site.get(worse))
     first = next(row for row in known if str(row["sample_id"]) in text)
     assert f"{str(first['answer']).strip()} {str(first['baseline_answer']).strip()}" in text
+
+
+def test_an_implied_result_before_is_not_part_of_the_form(site: Site) -> None:
+    text = site.get("/samples?eval=capitals&model=mine")
+    assert "Before: mine of" in shown(text)
+    assert 'name="against"' not in text
+    assert "against=" not in site.links(text, "/sample")[0]
+    assert 'name="against" value="mine-bf16"' in site.get("/samples?eval=capitals&model=mine&against=mine-bf16")
+
+
+def test_a_night_compares_drift_with_its_anchor() -> None:
+    row = {
+        "baseline": "mine@2026-01-02",
+        "baseline_materialized_at": datetime(2026, 1, 2, tzinfo=UTC),
+        "anchor": "older@2026-01-01",
+        "anchor_materialized_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }
+    assert _compared({**row, "against": "anchor"}) == {"against_model": "older", "against_at": row["anchor_materialized_at"]}
+    assert _compared({**row, "against": "baseline"}) == {"against_model": "mine", "against_at": row["baseline_materialized_at"]}
 
 
 @pytest.mark.parametrize(
@@ -245,6 +272,8 @@ def test_the_page_of_a_result_is_the_one_of_that_time(site: Site) -> None:
         ("/samples?eval=capitals&model=mine&metric=magic", 404, "has no metric"),
         ("/sample?eval=capitals&model=mine&sample=0", 404, "has no sample"),
         ("/results/capitals/mine/yesterday", 400, "expected a time"),
+        ("/samples?eval=capitals&model=mine&at=0001-01-01T00:00:00%2B23:59", 400, "expected a time"),
+        ("/results/capitals/mine/2026-01-01T00:00:00", 404, "there is no result of 2026-01-01T00:00:00+00:00"),
         ("/results/..%2F..%2Fetc/passwd/2026-01-01", 404, "no such page"),
         ("/nothing", 404, "there is no such page"),
     ],
@@ -307,6 +336,15 @@ def test_a_page_shows_what_a_run_published_meanwhile(site: Site) -> None:
     with site.reader.state() as state:
         assert state.rows(query)[0]["n"] > before  # type: ignore[operator]
     assert len(re.findall('class="mark"|class="diamond"', site.get("/history?eval=capitals&model=mine"))) == 4
+
+
+def test_a_result_is_shown_alone_where_the_scores_before_are_gone(site: Site) -> None:
+    site.nights.run(shots=2, capitals=0.3, other={"sums": 0.3})
+    publish(site.lake)
+    sorted((site.lake.root / "scores" / "eval=capitals" / "model=mine").glob("*.parquet"))[-2].unlink()
+    text = site.get("/samples?eval=capitals&model=mine")
+    assert "Nothing is compared: the scores of capitals on mine" in shown(text)
+    assert "Nothing is compared" in shown(site.get(site.links(text, "/sample")[0]))
 
 
 def test_a_damaged_file_is_named(site: Site, tmp_path: Path) -> None:
