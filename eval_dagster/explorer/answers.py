@@ -88,11 +88,11 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None and value != []}
 
 
-def prompts_before(before: Point, now: Point) -> dict[str, str]:
-    """The prompts of the other result by sample; none where all are the same, or where they were deleted."""
+def prompts_before(before: Point, now: Point) -> dict[str, dict[str, Any]] | None:
+    """The `prompt` and the `choices` of the other result by sample, empty where all are the same; None where they were deleted."""
     version = before.metrics.info.inputs["rendered_prompts"]
     if version == now.metrics.info.inputs["rendered_prompts"]:
         return {}
     with suppress(LakeError):
-        return {row["sample_id"]: row["prompt"] for row in rows_of(before, "prompts", version, ("sample_id", "prompt"))}
-    return {}
+        return {row["sample_id"]: row for row in rows_of(before, "prompts", version, ("sample_id", "prompt", "choices"))}
+    return None

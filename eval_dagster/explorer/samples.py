@@ -42,7 +42,8 @@ Sample = Mapping[str, Any]
 - `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (where the reasoning was split off),
   `reasoning`, `tool_calls`, `logprobs` (one a choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
   `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`, `text_values`, `items`
-- `before.prompt`: the prompt of the other result where it is another one
+- `before.prompt` and `before.choices`: the prompt and the choices of the other result where they are others; no choices (an empty list)
+  where they were deleted
 - `flip`: `worse` or `better` under the headline metric, where both results have a score
 """
 
@@ -147,7 +148,7 @@ class _Collection:
         metrics = list(_metrics(point, before, answers.values()))
         of_samples = [each for each in metrics if each["has_scores"]]
         headline: dict[str, Any] = next((each for each in of_samples), {"metric": "", "higher_is_better": None})
-        asked_before = prompts_before(before, point) if before else {}
+        asked_before = self._asked_before(before)
         rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
         for row in rows:
             if flip := _flip(row, headline["metric"], headline["higher_is_better"]):
@@ -195,9 +196,19 @@ class _Collection:
             self._notes.append(f"nothing is compared: {error}")
             return {}
 
+    def _asked_before(self, before: Point | None) -> Mapping[str, Mapping[str, Any]] | None:
+        """The prompts of the other result as `prompts_before` gives them. A note tells that they were deleted."""
+        found = {} if before is None else prompts_before(before, self._point)
+        if found is None:
+            self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
+        return found
+
 
 def _sample(
-    row: Mapping[str, Any], now: Mapping[str, Any], before: Mapping[str, Any] | None, asked_before: Mapping[str, str]
+    row: Mapping[str, Any],
+    now: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    asked_before: Mapping[str, Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
     messages = [[turn["role"], turn["content"]] for turn in json.loads(row.get("sent_messages") or row["messages"])]
     is_perplexity = row["response_type"] == ResponseType.PERPLEXITY.value
@@ -205,8 +216,7 @@ def _sample(
     now = _whole(now) if is_perplexity else now
     if before is not None:
         before = _whole(before) if is_perplexity else before
-        if asked_before.get(row["sample_id"], row["prompt"]) != row["prompt"]:
-            before = {**before, "prompt": asked_before[row["sample_id"]]}
+        before = {**before, **_asked_otherwise(row, asked_before)}
     fields = {
         "sample_id": row["sample_id"],
         "subject": row["subject"] or None,
@@ -224,6 +234,15 @@ def _sample(
         "before": before,
     }
     return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
+def _asked_otherwise(row: Mapping[str, Any], asked_before: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """The earlier prompt and choices of a sample where they are not those of now. A log-probability belongs to its own choices."""
+    if asked_before is None:
+        return {"choices": []} if row["choices"] else {}
+    other = asked_before.get(row["sample_id"], row)
+    prompt = {"prompt": other["prompt"]} if other["prompt"] != row["prompt"] else {}
+    return {**prompt, "choices": other["choices"] or []} if (other["choices"] or []) != (row["choices"] or []) else prompt
 
 
 def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,32 +23,37 @@ ResultMetric = tuple[str, str, str | None]
 def write_sample_pages(lake: Lake, result: GateResult, folder: Path) -> Mapping[ResultMetric, str]:
     """Write the page of each red result to `<folder>/<eval>/<model>/samples.html`.
 
+    Where metrics of a result are compared with several others, each further one has its own page, `samples_2.html` and so on.
     A page that cannot be written is left out with a warning, since a report is valid without it.
 
     Returns:
         Links to the samples that became worse, or to the errors, relative to the folder beside `folder`; by eval, model and metric.
     """
     links: dict[ResultMetric, str] = {}
-    written: set[Path] = set()
+    written: dict[tuple[str, str], list[Point | None]] = {}
     for row in result.red:
-        path = folder / row.eval / row.model / PAGE
-        if path not in written:
-            try:
-                _write(path, lake, row)
-            except Exception as error:  # the boundary between a report and its pages
-                log.warning(f"no page of the samples of {row.eval}|{row.model}: {type(error).__name__}: {error}")
-                continue
-            written.add(path)
-        view = {"show": "error" if row.verdict is Verdict.ERRORS else "worse"}
+        others = written.setdefault((row.eval, row.model), [])
+        try:
+            against = _compared(lake, row)
+            number = others.index(against) if against in others else len(others)
+            path = folder / row.eval / row.model / (f"{Path(PAGE).stem}_{number + 1}.html" if number else PAGE)
+            if number == len(others):
+                _write(path, lake, row, against)
+                others.append(against)
+        except Exception as error:  # the boundary between a report and its pages
+            log.warning(f"no page of the samples of {row.eval}|{row.model}: {type(error).__name__}: {error}")
+            continue
+        view = {"show": "error"} if row.verdict is Verdict.ERRORS else {"show": "worse"} if against is not None else {}
         place = quote(str(path.relative_to(folder.parent)))
-        links[row.eval, row.model, row.metric] = f"{place}#{urlencode(view | ({'metric': row.metric} if row.metric else {}))}"
+        fragment = urlencode(view | ({"metric": row.metric} if row.metric else {}))
+        links[row.eval, row.model, row.metric] = f"{place}#{fragment}" if fragment else place
     return links
 
 
-def _write(path: Path, lake: Lake, row: Regression) -> None:
+def _write(path: Path, lake: Lake, row: Regression, against: Point | None) -> None:
     if row.materialized_at is None:
         raise LakeError("there is no result")
-    write_page(path, lake, row.eval, row.model, row.materialized_at, against=_compared(lake, row))
+    write_page(path, lake, row.eval, row.model, row.materialized_at, against=against)
 
 
 def _compared(lake: Lake, row: Regression) -> Point | None:

@@ -1,7 +1,7 @@
 """Writes reports to the home and to MLflow: a page for each judgement, and the newest one as `latest.html`."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -9,10 +9,10 @@ from pathlib import Path
 from eval_dagster.errors import TrackingError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
-from eval_dagster.report.contents import collect, headline_histories
+from eval_dagster.report.contents import Contents, collect, headline_histories
 from eval_dagster.report.page import render
 from eval_dagster.report.plots import history_png
-from eval_dagster.report.sample_pages import write_sample_pages
+from eval_dagster.report.sample_pages import ResultMetric, write_sample_pages
 from eval_dagster.report.wording import tone, verdict_line
 from eval_dagster.whole_files import replaced
 
@@ -43,11 +43,11 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
         run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
     """
     try:
-        page = write_report(project, result, run_ids=run_ids)
+        page, contents = _write(project, result, run_ids)
     except Exception as error:  # the boundary between a result and its report
         return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {type(error).__name__}: {error}"])
     try:
-        return Report(page=page, mlflow_link=track_report(project, result, page), warnings=[])
+        return Report(page=page, mlflow_link=_track(project, result, page.name, contents), warnings=[])
     except Exception as error:  # as above
         reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
         return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {reason}"])
@@ -58,19 +58,31 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
 
     The arguments are those of `report`. An existing page is replaced. Returns the path of the page.
     """
+    return _write(project, result, run_ids)[0]
+
+
+def _write(project: Project, result: GateResult, run_ids: Sequence[str]) -> tuple[Path, Contents]:
+    """Write the page as `write_report` does. Returns its path and what it shows."""
     path = project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     with project.lake.steady():
         pages = write_sample_pages(project.lake, result, path.with_suffix(""))
-        page = render(collect(project, result, run_ids=run_ids), pages).encode("utf-8", errors="replace")
+        contents = collect(project, result, run_ids=run_ids)
+    page = _encoded(contents, pages)
     for each in (path, path.with_name(LATEST)):
         with replaced(each) as temporary:
             temporary.write_bytes(page)
-    return path
+    return path, contents
 
 
-def track_report(project: Project, result: GateResult, page: Path) -> str:
+def _encoded(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None = None) -> bytes:
+    return render(contents, sample_pages).encode("utf-8", errors="replace")
+
+
+def _track(project: Project, result: GateResult, name: str, contents: Contents) -> str:
     """Log the page as a separate run, `<suite> · report`, and log the picture of each history to the run of its result.
+
+    The copy has no links to pages of samples, which lie beside the page in the home alone.
 
     Returns:
         The address of the report's run.
@@ -80,10 +92,11 @@ def track_report(project: Project, result: GateResult, page: Path) -> str:
     """
     judged_at = result.judged_at.astimezone(UTC).isoformat()
     tags = {"suite": result.suite, "judged_at": judged_at, "verdict": verdict_line(result), "tone": tone(result).value}
-    run_id = project.tracker.log_page(
-        page, key=f"report/{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags={**tags, "dagster_run_id": result.run_id}
-    )
+    tags["dagster_run_id"] = result.run_id
     with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / name
+        page.write_bytes(_encoded(contents))
+        run_id = project.tracker.log_page(page, key=f"report/{result.suite}/{judged_at}", run_name=f"{result.suite} · report", tags=tags)
         picture = Path(folder) / PICTURE
         for history in headline_histories(project, result):
             if history.mlflow_run is not None:

@@ -239,6 +239,30 @@ def test_choices_and_confidence(open_it: OpenIt, home: Path) -> None:
     assert max(page.evaluate("shown.map((place) => samples[place].confidence)")) <= 0.305
 
 
+def test_other_choices_before_are_not_matched_by_their_place(open_it: OpenIt, write: Callable[..., Path]) -> None:
+    samples = [sample_of(number, "Which one?", "", "", choices=["Rome", "Oslo", "Bern"], gold_index=[1]) for number in range(3)]
+    for sample, others in zip(samples, (["Oslo", "Rome"], [], None), strict=True):
+        sample["now"] = {"logprobs": [-2.0, -0.5, -3.0], "scores": {"exact_match": 1.0}}
+        sample["before"] = {"logprobs": [-0.1, -2.0, -4.0][: 3 if others is None else 2], "scores": {"exact_match": 1.0}}
+        if others is not None:
+            sample["before"]["choices"] = others
+    opened = open_it().go(write(samples))
+    page = opened.page
+    assert page.evaluate("samples.map((each) => each.earlier)") == ["Oslo", "choice 1", "Rome"]
+    first, second = page.locator(".choices").all()
+    assert (first.locator(".share.now").count(), first.locator(".share.before").count()) == (3, 0)
+    expect(first.get_by_text("chosen before")).to_have_count(0)
+    expect(second.locator("li")).to_have_count(2)
+    expect(second.locator("li", has_text="Oslo")).to_contain_text("chosen before87 %")
+    page.evaluate("open(1)")
+    expect(page.get_by_text("The choices before are not in the lake.")).to_be_visible()
+    expect(page.locator(".share.before")).to_have_count(0)
+    page.evaluate("open(2)")
+    expect(page.locator(".share.before")).to_have_count(3)
+    assert "NaN" not in page.locator("#detail").inner_text()
+    assert opened.said == []
+
+
 def test_each_order(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = _some(12)
     for number, sample in enumerate(samples):

@@ -167,7 +167,7 @@ function answerOf(sample, answer) {
   if (answer.error) return "error: " + answer.error;
   if (answer.text) return answer.text[0];
   const place = chosen(answer);
-  return place === null ? "" : (sample.choices || [])[place] || "";
+  return place === null ? "" : (answer.choices || sample.choices || [])[place] ?? `choice ${place + 1}`;
 }
 
 function unpack(raw) {
@@ -364,21 +364,32 @@ function promptPart(sample) {
 }
 
 function choicePart(sample) {
-  if (!sample.choices || !(sample.now.logprobs || sample.before?.logprobs)) return null;
-  const [now, before] = [shares(sample.now), shares(sample.before)];
-  const [pick, earlier] = [chosen(sample.now), chosen(sample.before)];
+  const others = sample.before?.choices; // log-probabilities before are of these
+  if (!(sample.choices || others?.length) || !(sample.now.logprobs || sample.before?.logprobs)) return null;
+  const [now, before] = [shares(sample.now), others ? null : shares(sample.before)];
+  const [pick, earlier] = [chosen(sample.now), others ? null : chosen(sample.before)];
   const bar = (of, place, which, answer) => of === null ? null : make("div", { class: "share " + which },
     make("span", { class: "track", role: "img", "aria-label": `${side(which)}: ${percent(of[place])}` }, Object.assign(make("i"), { style: `width:${(of[place] * 100).toFixed(1)}%` })),
     make("span", { class: "value", title: `log-probability ${short(answer.logprobs[place])}` }, percent(of[place])));
-  const rows = sample.choices.map((text, place) => {
+  const named = (text, pills) => make("div", { class: "choice" }, make("span", { dir: "auto", class: "mono" }, visible(text.length > 600 ? text.slice(0, 600) + "…" : text).trim() || "(empty)"), pills);
+  const rows = (sample.choices || []).map((text, place) => {
     const isGold = (sample.gold_index || []).includes(place);
     const pills = [isGold && make("span", { class: "pill good" }, "✓ correct"), place === pick && make("span", { class: "pill " + (isGold ? "good" : "bad") }, "chosen now"),
       place === earlier && earlier !== pick && make("span", { class: "pill" }, "chosen before")];
-    return make("li", { class: isGold ? "gold" : "" }, make("div", { class: "choice" }, make("span", { dir: "auto", class: "mono" }, visible(text.length > 600 ? text.slice(0, 600) + "…" : text).trim() || "(empty)"), pills),
+    return make("li", { class: isGold ? "gold" : "" }, named(text, pills),
       bar(now, place, "now", sample.now), before && bar(before, place, "before", sample.before));
   });
   return section("Choices", make("ul", { class: "choices" }, rows), make("p", { class: "quiet" },
-    "Share of each choice among all: the softmax of their log-probabilities. " + (before ? `The upper bar is ${side("now")}, the lower one ${side("before")}.` : "")));
+    "Share of each choice among all: the softmax of their log-probabilities. " + (before ? `The upper bar is ${side("now")}, the lower one ${side("before")}.` : "")), othersPart());
+
+  /** The choices of the other result where they are not those of now, each with its own share. */
+  function othersPart() {
+    if (!others) return null;
+    if (!others.length) return make("p", { class: "quiet" }, `The choices ${side("before")} are not in the lake.`);
+    const [of, own] = [shares(sample.before), chosen(sample.before)];
+    return [make("p", { class: "label" }, `Other choices ${side("before")}`), make("ul", { class: "choices others" }, others.map((text, place) =>
+      make("li", {}, named(text, place === own ? [make("span", { class: "pill" }, "chosen before")] : []), bar(of, place, "before", sample.before))))];
+  }
 }
 
 const isOther = () => page.against !== null && page.against.model !== page.model;

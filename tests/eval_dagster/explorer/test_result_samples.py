@@ -4,13 +4,16 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import scripted_nights
 from scripted_nights import Nights
 
 from eval_dagster.errors import LakeError
 from eval_dagster.explorer.samples import ResultSamples, collect_samples
 from eval_dagster.gate.materializations import history
 from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.files import read_info, read_table, write_parquet
 from eval_dagster.project import Project
 
 
@@ -75,7 +78,28 @@ def test_choices_have_their_log_probabilities(project: Project) -> None:
         chosen = [max(range(4), key=sample[side]["logprobs"].__getitem__) for side in ("now", "before")]
         assert chosen[0] not in sample["gold_index"]
         assert chosen[1] in sample["gold_index"]
-        assert "prompt" not in sample["before"]  # the same one
+        assert not {"prompt", "choices"} & set(sample["before"])  # the same ones
+
+
+def test_earlier_log_probabilities_keep_their_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights = Nights(tmp_path)
+    nights.run()
+    monkeypatch.setattr(scripted_nights, "CONFIG", scripted_nights.CONFIG.replace("task: capitals}", "task: capitals, num_fewshot: 1}"))
+    nights.run()
+    lake = nights.project().lake
+    path = lake.files(lake.folder("prompts", "capitals", "mine"))[0]
+    table, info = read_table(path), read_info(path)
+    place = table.schema.get_field_index("choices")
+    turned = pa.array([choices[:0:-1] for choices in table.column(place).to_pylist()], table.schema.field(place).type)
+    path.unlink()
+    write_parquet(path, table.set_column(place, table.schema.field(place), turned), info)
+    for sample in collect_samples(lake, "capitals", "mine").samples:
+        assert sample["before"]["choices"] == sample["choices"][:0:-1]  # three, in the other order
+        assert "choices" not in sample["now"]
+    path.unlink()
+    result = collect_samples(lake, "capitals", "mine")
+    assert {len(sample["before"]["choices"]) for sample in result.samples} == {0}
+    assert result.notes == ("the prompts and choices of the result before are damaged or no longer in the lake",)
 
 
 def test_another_model_can_stand_beside(project: Project) -> None:

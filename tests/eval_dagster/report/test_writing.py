@@ -1,5 +1,6 @@
 """Reports in the home and in MLflow."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
 from eval_dagster.report import writing
+from eval_dagster.report.sample_pages import write_sample_pages
 from eval_dagster.report.writing import report, write_report
 
 
@@ -63,7 +65,9 @@ def test_mlflow_has_the_page_and_the_pictures(project: Project, result: GateResu
     assert (run.data.tags["suite"], run.data.tags["tone"]) == ("nightly", "bad")
     assert run.data.tags["verdict"].startswith("1 of 6 results regressed: capitals on mine")
     page = client.download_artifacts(run_id, found.page.name, str(tmp_path))
-    assert Path(page).read_bytes() == found.page.read_bytes()
+    copy, own = Path(page).read_text("utf-8"), found.page.read_text("utf-8")
+    assert 'class="samples"' in own
+    assert copy == re.sub(r'<p [^>]*><a class="samples".*?</p>', "", own)  # a link would be dead there
 
     metrics = project.lake.require("metrics", "task_metrics", "capitals", "mine")
     result_run = metrics.info.inputs["mlflow_run"]
@@ -75,6 +79,22 @@ def test_mlflow_has_the_page_and_the_pictures(project: Project, result: GateResu
     again = report(project, result)
     assert again.mlflow_link == found.mlflow_link
     assert len(_reports(client)) == len(before) + 1
+
+
+def test_metrics_with_other_baselines_have_other_pages(project: Project, result: GateResult, tmp_path: Path) -> None:
+    (row,) = result.red
+    anchored = replace(row, metric="other", against="anchor", anchor=row.baseline, anchor_materialized_at=row.materialized_at)
+    gone = replace(row, metric="third", baseline=None)
+    both = replace(result, regressions=[row, anchored, gone, replace(row, metric="fourth")])
+    links = write_sample_pages(project.lake, both, tmp_path / "report")
+    folder = "report/capitals/mine"
+    assert list(links.values()) == [
+        f"{folder}/samples.html#show=worse&metric=accuracy",
+        f"{folder}/samples_2.html#show=worse&metric=other",
+        f"{folder}/samples_3.html#metric=third",  # compared with nothing, so that none is worse
+        f"{folder}/samples.html#show=worse&metric=fourth",
+    ]
+    assert len({(tmp_path / folder / f"samples{each}.html").read_bytes() for each in ("", "_2", "_3")}) == 3
 
 
 def test_mlflow_out_of_reach_costs_no_report(project: Project, result: GateResult, tmp_path: Path) -> None:
