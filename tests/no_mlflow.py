@@ -1,5 +1,7 @@
 """Nights without MLflow, which takes as long as the rest of a night."""
 
+from pathlib import Path
+
 from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.tracking.tracker import Tracker
 
@@ -9,6 +11,10 @@ class NoMlflow(Tracker):
 
     def log(self, result: TrackedResult) -> str:
         return result.result_key
+
+    def log_file(self, run_id: str, path: Path) -> None:
+        assert run_id
+        assert path.is_file()
 
     def exists(self, run_id: str) -> bool:
         return bool(run_id)

@@ -497,6 +497,7 @@ def test_hostile_texts_are_text(open_it: OpenIt, write: Callable[..., Path], siz
     assert opened.said == []
 
 
+@pytest.mark.long
 def test_ten_thousand_samples(open_it: OpenIt, write: Callable[..., Path]) -> None:
     path = write(_many(10_000))
     assert path.stat().st_size < 20_000_000

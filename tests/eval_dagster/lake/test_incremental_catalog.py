@@ -27,7 +27,7 @@ EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (
     *("samples", "prompts", "responses", "scores", "scores_history", "metrics", "metrics_history", "leaderboard", "score_history"),
     *("regressions", "regressions_history", "sample_changes", "change_points", "confirmations", "attempts", "damaged_files"),
-    *("notices", "acceptances", "endpoint_states", "leaderboard_all"),
+    *("notices", "acceptances", "human_labels", "endpoint_states", "leaderboard_all"),
 )
 STEPS = 5
 SEEDS, MANY_SEEDS = 2, 60
@@ -47,7 +47,7 @@ class Player:
             *[self.result] * 4,
             *(self.judgement, self.attempt, self.delete, self.damage, self.restore, self.write_again, self.prune, self.foreign),
             *(self.lose_pack, self.damage_pack, self.lose_index, self.lose_catalog, self.remove_folder),
-            *(self.notice, self.acceptance, self.endpoint_state, self.other_columns, self.configure),
+            *(self.notice, self.acceptance, self.human_label, self.endpoint_state, self.other_columns, self.configure),
         ]
         deed = self.chance.choice(deeds)
         deed()
@@ -92,6 +92,10 @@ class Player:
             "why": "new data",
         }
         self._add("acceptances", row, "suite=nightly")
+
+    def human_label(self) -> None:
+        row = {"eval": self.chance.choice(EVALS), "model": "m", "sample_id": "1", "label": "right", "labelled_by": "Ada"}
+        append(self.lake, "human_labels", [{**row, "labelled_at": datetime.now(UTC)}], "label")
 
     def endpoint_state(self) -> None:
         row = {"model": self.chance.choice(MODELS), "looked_at": datetime.now(UTC)}
@@ -247,7 +251,7 @@ def play(folder: Path, seed: int, steps: int, monkeypatch: pytest.MonkeyPatch) -
 def test_a_column_goes_with_the_last_file_that_has_it(table: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     player = Player(lake, 1)
-    for deed in (player.result, player.notice, player.acceptance, player.endpoint_state, player.attempt):
+    for deed in (player.result, player.notice, player.acceptance, player.human_label, player.endpoint_state, player.attempt):
         deed()
     check(lake, ["written"])
     path = max((lake.root / table).glob("**/[0-9]*.parquet"))

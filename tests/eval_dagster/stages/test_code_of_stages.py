@@ -28,6 +28,7 @@ INPUTS = {
     "eval_dagster.project",
     "eval_dagster.stages.partition",
     "eval_dagster.lake.file_names",
+    "eval_dagster.lake.file_reading",
     "eval_dagster.lake.files",
     "eval_dagster.lake.checksums",
     "eval_dagster.lake.damage",
