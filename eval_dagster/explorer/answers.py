@@ -96,3 +96,14 @@ def prompts_before(before: Point, now: Point) -> dict[str, dict[str, Any]] | Non
     with suppress(LakeError):
         return {row["sample_id"]: row for row in rows_of(before, "prompts", version, ("sample_id", "prompt", "choices"))}
     return None
+
+
+def values_of(point: Point, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
+    """The values of a metric by sample. Samples with an error of any metric are marked in `failed`."""
+    values: dict[str, float] = {}
+    for row in read_rows(point.inputs.scores, ("sample_id", "metric", "value", "error")):
+        if row["error"] is not None and row["sample_id"] in failed:
+            failed[row["sample_id"]] = True
+        if row["value"] is not None and row["metric"] == metric:
+            values[row["sample_id"]] = row["value"]
+    return values

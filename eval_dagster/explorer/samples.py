@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.explorer.answers import answers_of, image_counts, prompts_before, responses_version, rows_of
+from eval_dagster.explorer.answers import answers_of, image_counts, prompts_before, responses_version, rows_of, values_of
 from eval_dagster.gate.materializations import Point, metric_versions
-from eval_dagster.lake.files import Lake, LakeFile, read_rows, time_of
+from eval_dagster.lake.files import Lake, LakeFile, time_of
 from eval_dagster.records import ResponseType, Role
 
 MOST_SAMPLES = 20_000
@@ -177,8 +177,8 @@ class _Collection:
         for row in rows_of(self._point, "responses", responses_version(self._point), ("sample_id", "error")):
             failed[row["sample_id"]] |= row["error"] is not None
         headline = next((name for name, row in _overall(self._point).items() if row["is_headline"]), None)
-        now = _values(self._point, headline, failed)
-        before = _values(self._before, headline, {}) if self._before is not None and self._before.has_scores else {}
+        now = values_of(self._point, headline, failed)
+        before = values_of(self._before, headline, {}) if self._before is not None and self._before.has_scores else {}
 
         def rank(name: str) -> tuple[bool, str]:
             is_flipped = name in now and name in before and now[name] != before[name]
@@ -279,23 +279,6 @@ def _flip(sample: Mapping[str, Any], metric: str, higher_is_better: bool | None)
     if now is None or before is None or now == before or higher_is_better is None:
         return None
     return "better" if (now > before) == higher_is_better else "worse"
-
-
-def is_failed(sample: Mapping[str, Any]) -> bool:
-    """Whether a sample has an error of its prompt, of its answer or of a metric."""
-    answer = sample.get("now", {})
-    return "error" in sample or "error" in answer or "score_errors" in answer
-
-
-def _values(point: Point, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
-    """The values of a metric by sample. Samples with an error of any metric are marked in `failed`."""
-    values: dict[str, float] = {}
-    for row in read_rows(point.inputs.scores, ("sample_id", "metric", "value", "error")):
-        if row["error"] is not None and row["sample_id"] in failed:
-            failed[row["sample_id"]] = True
-        if row["value"] is not None and row["metric"] == metric:
-            values[row["sample_id"]] = row["value"]
-    return values
 
 
 def _compared(point: Point, before: Point) -> Compared:
