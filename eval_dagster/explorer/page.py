@@ -55,7 +55,7 @@ def page_policy() -> str:
 
 
 def page_stamp(materialized_at: datetime) -> str:
-    """The text in a page that tells its materialization and the version of the code that made it."""
+    """The text at the beginning of a page: the time of its materialization, and the version of the code of pages."""
     return f"{materialized_at.astimezone(UTC).isoformat()} {_version()}"
 
 

@@ -197,7 +197,7 @@ class _Collection:
             return {}
 
     def _asked_before(self, before: Point | None) -> Mapping[str, Mapping[str, Any]] | None:
-        """The prompts of the other result as `prompts_before` gives them. A note tells that they were deleted."""
+        """What `prompts_before` returns. Where the prompts were deleted, a note is added."""
         found = {} if before is None else prompts_before(before, self._point)
         if found is None:
             self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")

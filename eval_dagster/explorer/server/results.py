@@ -81,7 +81,7 @@ class Result:
         """A file of a version: first of the files that are here, then of those of an object store. They all have the same rows."""
         folder = self.lake.folder(table, self.eval, self.model)
         for list_files in (parquet_files, *([self.lake.files] if self.lake.mirror is not None else [])):
-            # What was scored is nearly always the newest file before the scores; the others are seldom opened.
+            # Newest first: scores are mostly computed from the newest file before them.
             paths = sorted(list_files(folder), key=lambda path: (time_of(path) <= self.materialized_at, path.name), reverse=True)
             for path in paths:
                 if self._has_version(path, version):

@@ -72,7 +72,7 @@ class ServerTokenizer:
         return windows_of(first[0], bare, length)
 
     def id_of(self, _token: str) -> int | None:
-        """Null: a server tells the tokens of a text, not those of a token's text."""
+        """Null: a server gives the tokens of a text, and no id for the text of one token."""
         return None
 
 

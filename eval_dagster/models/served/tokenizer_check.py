@@ -35,7 +35,7 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
-    """What a server tells about the tokens of a text."""
+    """The tokens of a text, as a server reports them."""
 
     ids: Tokens | None = None
     count: int | None = None
@@ -100,7 +100,7 @@ async def _require_no_more_tokens(name: str, config: OpenAIModel, client: Client
 
 
 async def _completed(config: OpenAIModel, client: Client, body: Mapping[str, Any], local: LocalTokenizer) -> _Seen:
-    """What a completion of one token tells about the tokens of its prompt."""
+    """The tokens of a prompt, as the completion of one token reports them."""
     call = scoring_call(config, {**body, "max_tokens": 1}, lambda choice: choice)
     reply = await patiently(partial(client.ask, call))
     ids: list[int | None] = []
