@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RepeatedMetric,
     )
     from eval_dagster.metrics.completion import F1, AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch, PrefixExactMatch
+    from eval_dagster.metrics.explanations import explain
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
     from eval_dagster.models.base import Model, ModelBackend, ModelHandle
     from eval_dagster.models.usage import Usage
@@ -103,6 +104,7 @@ __all__ = [
     "connect",
     "doc_task",
     "evaluate",
+    "explain",
     "file_hash",
     "package_versions",
     "stable_hash",
@@ -116,6 +118,7 @@ _PLACES = {
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
     "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric",
     "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 NormalizedExactMatch PrefixExactMatch",
+    "metrics.explanations": "explain",
     "metrics.loglikelihood": "AccuracyLoglikelihood AccuracyNormLoglikelihood",
     "models.base": "Model ModelBackend ModelHandle",
     "models.usage": "Usage",

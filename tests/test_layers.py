@@ -50,7 +50,7 @@ ARROWS = {
     "bridges.workers": "",
     "bridges.kept_files": "whole_files",
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
-    "bridges": "bridges.kept_files bridges.processes errors records suggestions tasks versions",
+    "bridges": "bridges.kept_files bridges.processes errors metrics records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "

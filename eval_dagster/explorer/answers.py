@@ -1,5 +1,6 @@
 """Reads the prompts, answers and scores of a result from its own files, which need not be the current ones."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ _ANSWER = (
     *("truncated_tokens", "latency_s", "cost", "error"),
 )
 _IMAGES_AT_ONCE = 16
-_SCORE = ("metric", "value", "text_values", "item", "error")
+_SCORE = ("metric", "value", "text_values", "item", "error", "explanation")
 
 
 def rows_of(point: Point, table: str, version: str, columns: Sequence[str], samples: Collection[str] | None = None) -> list[dict[str, Any]]:
@@ -69,7 +70,14 @@ def answers_of(point: Point, samples: Collection[str] | None = None) -> dict[str
         for column, name in (("error", "score_errors"), ("item", "items"), ("text_values", "text_values")):
             if row.get(column) is not None:
                 answer.setdefault(name, {})[metric] = row[column]
+        if explanation := explanation_of(row):
+            answer.setdefault("explanations", {})[metric] = explanation
     return answers
+
+
+def explanation_of(score: Mapping[str, Any]) -> dict[str, list[str | None]]:
+    """Why a row of `scores` has its value: the texts of each kind. Empty where the file is older than this column."""
+    return dict(json.loads(score.get("explanation") or "{}"))
 
 
 def _answer(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,8 @@ Sample = Mapping[str, Any]
 - `examples` and `turns`: the few-shot examples and the question, as lists of `[role, text]`; `prompt`: the exact text that was sent
 - `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (where the reasoning was split off),
   `reasoning`, `tool_calls`, `logprobs` (one a choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
-  `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`, `text_values`, `items`
+  `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`,
+  `text_values`, `items`, `explanations`
 - `before.prompt` and `before.choices`: the prompt and the choices of the other result where they are others; no choices (an empty list)
   where they were deleted
 - `flip`: `worse` or `better` under the headline metric, where both results have a score

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.checksums import verify_file, verify_footer
-from eval_dagster.lake.schemas import SUITE_TABLES
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.versions import file_stamp
 
 PACKS = "packs"

@@ -25,9 +25,10 @@ from eval_dagster.lake.file_reading import read_table as read_table
 from eval_dagster.lake.file_writing import INFO_KEY as INFO_KEY
 from eval_dagster.lake.file_writing import FileInfo as FileInfo
 from eval_dagster.lake.file_writing import write_parquet as write_parquet
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.lake.remote.opening import mirror_in
 from eval_dagster.lake.rows import to_table
-from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
+from eval_dagster.lake.schemas import TABLES
 from eval_dagster.locks import locked
 
 NEWEST = ("samples", "prompts", "responses")

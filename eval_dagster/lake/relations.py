@@ -14,10 +14,11 @@ import pyarrow as pa
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.files import Lake
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.lake.index import Index, Indexed
 from eval_dagster.lake.packs import PACKED
 from eval_dagster.lake.scanning import Changes
-from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
+from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.score_files import follow_rewritten_scores
 from eval_dagster.lake.sessions import quoted, quoted_list
 

@@ -216,6 +216,7 @@ def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, 
         "text_values": list(score.text_values) if isinstance(score, RepeatedScore) else None,
         "item": score.item if isinstance(score, ItemScore) else None,
         "error": score.error,
+        "explanation": json.dumps(score.explanation, ensure_ascii=False) if score.explanation else None,
     }
 
 

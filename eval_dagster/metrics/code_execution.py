@@ -6,9 +6,10 @@ Nothing runs unless the project allows it: `sandbox.allow_code_execution: true` 
 from typing import ClassVar
 
 from eval_dagster.metrics.base import CompletionMetric
+from eval_dagster.metrics.explanations import explain
 from eval_dagster.metrics.fields import find_field, require_field
 from eval_dagster.records import Completion
-from eval_dagster.sandbox import Limits, Program, run_python
+from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 
 
 class CodeExecutionPassAtOne(CompletionMetric):
@@ -49,7 +50,15 @@ class CodeExecutionPassAtOne(CompletionMetric):
             entry=None if not entry else str(entry),
         )
         result = run_python(program, Limits(timeout_s=self.TIMEOUT_S, memory_bytes=self.MEMORY_BYTES))
+        explain("program_output", _ending(result))
         return float(result.completed)
+
+
+def _ending(result: SandboxResult) -> str:
+    """How a program ended, and what it wrote."""
+    end = {"exit": "exited before the tests came to their last line", "timeout": "took too much time"}
+    ended = "passed the tests" if result.completed else end.get(result.ended_by, f"exceeded its limit of {result.ended_by}")
+    return "\n".join(filter(None, (f"The program {ended}.", result.stdout.strip(), result.stderr.strip())))
 
 
 def program_of(response: Completion) -> str:

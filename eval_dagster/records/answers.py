@@ -1,6 +1,6 @@
 """What metrics see of an answer, and the scores that they give it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eval_dagster.records.samples import Message, MetricContext, Row
@@ -63,6 +63,8 @@ class Score:
     error: str | None = None
     retryable: bool = False
     """Whether the machine failed and not the text, so that another run may give a value."""
+    explanation: Mapping[str, Sequence[str | None]] | None = None
+    """Why: the texts of each kind, as `eval_dagster.metrics.explanations` has them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.materializations import history, point_at, previous_point
 from eval_dagster.gate.standings import read_standings
 from eval_dagster.lake.files import FileInfo, read_rows, time_of
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.lake.indexed import IndexedLake
-from eval_dagster.lake.schemas import SUITE_TABLES
 from eval_dagster.project import Project
 
 GRACE = timedelta(days=1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from eval_dagster.errors import MachineError
+from eval_dagster.metrics.explanations import with_explanations
 from eval_dagster.metrics.items import Item, ItemMetric, frozen
 from eval_dagster.records import ItemScore, ModelResponse, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
@@ -36,7 +37,12 @@ def row_scores(
         found = iter(task.score_rows(asked))
         for row in batch:
             error = _error(row)
-            yield from ((row[0][0], score) for score in _scores(task, next(found) if error is None else error))
+            if error is None:
+                scored = next(found)
+                scores = with_explanations(list(_scores(task, scored.values)), scored.words)
+            else:
+                scores = list(_scores(task, error))
+            yield from ((row[0][0], score) for score in scores)
 
 
 def _error(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> str | None:

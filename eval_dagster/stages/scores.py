@@ -3,6 +3,7 @@
 import math
 import platform
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from statistics import fmean
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_rows
 from eval_dagster.lake.rows import prompt_of, response_of, score_row
+from eval_dagster.metrics.answers import AnswerMetric
 from eval_dagster.metrics.base import (
     BaseMetric,
     CorpusMetric,
@@ -21,6 +23,7 @@ from eval_dagster.metrics.base import (
     require_direction,
     response_kind,
 )
+from eval_dagster.metrics.explanations import explain, explain_results, explained, with_explanations
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, Sample, Score
@@ -117,14 +120,31 @@ def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completi
         if error is not None:
             scores.append(Score(metric=metric.NAME, value=None, error=error))
             continue
-        try:
-            scores += _values(metric, views)
-        except RequirementError:
-            raise  # not an error of the sample, which would be stored and stay when the requirement is met
-        except Exception as problem:  # the one place where a metric may fail
-            retryable = isinstance(problem, MachineError | OSError)
-            scores.append(Score(metric=metric.NAME, value=None, error=f"{type(problem).__name__}: {problem}", retryable=retryable))
+        with explained() as words:
+            try:
+                found = _values(metric, views)
+            except RequirementError:
+                raise  # not an error of the sample, which would be stored and stay when the requirement is met
+            except Exception as problem:  # the one place where a metric may fail
+                retryable = isinstance(problem, MachineError | OSError)
+                found = [Score(metric=metric.NAME, value=None, error=f"{type(problem).__name__}: {problem}", retryable=retryable)]
+            else:
+                _explain_answers(metric, views)
+        scores += with_explanations(found, words)
     return scores
+
+
+def _explain_answers(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood]) -> None:
+    """Keep the answers that a metric compares, where they are not the texts themselves."""
+    of_text: type[BaseMetric] = getattr(metric, "METRIC", metric)  # of one text, where it is of several
+    if not (isinstance(of_text, type) and issubclass(of_text, AnswerMetric)):
+        return
+    texts = [view.completion_text for view in views if isinstance(view, Completion)]
+    with suppress(Exception):  # of user code; the values are computed
+        answers = [of_text().answer_of(text) for text in texts]
+        if any(str(answer) != text.strip() for answer, text in zip(answers, texts, strict=True)):
+            for answer in answers:
+                explain("answer", None if answer is None else str(answer))
 
 
 def _finite(name: str, value: float, texts: Sequence[float] = ()) -> Score:
@@ -157,6 +177,7 @@ def _values(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood
 
 
 def _named(metric: type[BaseMetric], result: object) -> dict[str, float]:
+    explain_results(metric.NAME, result)
     values = named_values(metric.NAME, result)
     require_direction(metric, result)
     if issubclass(metric, CorpusMetric) and set(values) != set(statistic_names(metric)):

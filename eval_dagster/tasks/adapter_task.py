@@ -3,17 +3,29 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, ClassVar
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.metrics.base import BaseMetric
+from eval_dagster.metrics.explanations import Explanation, explained
 from eval_dagster.metrics.items import Item, ItemMetric
 from eval_dagster.records import Completion, Row, Sample, TaskSample
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import Answer, BatchBenchmark, Benchmark, BenchmarkMetric, BenchmarkRows, RenderSettings
 from eval_dagster.tasks.samples import TaskRow
 from eval_dagster.versions import stable_hash
+
+
+@dataclass(frozen=True)
+class ScoredRow:
+    """What a benchmark gave for a row."""
+
+    values: Mapping[str, Item] | Exception
+    """By metric; or what was raised."""
+    words: Mapping[str | None, Explanation] = field(default_factory=dict)
+    """What explains the values, by their names."""
 
 
 class AdapterTask(BaseTask[str]):
@@ -41,33 +53,34 @@ class AdapterTask(BaseTask[str]):
         self._settings = settings
         self._asked = {}
 
-    def score_rows(self, answered: Sequence[tuple[Sample, Sequence[Answer]]]) -> Sequence[Mapping[str, Item] | Exception]:
-        """The values of several rows by metric, each from the answers to all questions about it, or the exception that it raised.
+    def score_rows(self, answered: Sequence[tuple[Sample, Sequence[Answer]]]) -> Sequence[ScoredRow]:
+        """The values of several rows, each from the answers to all questions about it.
 
         Raises:
             RequirementError: The benchmark lacks a package or a program.
         """
-        found: list[Mapping[str, Item] | Exception] = []
+        found: list[ScoredRow] = []
         for subject, group in groupby(answered, key=lambda pair: pair[0].subject):
             rows, several = self._rows[subject], [(plain_row(sample), answers) for sample, answers in group]
             try:
                 if isinstance(self.BENCHMARK, BatchBenchmark):
-                    found += self.BENCHMARK.score_all(subject, rows, several)
+                    found += [ScoredRow(values) for values in self.BENCHMARK.score_all(subject, rows, several)]
                 else:
                     found += [self._score(subject, rows, row, answers) for row, answers in several]
             except RequirementError:
                 raise
             except Exception as problem:  # the whole batch failed: a process ended, for instance
-                found += [problem] * len(several)
+                found += [ScoredRow(problem)] * len(several)
         return found
 
-    def _score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item] | Exception:
-        try:
-            return self.BENCHMARK.score(subject, rows, row, answers)
-        except RequirementError:
-            raise
-        except Exception as problem:  # code of the benchmark: it may fail for one row
-            return problem
+    def _score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> ScoredRow:
+        with explained() as words:
+            try:
+                return ScoredRow(self.BENCHMARK.score(subject, rows, row, answers), words)
+            except RequirementError:
+                raise
+            except Exception as problem:  # code of the benchmark: it may fail for one row
+                return ScoredRow(problem, words)
 
     def _get_instruction_text(self, item: Row) -> str:
         return ""

@@ -319,6 +319,14 @@ def test_why_the_score_is_what_it_is(open_it: OpenIt, write: Callable[..., Path]
         "truncated_tokens": 12,
         "score_errors": {"exact_match": "SandboxError: exit status 1\nNameError: x"},
         "items": {"exact_match": '{"judge": "too short"}'},
+        "explanations": {
+            "exact_match": {
+                "answer": ["forty-two", None],
+                "judge_prompt": ["Is <b>this</b> right?"],
+                "judge_response": ["It is wrong, since <script>alert(1)</script>"],
+                "program_output": ["The program took too much time."],
+            }
+        },
         "reasoning": ["The user wants a word."],
         "raw": ["<think>The user wants a word.</think>no"],
         "tool_calls": [['{"name": "look"}']],
@@ -331,6 +339,12 @@ def test_why_the_score_is_what_it_is(open_it: OpenIt, write: Callable[..., Path]
     for text in (
         "NameError: x",
         '{"judge": "too short"}',
+        "The answer that was found (exact_match), now",
+        "forty-two",
+        "(none was found)",
+        "Is <b>this</b> right?",
+        "It is wrong, since <script>alert(1)</script>",
+        "The program took too much time.",
         "The text ends inside its reasoning",
         "The first 12 tokens of the prompt did not fit",
         "Reasoning now (22 characters)",

@@ -14,6 +14,7 @@ from eval_dagster.bridges.lm_eval.suites import suite_evals
 from eval_dagster.bridges.lm_eval.task_objects import metric_functions, read_rows, set_examples, task_over
 from eval_dagster.bridges.lm_eval.versions import task_version
 from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.metrics.explanations import explain
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, Listed, OpenSplit, RenderSettings
@@ -172,9 +173,12 @@ class LmEvalBenchmark:
         values: dict[str, Item] = {}
         for ensemble in task._filters:
             ensemble.apply(instances)
-            found = task.process_results(row, [each.filtered_resps[ensemble.name] for each in instances])
+            filtered = [each.filtered_resps[ensemble.name] for each in instances]
+            found = task.process_results(row, filtered)
             part = "" if ensemble.name == _NO_FILTER else f"/{ensemble.name}"
-            values |= {f"{_metric_name(name)}{part}": value for name, value in found.items()}
+            named = {f"{_metric_name(name)}{part}": value for name, value in found.items()}
+            _explain(instances, filtered, next(iter(named), None))
+            values |= named
         return values
 
     def _task(self, subject: str, rows: BenchmarkRows) -> Any:
@@ -205,6 +209,15 @@ def _kind(leaf: Leaf) -> str:
     metrics = sorted(str(each.get("metric")) for each in config.get("metric_list") or () if isinstance(each, Mapping))
     asked = config.get("output_type", "generate_until")
     return f"{asked}, {', '.join(metrics) or 'the usual metrics'}, {config.get('num_fewshot') or 0} examples"
+
+
+def _explain(instances: Sequence[Any], filtered: Sequence[Any], name: str | None) -> None:
+    """Keep what a filter took out of generated texts."""
+    for instance, taken in zip(instances, filtered, strict=True):
+        texts = taken if isinstance(taken, list) else [taken]
+        if all(isinstance(text, str) for text in texts) and not set(texts) <= set(instance.resps):
+            for text in texts:
+                explain("answer", text, name)
 
 
 def _metric_name(name: str) -> str:

@@ -6,6 +6,7 @@ from math import exp
 from typing import Any
 
 from eval_dagster.explorer.answer_text import answer_text
+from eval_dagster.explorer.answers import explanation_of
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result, other_results
@@ -62,10 +63,10 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
 
 
 def _scores(state: CatalogState, result: Result, sample_id: str) -> list[Row]:
-    return state.rows(
-        "select metric, value, text_values, item, error, subject from read_parquet($scores) where sample_id = $sample order by metric",
-        {"scores": result.scores, "sample": sample_id},
+    rows = state.rows(
+        "select * from read_parquet($scores) where sample_id = $sample order by metric", {"scores": result.scores, "sample": sample_id}
     )
+    return [{**row, "reasons": explanation_of(row)} for row in rows]
 
 
 def _turns(prompt: Row | None) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ const OVERSCAN = 6; // rows that are drawn above and below what is seen
 const SHOWN = 6000; // characters of a text that are shown at first
 const MOST_STEPS = 2_000_000; // steps of a comparison of two texts
 const MOST_IN_FIELD = 2_000_000; // characters of an export that a text field shows
+const REASONS = [["answer", "The answer that was found"], ["judge_response", "The judge's words"], ["judge_prompt", "What the judge was asked"], ["program_output", "The program's end and output"]];
 const LIMITED = ["length", "reasoning"]; // reasons by which a text ends before the model was done
 
 const $ = (id) => document.getElementById(id);
@@ -454,6 +455,9 @@ function scorePart(sample) {
     if (answer.error) add("Error of the answer", answer.error);
     for (const [name, text] of Object.entries(answer.score_errors || {})) if (text !== answer.error) add(`Error of ${oneLine(name)}`, text);
     for (const [name, text] of Object.entries(answer.items || {})) add(`What ${oneLine(name)} found`, text);
+    for (const [name, kinds] of Object.entries(answer.explanations || {})) for (const [kind, title] of REASONS) {
+      for (const text of kinds[kind] || []) add(`${title} (${oneLine(name)})`, text ?? "(none was found)");
+    }
     const limits = (answer.finish_reason || []).filter((reason) => LIMITED.includes(reason));
     if (limits.length) add("Cut off", limits.includes("reasoning") ? "The text ends inside its reasoning, so that there is no answer." : "The text reached the most tokens that were allowed.");
     if (answer.truncated_tokens) add("Cut prompt", `The first ${count(answer.truncated_tokens)} tokens of the prompt did not fit into the model's context.`);

@@ -119,6 +119,27 @@ def test_an_empty_text_is_an_answer(folder: Path) -> None:
     assert values == {(1.0, None)}
 
 
+def test_what_a_filter_took_from_a_text_explains_the_score(folder: Path) -> None:
+    filters = "\n".join(
+        [
+            "output_type: generate_until",
+            "metric_list: [{metric: exact_match}]",
+            "filter_list:",
+            "  - {name: first-letter, filter: [{function: regex, regex_pattern: '^(.)'}, {function: take_first}]}",
+            "  - {name: whole, filter: [{function: take_first}]}",
+        ]
+    )
+    kept = [line for line in TASK.strip().splitlines() if line.partition(":")[0] not in ("output_type", "metric_list", "doc_to_choice")]
+    (folder / "tasks" / "colours.yaml").write_text("\n".join([*kept, filters]).replace('"{{label}}"', '"{{first[:1]}}"'))
+    partition = _run(_project(folder, colours={"task": "tasks/colours.yaml"}), "colours")
+    rows = read_rows(partition.require("sample_scores").path)
+    assert {(row["metric"], row["explanation"]) for row in rows} == {
+        ("exact_match/first-letter", '{"answer": ["w"]}'),
+        ("exact_match/whole", None),
+    }
+    assert [row["value"] for row in rows if row["metric"] == "exact_match/first-letter"] == [1.0, 1.0, 0.0]
+
+
 def test_a_date_in_a_row_is_refused(folder: Path) -> None:
     (folder / "tasks" / "utils.py").write_text(
         "import datetime\n\n\ndef upper(rows):\n    return rows.map(lambda row: {'day': datetime.date(2020, 1, 1)})\n"

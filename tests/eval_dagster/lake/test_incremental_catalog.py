@@ -17,11 +17,12 @@ from eval_dagster.lake import packs, scanning
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
 from eval_dagster.lake.files import Configured, FileInfo, Lake, new_name, read_info, read_table, table_of, write_parquet
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.lake.index import PACKS, Index, copied_index, index_path
 from eval_dagster.lake.records import append
 from eval_dagster.lake.relations import NATIVE_TABLES, build
 from eval_dagster.lake.scanning import scan
-from eval_dagster.lake.schemas import SUITE_TABLES, TABLES
+from eval_dagster.lake.schemas import TABLES
 
 EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (

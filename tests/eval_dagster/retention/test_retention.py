@@ -22,7 +22,7 @@ from eval_dagster.gate.results import read_judgement, write_result
 from eval_dagster.lake import file_names, files
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows
 from eval_dagster.lake.files import time_of, trial_lake
-from eval_dagster.lake.schemas import SUITE_TABLES
+from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
