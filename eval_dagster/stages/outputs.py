@@ -73,10 +73,9 @@ def materialize_outputs(
             plans.append(planned)
     if not plans:
         return
-    rows = [(row["request_id"], row) for plan in plans for row in plan.rows]
-    # The stored answer of a prompt that cannot be sent is its error.
-    unsent = {name: response_row(name, ModelResponse(error=row["error"]), asked.version) for name, row in rows if row["error"] is not None}
-    known = unsent | asked.cache.find({name for name, _ in rows} - unsent.keys())
+    # A prompt that cannot be sent has its error as the answer, also where a prompt that can be sent asks the same.
+    rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
+    known = asked.cache.find({name for name, _ in rows})
     missing = {name: request_of(row) for name, row in rows if name not in known}
     owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows}
     run = ModelRun(failure=look.down) if missing and look.down else ask(asked, list(missing.values()), owners, reporter)
@@ -84,21 +83,29 @@ def materialize_outputs(
     answers = known | run.answers
     problem = _merge(asked.cache, run_id)  # before the results, which show its warning
     for plan in plans:
-        if all(row["request_id"] in answers for row in plan.rows):
-            file = _write(plan, answers, run, asked.version, merge_failures=int(problem is not None))
-            yield _result(plan.partition, file, cached=False, warnings=(*look.warnings, *([problem] if problem else [])))
+        found = [answer for row in plan.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
+        warnings = (*look.warnings, *([problem] if problem else []))
+        if len(found) == len(plan.rows):
+            file = _write(plan, found, run, asked.version, merge_failures=int(problem is not None))
+            yield _result(plan.partition, file, cached=False, warnings=warnings)
         else:
-            yield _unanswered(plan, answers, run, (*look.warnings, *([problem] if problem else [])))
+            yield _unanswered(plan, found, run, warnings)
 
 
-def _unanswered(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
+def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], model_version: str) -> Mapping[str, Any] | None:
+    """The stored answer to a row of prompts; null where there is none yet."""
+    if prompt["error"] is not None:
+        return response_row(prompt["request_id"], ModelResponse(error=prompt["error"]), model_version)
+    return answers.get(prompt["request_id"])
+
+
+def _unanswered(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
     """The failure of an eval without all of its answers. Its message has the warnings of the run, such as that the model changed."""
     message = run.failure or "the model left requests unanswered"
     failure = StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=plan.partition.model, message=message)
     if run.is_limited:
-        rows = [answers[row["request_id"]] for row in plan.rows if row["request_id"] in answers]
-        left = len(plan.rows) - len(rows)
-        counts = {"requests_left": left, **_run_counts(plan, rows, run)}
+        left = len(plan.rows) - len(answers)
+        counts = {"requests_left": left, **_run_counts(plan, answers, run)}
         message = f"{left} of {len(plan.rows)} requests are left: {failure.message}"
         failure = replace(failure, is_limited=True, counts=counts, message=message)
     return replace(failure, message="; ".join((failure.message, *warnings)))
@@ -106,12 +113,13 @@ def _unanswered(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: Mode
 
 def _run_counts(plan: _Plan, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
     """What this run did for the answers of an eval. An answer that several evals share has its cost and its time in one of them."""
-    fresh = [row for row in rows if row["request_id"] in run.answers]
+    sent = [row["request_id"] for row in plan.rows if row["error"] is None]
+    fresh = [run.answers[name] for name in sent if name in run.answers]
     asked = {row["request_id"]: row for row in fresh if run.owners[row["request_id"]] == plan.partition.eval_name}
     costs = cost_counts(asked.values(), has_price=plan.has_price) | time_counts(asked.values())
     return {
         "requests_computed": len(fresh),
-        "requests_cached": len(rows) - len(fresh) - sum(row["error"] is not None for row in plan.rows),
+        "requests_cached": len(rows) - len(fresh) - (len(plan.rows) - len(sent)),
         "errors": sum(row["error"] is not None for row in rows),
         "prompt_tokens": sum(row["prompt_tokens"] or 0 for row in rows),
         "output_tokens": sum(row["output_tokens"] or 0 for row in rows),
@@ -165,16 +173,16 @@ def _scores_warning(partition: Partition, count: int) -> Sequence[str]:
     return (f"{partition}: {count} {requests} for log-probabilities that the server of {partition.model} does not give{cure}",)
 
 
-def _write(plan: _Plan, answers: Mapping[str, Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
+def _write(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
     project, model = plan.partition.project, plan.partition.model
     shared = {"eval": plan.partition.eval_name, "model": model}
     tags = _reasoning_tags(plan.partition)
     rows = [
-        {"retryable": False, **_with_answers(answers[row["request_id"]], row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
-        for row in plan.rows
+        {"retryable": False, **_with_answers(answer, row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
+        for row, answer in zip(plan.rows, answers, strict=True)
     ]
-    fresh = [row for row in rows if row["request_id"] in run.answers]
-    asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in plan.rows if row["request_id"] in run.answers]
+    fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]
+    asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in fresh]
     info = FileInfo(
         fingerprint=plan.fingerprint,
         version=_content_version(rows),

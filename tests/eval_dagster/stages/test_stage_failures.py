@@ -7,6 +7,7 @@ import pytest
 from running_stages import CONFIG, run_all
 
 from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.files import read_rows as read_table_rows
 from eval_dagster.project import Project
 
 ROWS = """
@@ -170,3 +171,26 @@ def test_a_metric_that_fails_is_an_error_row(open_project: Callable[..., Project
     assert found["accuracy"]["n"] == 2
     assert (found["broken"]["value"], found["broken"]["n"], found["broken"]["n_errors"]) == (None, 0, 2)
     assert "ZeroDivisionError: half of nothing" in read_rows(project.lake, "select error from errors")[0]["error"]
+
+
+def test_a_row_that_cannot_be_sent_leaves_the_same_question_of_other_rows_alone(
+    open_project: Callable[..., Project], write: Callable[[str, str], Path], asked: Callable[[], list[str]]
+) -> None:
+    rows = [{"question": "a?", "gold": gold} for gold in ("7", "\ud83d", "8", "\ud83d\ud83d")]
+    text = ROWS % repr(rows)
+    for old, new in (("LOGLIKELIHOODS", "COMPLETION"), ("[AccuracyLoglikelihood]", "[ExactMatch]"), ('return [" yes", " no"]', "return None")):
+        text = text.replace(old, new)
+    write("rows_task.py", text)
+    project = open_project(CONFIG + '      rows: {task: "rows_task.py:Rows"}\n')
+    results, failures = run_all(project, [("rows", "scripted")])
+    assert not failures
+    assert len(asked()) == 1
+    prompts = {row["sample_id"]: row["error"] for row in read_table_rows(results["rendered_prompts", "rows"].file.path)}
+    assert sum(error is not None for error in prompts.values()) == 2
+    assert len(set(prompts.values())) == 3
+    file = results["model_outputs", "rows"].file
+    assert {row["sample_id"]: row["error"] for row in read_table_rows(file.path)} == prompts
+    assert [file.info.counts[name] for name in ("requests", "errors", "requests_computed", "requests_cached")] == [4, 2, 2, 0]
+    scores = {row["sample_id"]: (row["value"], row["error"]) for row in read_table_rows(results["sample_scores", "rows"].file.path)}
+    assert sorted(value for value, error in scores.values() if error is None) == [0.0, 1.0]
+    assert {name: error for name, (_, error) in scores.items()} == prompts
