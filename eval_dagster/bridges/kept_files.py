@@ -1,11 +1,10 @@
-"""JSON files that spare the time of asking another package again; they are below `XDG_CACHE_HOME`, or `~/.cache`."""
+"""JSON files that spare the time of asking another package again, in the user's cache."""
 
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from eval_dagster.user_cache import user_cache
 from eval_dagster.whole_files import replaced
 
 
@@ -14,8 +13,7 @@ def kept_json(name: str, make: Callable[[], Any]) -> Any:
 
     A folder or a disk that takes no file costs the time of making it again, and nothing else.
     """
-    given = os.environ.get("XDG_CACHE_HOME")
-    file = (Path(given) if given else Path.home() / ".cache") / "eval_dagster" / f"{name}.json"
+    file = user_cache() / f"{name}.json"
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Versions of this project's own code, kept beside its bytecode: to compute them takes a second of each process.
+"""Versions of this project's own code, kept in the user's cache: to compute them takes a second of each process.
 
 They hold for one state of the project's files, and where what its code takes from installed packages is no module of a user. Where they
 cannot be written, as in a folder that is read only, each process computes them.
@@ -12,12 +12,12 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from importlib.util import cache_from_source
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from eval_dagster.code_versions.module_sources import is_first_party
+from eval_dagster.user_cache import user_cache
 from eval_dagster.whole_files import replaced
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ class KeptVersions:
         if key is None or sys.dont_write_bytecode or not self._is_unchanged():
             return
         self._kept[key] = {"version": version, "installed": sorted(installed)}
-        with suppress(OSError):
+        with suppress(OSError, RuntimeError):  # the latter where the user has no home
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(self._path) as temporary:
                 temporary.write_text(json.dumps({"of": self._content, "versions": self._kept}), "utf-8")
@@ -56,7 +56,8 @@ class KeptVersions:
 
     @cached_property
     def _path(self) -> Path:
-        return Path(cache_from_source(str(self._package / "code_versions.py"))).with_suffix(".json")
+        place = hashlib.sha256(f"{self._package} {sys.implementation.cache_tag}".encode()).hexdigest()[:16]
+        return user_cache() / f"code_versions-{place}.json"
 
     @cached_property
     def _content(self) -> str:
@@ -69,7 +70,7 @@ class KeptVersions:
 
     @cached_property
     def _kept(self) -> dict[str, Mapping[str, Any]]:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
             found = json.loads(self._path.read_text("utf-8"))
             if found["of"] == self._content:
                 return dict(found["versions"])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 SUFFIX = ".journal"
+_UNNAMED = ".tmp"
 
 
 class Journal:
@@ -39,11 +40,15 @@ class Journal:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number += 1
         self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
-        unnamed = self._path.with_name(f".{self._path.name}.tmp")
-        file = unnamed.open("ab", buffering=0)
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unnamed.rename(self._path)
-        return file
+        unnamed = self._path.with_name(f".{self._path.name}{_UNNAMED}")
+        while True:
+            file = unnamed.open("ab", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                unnamed.rename(self._path)
+                return file
+            except FileNotFoundError:  # another process took it for abandoned before it had its lock
+                file.close()
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[None]:
@@ -67,6 +72,14 @@ class Journal:
 def journals(folder: Path) -> list[Path]:
     """The journals in a folder."""
     return sorted(folder.glob(f"*{SUFFIX}"))
+
+
+def remove_unnamed(folder: Path) -> None:
+    """Remove the journals of processes that were killed before their journals had names."""
+    for path in folder.glob(f".*{SUFFIX}{_UNNAMED}"):
+        with abandoned(path) as is_abandoned:
+            if is_abandoned:
+                path.unlink(missing_ok=True)
 
 
 def journal_rows(path: Path) -> Iterator[dict[str, Any]]:

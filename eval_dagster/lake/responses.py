@@ -16,7 +16,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
 from eval_dagster.lake.files import Lake, new_name
-from eval_dagster.lake.journal import abandoned, journal_rows, journals
+from eval_dagster.lake.journal import abandoned, journal_rows, journals, remove_unnamed
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 
@@ -74,6 +74,7 @@ class ResponseCache:
                     if rows := list(journal_rows(path)):
                         self.add(rows, run_id)
                     path.unlink(missing_ok=True)
+        remove_unnamed(self.folder)
 
     def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
         """Write answers to a new file."""

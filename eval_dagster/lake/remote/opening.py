@@ -4,7 +4,6 @@ A file in the lake's folder names it, so that every process that opens the home 
 """
 
 import hashlib
-import os
 from pathlib import Path
 
 from eval_dagster.errors import UsageError
@@ -13,6 +12,7 @@ from eval_dagster.lake.remote.probe import probe
 from eval_dagster.lake.remote.store import Store
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.locks import is_held, locked
+from eval_dagster.user_cache import user_cache
 from eval_dagster.whole_files import replaced
 
 _NOTE = ".mirror"
@@ -87,10 +87,9 @@ def upload(root: Path, url: str) -> Mirror:
 
 
 def reading_home(url: str) -> Path:
-    """The home of a user's copy of a lake that is only read: a folder for each URL below `XDG_CACHE_HOME`, or `~/.cache`."""
-    given = os.environ.get("XDG_CACHE_HOME")
+    """The home of a user's copy of a lake that is only read: a folder for each URL in the user's cache."""
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
-    home = (Path(given) if given else Path.home() / ".cache") / "eval_dagster" / "lakes" / name
+    home = user_cache() / "lakes" / name
     mirror_lake(home / "lake", url)
     return home
 

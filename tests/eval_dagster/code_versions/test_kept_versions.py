@@ -23,6 +23,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "metric.py").write_text("class Metric: ...\n")
     monkeypatch.setattr(module_sources, "FIRST_PARTY", (NAME,))
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
 
@@ -94,14 +95,14 @@ def test_kept_versions_equal_computed_ones(tmp_path: Path) -> None:
         found, modules = json.loads(done.stdout)
         return found, modules
 
-    computed, read = run(PYTHONDONTWRITEBYTECODE="1", PYTHONPYCACHEPREFIX=str(tmp_path / "never"))
-    first, _ = run(PYTHONPYCACHEPREFIX=str(tmp_path / "bytecode"))
-    again, read_again = run(PYTHONPYCACHEPREFIX=str(tmp_path / "bytecode"))
+    computed, read = run(PYTHONDONTWRITEBYTECODE="1", XDG_CACHE_HOME=str(tmp_path / "never"))
+    first, _ = run(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    again, read_again = run(XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert computed == first == again
     assert read > 50
     assert read_again == 0
     assert not list((tmp_path / "never").rglob("*.json"))
-    assert len(list((tmp_path / "bytecode").rglob("*.json"))) == 1
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == 1
 
 
 def test_versions_of_this_package_are_those_of_its_folder() -> None:

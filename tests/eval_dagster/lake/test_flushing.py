@@ -140,3 +140,13 @@ def test_a_journal_that_is_being_opened_is_left_to_its_run(cache: ResponseCache,
         assert len(list(cache.folder.glob("*.journal"))) == 1
         assert list(cache.find({"a"})) == ["a"], "a killed process loses nothing from here on"
     assert not list(cache.folder.glob("*.journal*")) + list(cache.folder.glob(".*"))
+
+
+def test_what_a_kill_left_of_a_journal_without_a_name_is_removed(cache: ResponseCache) -> None:
+    cache.folder.mkdir(parents=True)
+    left = cache.folder / ".killed-1.journal.tmp"
+    left.touch()
+    with ResponseFlusher(cache, "run", every_s=60) as flusher:
+        flusher.add(row("a"))
+    assert not left.exists()
+    assert list(cache.find({"a"})) == ["a"]

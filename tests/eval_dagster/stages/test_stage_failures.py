@@ -178,7 +178,11 @@ def test_a_row_that_cannot_be_sent_leaves_the_same_question_of_other_rows_alone(
 ) -> None:
     rows = [{"question": "a?", "gold": gold} for gold in ("7", "\ud83d", "8", "\ud83d\ud83d")]
     text = ROWS % repr(rows)
-    for old, new in (("LOGLIKELIHOODS", "COMPLETION"), ("[AccuracyLoglikelihood]", "[ExactMatch]"), ('return [" yes", " no"]', "return None")):
+    for old, new in (
+        ("LOGLIKELIHOODS", "COMPLETION"),
+        ("[AccuracyLoglikelihood]", "[ExactMatch]"),
+        ('return [" yes", " no"]', "return None"),
+    ):
         text = text.replace(old, new)
     write("rows_task.py", text)
     project = open_project(CONFIG + '      rows: {task: "rows_task.py:Rows"}\n')
