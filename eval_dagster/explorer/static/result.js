@@ -521,9 +521,9 @@ function record(sample) {
 }
 
 function testCase(sample) {
-  const { sample_id, subject, messages, prompt, choices, gold, gold_index } = record(sample);
+  const { sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut } = record(sample);
   const answered = { model: page.model, answer: sample.answer, scores: sample.now.scores, error: sample.now.error };
-  return { eval: page.eval, sample_id, subject, messages, prompt, choices, gold, gold_index, answered };
+  return { eval: page.eval, sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut, answered };
 }
 
 async function hand(text, what, file) {
