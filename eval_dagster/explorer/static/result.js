@@ -208,9 +208,12 @@ function score() {
   for (const each of samples) each.right = isShare && each.value !== null ? (each.value >= 0.5) === direction > 0 : null;
 }
 
+/** All that the search finds: everything of a sample and its two answers but few-shot examples, which samples share. */
 function haystack(each) {
-  each.text ??= [each.sample_id, each.subject, ...(each.turns || []).map(([, text]) => text), each.turns ? "" : each.prompt, ...(each.choices || []),
-    ...(each.gold || []), each.answer, each.earlier].join("\n").toLowerCase();
+  const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.error,
+    Object.values(side.score_errors || {}), Object.values(side.items || {}), side.choices]);
+  each.text ??= [...new Set([each.sample_id, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
+    each.context, each.error, each.answer, each.earlier, sides].flat(Infinity))].filter(Boolean).join("\n").toLowerCase();
   return each.text;
 }
 
