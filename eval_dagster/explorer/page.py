@@ -26,6 +26,8 @@ from eval_dagster.visible_text import visible
 _FOLDER = Path(__file__).parent
 MOST_BYTES = 50 * 2**20
 """Most bytes of a page: those that MLflow shows. Long texts are cut for it."""
+MOST_BYTES_OF_ALL = 4 * MOST_BYTES
+"""Most bytes of a page that was asked to hold all samples."""
 
 
 def result_page(samples: ResultSamples, most_bytes: int = MOST_BYTES) -> bytes:

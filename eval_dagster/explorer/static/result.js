@@ -671,6 +671,9 @@ function copyLink() {
   hand(location.href.split("#")[0] + hash(), "Link", "link.txt");
 }
 
+/** A name as a shell reads it. */
+const quoted = (name) => (/^[\w@%+=:,./-]+$/.test(name) ? name : oneLine(`'${name.replaceAll("'", "'\\''")}'`));
+
 function heading() {
   $("name").replaceChildren(make("span", {}, oneLine(page.eval)), " · ", make("span", {}, oneLine(page.model)));
   const own = page.metrics.find((each) => each.is_headline) || page.metrics.find((each) => each.metric === page.headline);
@@ -693,7 +696,8 @@ function heading() {
   $("compared").textContent = `${time(page.materialized_at)}, ${count(page.total)} samples; ` +
     (against ? `compared with ${oneLine(against.model)} of ${time(against.materialized_at)}: ${differs} ${against.differs.length > 1 ? "differ" : "differs"}` : "there is no earlier result to compare with");
   const notes = page.notes.map((text) => make("p", {}, oneLine(text)));
-  if (page.total > samples.length) notes.unshift(make("p", {}, `This page holds ${count(samples.length)} of ${count(page.total)} samples: flipped ones and errors first, then a random part of the others. All of them: `, make("code", {}, "eval-dagster view")));
+  if (page.total > samples.length) notes.unshift(make("p", {}, `This page holds ${count(samples.length)} of ${count(page.total)} samples: flipped ones and errors first, then a random part of the others. All of them: `,
+    make("code", {}, `eval-dagster samples ${[page.eval, page.model].map(quoted).join(" ")} --all`)));
   $("notes").replaceChildren(...notes);
   $("notes").hidden = !notes.length;
 }

@@ -79,7 +79,9 @@ def test_a_text_that_is_in_the_page_once_counts_once() -> None:
 
 def test_texts_that_need_more_bytes_than_prose_are_cut_more() -> None:
     draw = random.Random(0)
-    samples = [sample_of(number, "Question?", "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(900)), "no") for number in range(600)]
+    samples = [
+        sample_of(number, "Question?", "".join(chr(draw.randrange(0x4E00, 0x9FFF)) for _ in range(900)), "no") for number in range(600)
+    ]
     page = result_page(result_of(samples), 800_000)  # 540,000 characters of 3 bytes
     assert len(page) < 800_000
     assert content_of(page)["notes"] == ["600 texts of more than 200 characters are cut here; the lake has them whole"]
