@@ -140,7 +140,8 @@ class Search:
 
     def _refusals(self) -> dict[str, str]:
         """Choices that no sample of this metric or result can have, with the reasons."""
-        found, name = {}, self._metric["metric"]
+        found: dict[str, str] = {}
+        name = self._metric["metric"]
         if self._metric["higher_is_better"] is None:
             reason = f"whether a higher or a lower value of {name} is better is not known, so that no sample is"
             found |= {each: f"{reason} {each}" for each in ("wrong", "right", "worse", "better")}
