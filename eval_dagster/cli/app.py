@@ -18,6 +18,7 @@ from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import out
 from eval_dagster.cli.environments import environments
 from eval_dagster.cli.label import labels
+from eval_dagster.cli.samples import samples
 from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.cli.view import view
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(environments, name="environments")
 app.add_typer(labels, name="label")
+app.command("samples")(samples)
 app.command()(view)
 
 

@@ -88,8 +88,7 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         out.print(cost)
     _print_problems(end)
     report = f"Report    {summary.report}\n" if summary.report else ""
-    pages = shown_pages(project.home)
-    samples = f"Samples   {pages}\n" if pages else ""
+    samples = "".join(f"{'' if place else 'Samples':<10}{page}\n" for place, page in enumerate(shown_pages(project.home, end.scored)))
     out.print(
         f"\n{report}{samples}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
@@ -164,6 +163,8 @@ def _commands(end: RunEnd) -> Iterator[Command]:
     if end.scored:
         eval_name, model = end.scored[0]
         yield f"show {eval_name} --model {model}", "the exact prompt that a model sees"
+    if end.scored:
+        yield "view", "all results and their samples in a browser"
     yield "ui", "the assets in Dagster, the runs in MLflow"
 
 

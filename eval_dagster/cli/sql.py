@@ -45,12 +45,12 @@ def show_leaderboard(
     chosen = None if everything or project is None else project.select(suite=suite, evals=evals, models=models)
     lake = queried_lake(url, trial=trial)
     read_again(lake)
-    has_rows = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
+    results = print_leaderboard(lake, title="Trials" if trial else "Leaderboard", chosen=chosen, costs=costs)
     damages = damages_listed(lake)
     print_damages(damages)
-    if has_rows and not trial and (pages := shown_pages(lake.home)):
-        out.print(f"Samples: {pages}", soft_wrap=True)
-    if not has_rows:
+    for page in [] if trial else shown_pages(lake.home, results):
+        out.print(f"Samples: {page}", soft_wrap=True)
+    if not results:
         failed = bool(read_attempts(lake))
         state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")
         if damages:
@@ -64,8 +64,8 @@ def show_leaderboard(
 
 def print_leaderboard(
     lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None, costs: bool = False
-) -> bool:
-    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns whether it has a row."""
+) -> list[tuple[str, str]]:
+    """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns the eval and the model of each row."""
     rows = read_rows(lake, "select * from leaderboard_all")
     if chosen is not None:
         rows = [row for row in rows if row["eval"] in chosen[0] and row["model"] in chosen[1]]
@@ -78,7 +78,7 @@ def print_leaderboard(
         print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"))
     if any(row["differs"] for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
-    return bool(rows)
+    return [(row["eval"], row["model"]) for row in rows]
 
 
 def _costs(lake: Lake) -> dict[tuple[str, str], str]:

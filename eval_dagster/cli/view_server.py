@@ -11,6 +11,7 @@ from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard
 from eval_dagster.cli.sql import queried_lake, read_again
 from eval_dagster.cli.ui import HOST, allowed_origin, free_port
 from eval_dagster.explorer.server.application import application
+from eval_dagster.explorer.server.refreshing import Refresher
 from eval_dagster.lake.reader import CatalogReader
 
 _PAGES = "/.*"
@@ -34,10 +35,10 @@ def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) ->
     known = [allowed_origin(each) for each in origins] or os.environ.get(ORIGINS_VARIABLE, "").split()
     lake = queried_lake(url, trial=trial)
     read_again(lake)
-    reader = CatalogReader(lake)
+    reader, refresher = CatalogReader(lake), Refresher(lake)
     with reader.state():
         pass  # the one message where there is no catalog, before a port is taken
-    guarded = LoopbackGuard(application(reader), pages=_PAGES, graphql=(), origins=known)
+    guarded = LoopbackGuard(application(reader, refresher), pages=_PAGES, graphql=(), origins=known)
     config = uvicorn.Config(
         guarded,
         host=HOST,
@@ -53,4 +54,5 @@ def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) ->
     except KeyboardInterrupt:
         errors.print("stopped")
     finally:
+        refresher.close()
         reader.close()

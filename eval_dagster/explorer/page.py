@@ -7,7 +7,7 @@ import base64
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
@@ -18,21 +18,32 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from eval_dagster.explorer.page_texts import limits, shortened
 from eval_dagster.explorer.samples import ResultSamples
 from eval_dagster.versions import stable_hash
 from eval_dagster.visible_text import visible
 
 _FOLDER = Path(__file__).parent
-_LONGEST = (100_000, 20_000, 5_000, 1_000)
-"""Most characters of a text, by how much text there is in all."""
-_MOST_CHARACTERS = 60_000_000
-"""Most characters of a page's texts, so that it stays under the 50 MiB that MLflow shows."""
-_TEXTS = ("text", "raw", "reasoning", "tool_calls", "error", "prompt")
+MOST_BYTES = 50 * 2**20
+"""Most bytes of a page: those that MLflow shows. Long texts are cut for it."""
+MOST_BYTES_OF_ALL = 4 * MOST_BYTES
+"""Most bytes of a page that was asked to hold all samples."""
 
 
-def result_page(samples: ResultSamples) -> bytes:
-    """The page: HTML in UTF-8 with the samples in it. It works as a file, from a server, and in a frame that allows nothing but scripts."""
-    content = _content(samples)
+def result_page(samples: ResultSamples, most_bytes: int = MOST_BYTES) -> bytes:
+    """The page: HTML in UTF-8 with the samples in it. It works as a file, from a server, and in a frame that allows nothing but scripts.
+
+    Texts are cut so that it has at most `most_bytes`. Only scores, log-probabilities and ids, which are never cut, can make it larger.
+    """
+    content, page = _content(samples), b""
+    for longest in limits(content, most_bytes):
+        page = _rendered(samples, _json(shortened(content, longest)))
+        if len(page) <= most_bytes:
+            break
+    return page
+
+
+def _rendered(samples: ResultSamples, content: bytes) -> bytes:
     style, script = _static("explorer.css"), _static("result.js")
     page: str = _template().render(
         title=visible(f"{samples.eval} · {samples.model}: samples"),
@@ -77,16 +88,12 @@ def _template() -> Any:
     return environment.get_template("result.html")
 
 
-def _content(samples: ResultSamples) -> bytes:
-    """The samples as JSON."""
-    lengths = [len(text) for sample in samples.samples for text in _texts(sample)]
-    longest = _longest(lengths)
-    n_cut = sum(length > longest for length in lengths)
+def _content(samples: ResultSamples) -> dict[str, Any]:
+    """What the page holds, each text once."""
     shared: dict[str, dict[Any, int]] = {"examples": {}, "heads": {}, "tails": {}}
-    rows = [_packed(_shortened(sample, longest) if n_cut else dict(sample), shared) for sample in samples.samples]
-    cut = [f"{n_cut:,} texts of more than {longest:,} characters are cut here; the lake has them whole"] if n_cut else []
+    rows = [_packed(dict(sample), shared) for sample in samples.samples]
     against = samples.against
-    content = {
+    return {
         "eval": samples.eval,
         "model": samples.model,
         "materialized_at": samples.materialized_at.astimezone(UTC).isoformat(),
@@ -95,10 +102,13 @@ def _content(samples: ResultSamples) -> bytes:
         "headline": samples.headline,
         "metrics": samples.metrics,
         "total": samples.total,
-        "notes": [*samples.notes, *cut],
+        "notes": list(samples.notes),
         **{name: list(values) for name, values in shared.items()},
         "samples": rows,
     }
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # a log-probability of minus infinity, for which JSON has no number
@@ -119,37 +129,6 @@ def _packed(sample: dict[str, Any], shared: Mapping[str, dict[Any, int]]) -> dic
 
 def _number(known: dict[Any, int], value: Any) -> int:
     return known.setdefault(value, len(known))
-
-
-def _texts(sample: Mapping[str, Any]) -> Iterator[str]:
-    yield sample["prompt"]
-    for _, text in sample.get("turns", ()):
-        yield text
-    for side in ("now", "before"):
-        for name in _TEXTS:
-            yield from _leaves(sample.get(side, {}).get(name))
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _leaves(item)
-
-
-def _longest(lengths: Sequence[int]) -> int:
-    """Most characters of a text, by the lengths of all texts, so that the page does not become too large."""
-    return next((most for most in _LONGEST if sum(min(length, most) for length in lengths) <= _MOST_CHARACTERS), _LONGEST[-1])
-
-
-def _shortened(value: Any, longest: int) -> Any:
-    """A copy of a value with its long texts cut."""
-    if isinstance(value, str):
-        return value if len(value) <= longest else f"{value[:longest]}… [{len(value):,} characters]"
-    if isinstance(value, Mapping):
-        return {name: _shortened(item, longest) for name, item in value.items()}
-    return [_shortened(item, longest) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _finite(value: Any) -> Any:

@@ -1,9 +1,12 @@
 """Where the pages of results are."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 PAGE = "samples.html"
 """The name of a page, also among the artifacts of a result's MLflow run."""
+_FEW = 3
+"""Most pages that are named one by one."""
 
 
 def page_path(home: Path, eval_name: str, model: str) -> Path:
@@ -11,6 +14,7 @@ def page_path(home: Path, eval_name: str, model: str) -> Path:
     return home / "pages" / eval_name / model / PAGE
 
 
-def shown_pages(home: Path) -> str | None:
-    """The place of the pages for people, with `EVAL` and `MODEL` in it; None where there is no page."""
-    return str(page_path(home, "EVAL", "MODEL")) if (home / "pages").is_dir() else None
+def shown_pages(home: Path, results: Iterable[tuple[str, str]]) -> list[str]:
+    """The pages of evals and models for people: each where there are a few, else their folder; none where there is no page."""
+    found = [str(path) for key in results if (path := page_path(home, *key)).exists()]
+    return found if len(found) <= _FEW else [str(home / "pages")]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from eval_dagster.errors import TrackingError
-from eval_dagster.explorer.page import page_stamp, result_page
+from eval_dagster.explorer.page import MOST_BYTES, MOST_BYTES_OF_ALL, page_stamp, result_page
 from eval_dagster.explorer.places import PAGE, page_path
-from eval_dagster.explorer.samples import collect_samples
+from eval_dagster.explorer.samples import MOST_SAMPLES, collect_samples
 from eval_dagster.gate.materializations import Point
 from eval_dagster.lake.files import Lake
 from eval_dagster.project import Project
@@ -59,13 +59,17 @@ def write_page(
     materialized_at: datetime,
     *,
     against: Point | Literal["previous"] | None = "previous",
+    whole: bool = False,
 ) -> None:
     """Write the page of a result, with the arguments of `collect_samples`. An existing page is replaced.
+
+    With `whole`, it has all samples, and can be larger than MLflow shows.
 
     Raises:
         LakeError: The result, or a part of it, is not in the lake.
     """
-    page = result_page(collect_samples(lake, eval_name, model, materialized_at, against=against))
+    most, most_bytes = (None, MOST_BYTES_OF_ALL) if whole else (MOST_SAMPLES, MOST_BYTES)
+    page = result_page(collect_samples(lake, eval_name, model, materialized_at, against=against, most=most), most_bytes)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as temporary:
         temporary.write_bytes(page)

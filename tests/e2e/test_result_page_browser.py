@@ -462,6 +462,65 @@ def test_samples_leave_the_page_as_they_are(open_it: OpenIt, write: Callable[...
     assert page.get_by_role("textbox", name="1 samples as JSONL").input_value().count("\n") == 1
 
 
+def test_what_leaves_the_page_tells_that_it_is_cut(open_it: OpenIt, tmp_path: Path) -> None:
+    long, head = "x" * 300_000, "y" * 300_000
+    samples = [
+        sample_of(0, "Short?", "yes", "no"),
+        sample_of(1, "Long context?", "yes", "no", context=long),
+        sample_of(2, "Long before the question?", "yes", "no", prompt=f"{head}Long before the question?"),
+        sample_of(3, "Long examples?", "yes", "no", examples=[["user", long], ["assistant", "yes"]]),
+    ]
+    path = tmp_path / "samples.html"
+    path.write_bytes(result_page(result_of(samples)))
+    opened = open_it(permissions=["clipboard-read", "clipboard-write"]).go(path)
+    page = opened.page
+    assert page.evaluate("samples.map((each) => record(each).texts_cut ?? false)") == [False, True, True, True]
+    page.keyboard.press("c")
+    expect(page.locator("#said")).to_have_text("Test case copied")
+    assert "texts_cut" not in json.loads(page.evaluate("navigator.clipboard.readText()"))
+    page.keyboard.press("j")
+    page.keyboard.press("c")
+    expect(page.locator("#said")).to_have_text("Test case copied")
+    page.wait_for_function("async () => JSON.parse(await navigator.clipboard.readText()).sample_id === 's000001'")
+    assert json.loads(page.evaluate("navigator.clipboard.readText()"))["texts_cut"] is True
+    page.get_by_role("button", name="Export").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download samples.jsonl").click()
+    rows = [json.loads(line) for line in Path(download.value.path()).read_text("utf-8").splitlines() if line]
+    assert [row.get("texts_cut", False) for row in rows] == [False, True, True, True]
+    expect(page.locator("#notes")).to_contain_text("3 texts of more than 100,000 characters are cut here")
+
+
+def test_the_search_finds_all_texts_of_a_sample(open_it: OpenIt, write: Callable[..., Path]) -> None:
+    sample = sample_of(0, "Question?", "no", "yes", context='{"unit": "CONTEXTWORD"}', choices=["choiceword", "b"], error="prompterrorword")
+    sample["examples"] = [["user", "exampleword"], ["assistant", "yes"]]
+    for side, word in (("now", "nowword"), ("before", "beforeword")):
+        sample[side] |= {
+            "text": ["no", f"second{word}"],
+            "raw": [f"raw{word}"],
+            "reasoning": [f"reasoning{word}"],
+            "tool_calls": [[f"tool{word}"]],
+            "error": f"error{word}",
+            "score_errors": {"exact_match": f"scoreerror{word}"},
+            "items": {"exact_match": f"item{word}"},
+        }
+    opened = open_it().go(write([sample, sample_of(1, "Another?", "no", "yes")]))
+    search = opened.page.get_by_label("Search")
+    kinds = ("second", "raw", "reasoning", "tool", "error", "scoreerror", "item")
+    for text in (
+        "contextWORD",
+        "choiceword",
+        "prompterror",
+        "s000000",
+        "part 0",
+        *(f"{kind}{side}word" for kind in kinds for side in ("now", "before")),
+    ):
+        search.fill(text)
+        assert opened.shown() == ["s000000"], text
+    search.fill("exampleword")
+    assert opened.shown() == []
+
+
 def test_in_a_frame_that_allows_nothing_but_scripts(open_it: OpenIt, write: Callable[..., Path], tmp_path: Path) -> None:
     content = write(_some()).read_text("utf-8")
     frame = tmp_path / "frame.html"
@@ -533,7 +592,7 @@ def test_twenty_thousand_rows_are_drawn_as_they_are_seen(open_it: OpenIt, write:
     opened = open_it().go(write(_many(20_000, words=4), total=50_000))
     page = opened.page
     expect(page.get_by_role("note")).to_contain_text("This page holds 20,000 of 50,000 samples")
-    expect(page.get_by_role("note")).to_contain_text("eval-dagster view")
+    expect(page.get_by_role("note")).to_contain_text("eval-dagster samples trivia mine --all")
     expect(page.locator(".row").first).to_have_attribute("aria-setsize", "20000")
     frames = page.evaluate(
         """new Promise((done) => { const list = $('list'), costs = []; let step = 0;

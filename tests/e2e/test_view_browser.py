@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from hostile_texts import DANGEROUS, HALVES, STORABLE
 from playwright.sync_api import Browser, Page, expect
 from scripted_nights import SUITE, Nights
 from ui_servers import free_ports, is_open, port_of, until
@@ -19,6 +20,10 @@ from ui_servers import free_ports, is_open, port_of, until
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import publish
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES
 
 pytestmark = pytest.mark.e2e
 
@@ -39,13 +44,14 @@ PAGES = (
 class View:
     """The running command."""
 
-    def __init__(self, nights: Nights, output: Path) -> None:
-        self.nights = nights
+    nights: Nights
+
+    def __init__(self, folder: Path, output: Path) -> None:
         self._output = output
         signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
         environment = os.environ | {
-            "EVAL_DAGSTER_CONFIG": str(nights.folder / "evals.yaml"),
-            "EVAL_DAGSTER_HOME": str(nights.folder / "home"),
+            "EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"),
+            "EVAL_DAGSTER_HOME": str(folder / "home"),
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         }
         with output.open("wb") as file:
@@ -65,6 +71,12 @@ class View:
     def _ended(self) -> None:
         assert self.process.poll() is None, self.printed
 
+    def end(self) -> None:
+        """Kill it where it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(30)
@@ -78,11 +90,10 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     project = nights.project(shots=2)
     write_result(project.lake, judge(project, SUITE, run_id="gate"))
     publish(project.lake)
-    view = View(nights, tmp_path_factory.mktemp("out") / "view.out")
+    view = View(nights.folder, tmp_path_factory.mktemp("out") / "view.out")
+    view.nights = nights
     yield view
-    if view.process.poll() is None:
-        view.process.kill()
-        view.process.wait()
+    view.end()
 
 
 class Opened:
@@ -94,6 +105,7 @@ class Opened:
         self.loaded: list[str] = []
         page.on("console", lambda message: self.said.append(message.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: self.said.append(dialog.message))
         page.on("request", lambda request: self.loaded.append(request.url))
 
     def require_quiet(self, view: View) -> None:
@@ -178,6 +190,62 @@ def test_pages_open_while_a_run_publishes(browser: Browser, view: View) -> None:
     expect(found.page.locator("tbody tr")).to_have_count(before + 1)
     found.require_quiet(view)
     found.page.context.close()
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[View]:
+    """The command over two models that answer with what an attacker would."""
+    answers = [*STORABLE, *HALVES, "x" * 1_000_000, "</div></main><script>alert(1)</script><iframe src=http://evil.example></iframe>"]
+    for name in ("one", "two"):
+        code = f"ANSWERS = {answers!r}\nLEFT = ANSWERS * 2\n\ndef answer(request):\n    return LEFT.pop({-1 if name == 'one' else 0})\n"
+        (tmp_path / f"{name}.py").write_text(code)
+    (tmp_path / "evals.yaml").write_text(
+        'models:\n  one: {backend: scripted, function: "one.py:answer"}\n  two: {backend: scripted, function: "two.py:answer"}\n'
+        "evals:\n  sums: {task: arithmetic, limit: 15}\n"
+    )
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    list(evaluate(project, [("sums", "one"), ("sums", "two")], stages=set(STAGES), run_id="r", reporter=SilentReporter()))
+    publish(project.lake)
+    view = View(tmp_path, tmp_path / "view.out")
+    yield view
+    view.end()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_hostile_texts_are_text(browser: Browser, hostile: View, size: str) -> None:
+    found = opened(browser, size)
+    page, drawn = found.page, []
+
+    def require_text() -> None:
+        assert page.evaluate("document.querySelectorAll('script, img, iframe, u, failure, base, object').length") == 0, page.url
+        assert page.evaluate("document.documentElement.scrollWidth") == SIZES[size][0], page.url
+        drawn.append(page.evaluate("document.body.innerText"))
+
+    page.goto(f"{hostile.address}/compare?eval=sums&a=one&b=two")
+    require_text()
+    links = set()
+    for number in (1, 2):
+        page.goto(f"{hostile.address}/samples?eval=sums&model=one&against=two&page={number}")
+        require_text()
+        links |= set(page.locator("table.samples th a").evaluate_all("links => links.map((each) => each.href)"))
+    assert len(links) > 40
+    for link in sorted(links):
+        page.goto(link)
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true })")
+        require_text()
+    text = "".join(drawn)
+    assert not DANGEROUS.search(text)
+    for expected in (
+        "\\x1b[31mred",
+        "\\u202egnp.exe",
+        "<script>alert(1)</script>",
+        "<iframe src=http://evil.example>",
+        "half \\ud83d of one",
+    ):
+        assert expected in text
+    assert "x" * 100_000 in text
+    found.require_quiet(hostile)
+    page.context.close()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from eval_dagster.explorer.page import page_policy
 from eval_dagster.explorer.server import comparison, nights, overview, sample, samples
 from eval_dagster.explorer.server.pages import ResultPages
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
-from eval_dagster.explorer.server.rendering import FOLDER, REPORT_STYLE, page
+from eval_dagster.explorer.server.refreshing import Refresher
+from eval_dagster.explorer.server.rendering import FOLDER, FOOTER, REPORT_STYLE, page
 from eval_dagster.lake.reader import CatalogReader, CatalogState
 from eval_dagster.visible_text import visible
 
@@ -39,32 +40,40 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
 }
 
 
-def application(reader: CatalogReader) -> Starlette:
-    """The pages of a lake. They only read it; a page shows one state of the catalog, the current one when it is opened."""
-    routes = [Route(path, _endpoint(reader, make), methods=["GET"]) for path, make in _PAGES.items()]
-    routes.append(Route("/results/{eval}/{model}/{at}", _result_endpoint(reader), methods=["GET"]))
+def application(reader: CatalogReader, refresher: Refresher | None = None) -> Starlette:
+    """The pages of a lake. They only read it; a page shows one state of the catalog, the current one when it is opened.
+
+    With a `refresher`, opened pages have it fetch what other machines add, and their footer says when that was.
+    """
+    routes = [Route(path, _endpoint(reader, refresher, make), methods=["GET"]) for path, make in _PAGES.items()]
+    routes.append(Route("/results/{eval}/{model}/{at}", _result_endpoint(reader, refresher), methods=["GET"]))
     routes.append(Route("/style.css", _style, methods=["GET"]))
     return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})
 
 
-def _endpoint(reader: CatalogReader, make: Callable[[CatalogState, Parameters], str]) -> Endpoint:
-    return _answering(reader, lambda state, request: HTMLResponse(make(state, Parameters(request.query_params)), headers=_HEADERS))
+def _endpoint(reader: CatalogReader, refresher: Refresher | None, make: Callable[[CatalogState, Parameters], str]) -> Endpoint:
+    return _answering(
+        reader, refresher, lambda state, request: HTMLResponse(make(state, Parameters(request.query_params)), headers=_HEADERS)
+    )
 
 
-def _result_endpoint(reader: CatalogReader) -> Endpoint:
+def _result_endpoint(reader: CatalogReader, refresher: Refresher | None) -> Endpoint:
     pages, policy = ResultPages(), {**_HEADERS, "Content-Security-Policy": page_policy()}
 
     def answer(state: CatalogState, request: Request) -> Response:
         names = (request.path_params["eval"], request.path_params["model"], request.path_params["at"])
         return HTMLResponse(pages.page(state, names, Parameters(request.query_params)), headers=policy)
 
-    return _answering(reader, answer)
+    return _answering(reader, refresher, answer)
 
 
-def _answering(reader: CatalogReader, answer: Callable[[CatalogState, Request], Response]) -> Endpoint:
+def _answering(reader: CatalogReader, refresher: Refresher | None, answer: Callable[[CatalogState, Request], Response]) -> Endpoint:
     """An endpoint that answers in a thread, with a page for each error."""
 
     def answer_or_explain(request: Request) -> Response:
+        if refresher is not None:
+            FOOTER.set(refresher.footer())  # in the context of this request
+            refresher.wake()
         try:
             with reader.state() as state:
                 return answer(state, request)

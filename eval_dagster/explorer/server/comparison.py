@@ -63,26 +63,15 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     is_binned = summary["distinct_pairs"] > _MOST_VALUES
     low, high = summary["low"], summary["high"]
     if is_binned and high > low:
-        step = (high - low) / _BINS
-        values = {"low": low, "step": step, "last": _BINS - 1}
-        cells = [
-            {
-                **row,
-                "a_low": low + row["i"] * step,
-                "a_high": low + (row["i"] + 1) * step,
-                "b_low": low + row["j"] * step,
-                "b_high": low + (row["j"] + 1) * step,
-            }
-            for row in state.rows(_BINNED, values)
-        ]
+        cells = state.rows(_BINNED, {"low": low, "step": (high - low) / _BINS, "last": _BINS - 1})
     else:
         cells = [{**row, "a_high": row["a_low"], "b_high": row["b_low"]} for row in state.rows(_EXACT)]
     table = None
     if {cell[name] for cell in cells for name in ("a_low", "b_low")} <= {0.0, 1.0} and not is_binned:
         counts = {(cell["a_low"], cell["b_low"]): cell for cell in cells}
         table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
-    higher = metric["higher_is_better"] is not False
-    better = {"a": summary["a_higher"], "b": summary["b_higher"]} if higher else {"a": summary["b_higher"], "b": summary["a_higher"]}
+    lower = metric["higher_is_better"] is False
+    better = {"a": summary["b_higher"], "b": summary["a_higher"]} if lower else {"a": summary["a_higher"], "b": summary["b_higher"]}
     return {
         "summary": summary,
         "better": better,
@@ -109,10 +98,17 @@ _SUMMARY = """
     select totals.*, (select sqrt(sum(residual * residual) * count(*) / nullif(count(*) - 1, 0)) from residuals) / nullif(n, 0) as stderr
     from totals
 """
-_EXACT = "select a as a_low, b as b_low, count(*) as n, min(sample_id) as sample_id from pairs group by a, b order by n desc"
+_EXACT = "select a as a_low, b as b_low, count(*) as n from pairs group by a, b order by n desc"
 _BINNED = """
-    select least(floor((a - $low) / $step), $last)::integer as i, least(floor((b - $low) / $step), $last)::integer as j, count(*) as n,
-        min(sample_id) as sample_id
+    select
+        least(floor((a - $low) / $step), $last)::integer as i,
+        least(floor((b - $low) / $step), $last)::integer as j,
+        count(*) as n,
+        -- The least and the largest value of its samples, which are in no other point. An edge of a bin is in two of them.
+        min(a) as a_low,
+        max(a) as a_high,
+        min(b) as b_low,
+        max(b) as b_high
     from pairs group by i, j order by n desc
 """
 

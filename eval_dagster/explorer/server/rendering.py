@@ -1,6 +1,7 @@
 """Templates of the pages, and the addresses that they link to. All values are escaped, with visible control characters."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -15,13 +16,15 @@ from eval_dagster.visible_text import one_line, visible
 
 FOLDER = Path(__file__).parent
 REPORT_STYLE = Path(__file__).parents[2] / "report" / "templates" / "style.css"
+FOOTER: ContextVar[str | None] = ContextVar("FOOTER", default=None)
+"""What the footer of a page says about the results, in the context of its request."""
 _MOST_CHARACTERS = 200_000
 """Most characters of a text that a page shows."""
 
 
 def page(template: str, **parts: Any) -> str:
     """A page of a template."""
-    return _environment().get_template(template).render(**parts)
+    return _environment().get_template(template).render(footer=FOOTER.get(), **parts)
 
 
 def link(path: str, **query: Any) -> str:

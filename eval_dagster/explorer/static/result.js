@@ -209,9 +209,12 @@ function score() {
   for (const each of samples) each.right = isShare && each.value !== null ? (each.value >= 0.5) === direction > 0 : null;
 }
 
+/** All that the search finds: everything of a sample and its two answers but few-shot examples, which samples share. */
 function haystack(each) {
-  each.text ??= [each.sample_id, each.subject, ...(each.turns || []).map(([, text]) => text), each.turns ? "" : each.prompt, ...(each.choices || []),
-    ...(each.gold || []), each.answer, each.earlier].join("\n").toLowerCase();
+  const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.error,
+    Object.values(side.score_errors || {}), Object.values(side.items || {}), side.choices]);
+  each.text ??= [...new Set([each.sample_id, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
+    each.context, each.error, each.answer, each.earlier, sides].flat(Infinity))].filter(Boolean).join("\n").toLowerCase();
   return each.text;
 }
 
@@ -525,9 +528,9 @@ function record(sample) {
 }
 
 function testCase(sample) {
-  const { sample_id, subject, messages, prompt, choices, gold, gold_index } = record(sample);
+  const { sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut } = record(sample);
   const answered = { model: page.model, answer: sample.answer, scores: sample.now.scores, error: sample.now.error };
-  return { eval: page.eval, sample_id, subject, messages, prompt, choices, gold, gold_index, answered };
+  return { eval: page.eval, sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut, answered };
 }
 
 async function hand(text, what, file) {
@@ -672,6 +675,9 @@ function copyLink() {
   hand(location.href.split("#")[0] + hash(), "Link", "link.txt");
 }
 
+/** A name as a shell reads it. */
+const quoted = (name) => (/^[\w@%+=:,./-]+$/.test(name) ? name : oneLine(`'${name.replaceAll("'", "'\\''")}'`));
+
 function heading() {
   $("name").replaceChildren(make("span", {}, oneLine(page.eval)), " · ", make("span", {}, oneLine(page.model)));
   const own = page.metrics.find((each) => each.is_headline) || page.metrics.find((each) => each.metric === page.headline);
@@ -694,7 +700,8 @@ function heading() {
   $("compared").textContent = `${time(page.materialized_at)}, ${count(page.total)} samples; ` +
     (against ? `compared with ${oneLine(against.model)} of ${time(against.materialized_at)}: ${differs} ${against.differs.length > 1 ? "differ" : "differs"}` : "there is no earlier result to compare with");
   const notes = page.notes.map((text) => make("p", {}, oneLine(text)));
-  if (page.total > samples.length) notes.unshift(make("p", {}, `This page holds ${count(samples.length)} of ${count(page.total)} samples: flipped ones and errors first, then a random part of the others. All of them: `, make("code", {}, "eval-dagster view")));
+  if (page.total > samples.length) notes.unshift(make("p", {}, `This page holds ${count(samples.length)} of ${count(page.total)} samples: flipped ones and errors first, then a random part of the others. All of them: `,
+    make("code", {}, `eval-dagster samples ${[page.eval, page.model].map(quoted).join(" ")} --all`)));
   $("notes").replaceChildren(...notes);
   $("notes").hidden = !notes.length;
 }
