@@ -80,7 +80,7 @@ def test_errors_are_shown_where_there_are_any() -> None:
 
 def test_answers_come_first_and_no_preview_has_ids(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     assert list(previews["model_outputs", "sums"][0]) == ["text", "output_tokens"]
-    assert list(previews["sample_scores", "sums"][0]) == ["score", "answer", "gold", "question"]
+    assert list(previews["sample_scores", "sums"][0]) == ["score", "answer", "gold", "question", "subject"], "of several subjects"
     assert not [key for key, rows in previews.items() if any("sample_id" in row for row in rows)]
 
 

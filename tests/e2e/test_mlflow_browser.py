@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 
 CONFIG = """
     models:
-      sevens: {backend: scripted, default: " 7", answers: {"capital of Algeria": " Algiers"}}
+      sevens: {backend: scripted, default: " 7", answers: {"is 14 * 14?": " 196", "is 5 * 9?": " 45", "is 4 * 9?": " 36"}}
     evals:
       sums: {task: arithmetic, limit: 10}
       capitals: {task: capitals, limit: 10}
@@ -109,12 +109,16 @@ def test_the_subjects_are_a_table_that_fits_and_the_page_of_samples_works_in_its
     link = f"{mlflow}/#{_links(project)['sums'].partition('#')[2]}"
     opened.goto(f"{link}/artifacts/subjects.json")
     for header in ("subject", "score", "stderr", "95 % interval", "n"):
-        expect(opened.get_by_role("columnheader", name=header, exact=True)).to_be_in_viewport(ratio=1)
-    [row] = read_rows(project.lake, "select * from metrics where eval = 'sums' and subject = 'addition'")
-    shown = opened.get_by_role("row").filter(has=opened.get_by_text("addition", exact=True))
+        expect(opened.get_by_role("columnheader").get_by_role("button", name=header, exact=True)).to_be_in_viewport(ratio=1)
+    [row] = read_rows(project.lake, "select * from metrics where eval = 'sums' and subject = 'multiplication'")
+    assert 0 < row["value"] < 1
+    shown = opened.get_by_role("row").filter(has=opened.get_by_text("multiplication", exact=True))
     expect(shown).to_contain_text(f"{row['ci_low']:.3f} to {row['ci_high']:.3f}")
     for text in (f"{round(row['value'], 4):g}", f"{round(row['stderr'], 4):g}", str(row["n"])):
-        expect(shown.get_by_text(text, exact=True).first).to_be_visible()
+        expect(shown.get_by_role("cell", name=text, exact=True).first).to_be_in_viewport(ratio=1)
+    expect(opened.get_by_role("row").nth(2)).to_contain_text("multiplication")
+    opened.get_by_role("columnheader").get_by_role("button", name="score", exact=True).click()
+    expect(opened.get_by_role("row").nth(2)).not_to_contain_text("multiplication")  # the highest of three is now first or last
 
     opened.get_by_text("samples.html", exact=True).first.click()
     frame = opened.frame_locator("iframe")
