@@ -20,11 +20,17 @@ _ENDS = frozenset({"prompt", "question"})
 """Columns cut at their start, because the question is at the end of a prompt."""
 _MOST_ROWS = 200
 """Most rows of a Markdown table: each event keeps one in Dagster's database."""
+_LEFT_OUT = frozenset({"sample_id", "prompt_tokens"})
+"""Columns of samples that previews lack: beside the list of partitions, a window 1,400 pixels wide has about 45 characters for a row."""
 
 
 def preview_metadata(result: StageResult) -> dict[str, dg.TableMetadataValue]:
     """The preview of a stage's rows; empty if there is none."""
-    rows = [_metric_row(row) for row in result.preview] if result.stage == "task_metrics" else result.preview
+    if result.stage == "task_metrics":
+        rows: Sequence[Mapping[str, Any]] = _metric_rows(result.preview)
+    else:
+        same = _same_columns(result.preview, ("metric", "subject"))
+        rows = [{name: value for name, value in row.items() if name not in _LEFT_OUT | same} for row in result.preview]
     return {"preview": table_metadata(rows)} if rows else {}
 
 
@@ -56,12 +62,26 @@ def leaderboard_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _metric_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the relation `metrics`. The subject is `(all)` if the metric is that of all subjects."""
-    subject = "(all)" if row["subject"] is None else row["subject"]
-    metric = f"{row['metric']} (mean of subjects)" if row["aggregation"] == "macro" else row["metric"]
-    figures = _figures(row)
-    return {"score": figures.pop("score"), "subject": subject, "metric": metric, **figures}
+def _metric_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the relation `metrics`, with the metric only if there are several, and the errors only if there are any."""
+    left_out = _same_columns(rows, ("metric",)) | ({"errors"} if not any(row["n_errors"] for row in rows) else set())
+    shown = []
+    for row in rows:
+        overall = "(mean of subjects)" if row["aggregation"] == "macro" else "(all)"
+        figures = _figures(row)
+        columns = {
+            "score": figures["score"],
+            "subject": overall if row["subject"] is None else row["subject"],
+            "metric": row["metric"],
+            **{name: figures[name] for name in ("samples", "errors", "95 % interval")},
+        }
+        shown.append({name: value for name, value in columns.items() if name not in left_out})
+    return shown
+
+
+def _same_columns(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> set[str]:
+    """Those of the columns that have one value in all rows, or that no row has."""
+    return {name for name in names if len({row.get(name) for row in rows}) <= 1}
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, Any]:

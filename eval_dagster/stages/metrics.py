@@ -1,11 +1,10 @@
 """Stage `task_metrics`: each metric of an eval with its error bar, overall and by subject, in the lake and in MLflow."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
@@ -16,20 +15,11 @@ from eval_dagster.stages.example_sets import set_spread
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageResult
-from eval_dagster.stages.scores import metric_versions
-from eval_dagster.tracking.tracked_result import TrackedResult
+from eval_dagster.stages.tracked_results import tracked_result
 from eval_dagster.versions import code_version, stable_hash
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
-_TRACKED = ("metric", "subject", *_PREVIEW[2:])
-_SCORE_PARTS = ("stderr", "ci_low", "ci_high", "n", "n_errors")
 _STAGE = "task_metrics"
-_MOST_TRACKED_SAMPLES = 1000
-_MOST_TRACKED_CHARACTERS = 20_000
-"""Most characters of a text in the table of samples in MLflow. The lake has the whole text."""
 
 
 def materialize_metrics(partition: Partition) -> StageResult:
@@ -54,7 +44,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
     mlflow_run = None
     try:
         if not project.lake.is_trial:
-            mlflow_run = project.tracker.log(_tracked(partition, scores, rows, key))
+            mlflow_run = project.tracker.log(tracked_result(partition, scores, rows, key))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
     current = _write(partition, rows, scores, fingerprint, mlflow_run)
@@ -172,87 +162,3 @@ def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[Mapping[str, Any
 def _content_version(rows: Sequence[Mapping[str, Any]]) -> str:
     content = ("metric", "aggregation", "subject", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
     return stable_hash([[row[name] for name in content] for row in rows])
-
-
-def _tracked(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str) -> TrackedResult:
-    project, eval_name, model = partition.project, partition.eval_name, partition.model
-    task, inputs = partition.task, scores.info.inputs
-    snapshot = partition.snapshot()
-    params = {
-        **{f"eval.{name}": value for name, value in project.eval(eval_name).model_dump(mode="json").items()},
-        "eval.num_fewshot": project.num_fewshot(eval_name),
-        **{f"model.{name}": value for name, value in project.model(model).model_dump(mode="json").items()},
-        **{f"version.{name}": version for name, version in inputs.items() if name not in ("dataset", "metrics")},
-        **{f"version.metric.{name}": version for name, version in metric_versions(task).items()},
-    }
-    source = project.reader.source(task)
-    return TrackedResult(
-        result_key=key,
-        run_name=f"{eval_name} · {model}",
-        params=params,
-        metrics={**_figures(rows), **_costs(partition)},
-        tags={
-            "eval": eval_name,
-            "model": model,
-            "dagster_run_id": partition.run_id,
-            "scores_file": str(scores.path.relative_to(project.lake.root)),
-        },
-        dataset_name=eval_name,
-        dataset_source=source.path,
-        dataset_revision=source.revision,
-        dataset_digest=inputs["dataset_snapshot"],
-        dataset_rows=int(snapshot.info.counts["samples"]),
-        dataset_example=json.loads(read_head(snapshot.path, 1, ["row"])[0]["row"]),
-        tables={"metrics": _metric_table(rows), "samples": _sample_table(partition, scores)},
-    )
-
-
-def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The figures of MLflow's table of runs: the headline as `score` in every run, and each overall metric by its name."""
-    figures: dict[str, float | None] = {}
-    for row in rows:
-        if row["subject"] is not None:
-            continue
-        if row["is_headline"]:
-            figures |= {"score": row["value"], **{f"score.{part}": row[part] for part in _SCORE_PARTS}}
-        name = f"{row['metric']}_macro" if row["aggregation"] == "macro" else row["metric"]
-        figures |= {name: row["value"], f"{name}.stderr": row["stderr"]}
-    return figures
-
-
-def _costs(partition: Partition) -> dict[str, float]:
-    """What the answers cost: dollars of a model with a price, seconds of workers and GPUs where they are known."""
-    counts = require_outputs(partition)[1].info.counts
-    return {name: counts[name] for name in ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown") if name in counts}
-
-
-def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Every metric, overall and by subject. As metrics of the MLflow run they would be dozens of columns."""
-    import pandas as pd  # as in `_sample_table`
-
-    return pd.DataFrame([{name: row[name] for name in _TRACKED} for row in rows])
-
-
-def _sample_table(partition: Partition, scores: LakeFile) -> "pd.DataFrame":
-    """The first samples with prompt, answer, gold and scores side by side."""
-    import pandas as pd  # imported lazily: slow, and only needed for new results
-
-    prompts, outputs = require_outputs(partition)
-    table: dict[str, dict[str, Any]] = {}
-    for row in read_rows(prompts.path, ["sample_id", "subject", "prompt", "choices", "gold"])[:_MOST_TRACKED_SAMPLES]:
-        table[row["sample_id"]] = row
-    for row in read_rows(outputs.path, ["sample_id", "text", "choice_logprobs", "error"]):
-        if row["sample_id"] in table:
-            table[row["sample_id"]] |= row
-    for row in read_rows(scores.path, ["sample_id", "metric", "value"]):
-        if row["sample_id"] in table:
-            table[row["sample_id"]][row["metric"]] = row["value"]
-    return pd.DataFrame([{name: _shortened(value) for name, value in row.items()} for row in table.values()])
-
-
-def _shortened(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_shortened(item) for item in value]
-    if not isinstance(value, str) or len(value) <= _MOST_TRACKED_CHARACTERS:
-        return value
-    return f"{value[:_MOST_TRACKED_CHARACTERS]}… [{len(value):,} characters]"

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 from eval_dagster.assets.definitions import build_definitions
-from eval_dagster.assets.previews import markdown_table, preview_metadata, table_metadata
+from eval_dagster.assets.previews import _metric_rows, markdown_table, preview_metadata, table_metadata
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -63,10 +63,25 @@ def test_scores_show_the_answer_beside_the_gold_one(previews: dict[tuple[str, st
 
 def test_metrics_are_scores_with_error_bars(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
     first = previews["task_metrics", "sums"][0]
-    assert list(first) == ["score", "subject", "metric", "95 % interval", "samples", "errors"]
-    assert first["subject"] == "(all)"
+    assert list(first) == ["score", "subject", "samples", "95 % interval"], "one metric, which is beside the table, and no errors"
     assert "±" in first["score"]
-    assert any(row["metric"] == "exact_number (mean of subjects)" for row in previews["task_metrics", "sums"])
+    subjects = ["(all)", "(mean of subjects)", "addition", "multiplication", "subtraction"]
+    assert [row["subject"] for row in previews["task_metrics", "sums"]] == subjects
+    several = previews["task_metrics", "capitals"]
+    assert list(several[0]) == ["score", "subject", "metric", "samples", "95 % interval"]
+    assert {row["metric"] for row in several} == {"accuracy", "accuracy_norm"}
+
+
+def test_errors_are_shown_where_there_are_any() -> None:
+    shared = {"metric": "f1", "aggregation": "micro", "value": 0.5, "stderr": 0.1, "ci_low": 0.3, "ci_high": 0.7, "n": 4}
+    [_, second] = _metric_rows([{**shared, "subject": None, "n_errors": 0}, {**shared, "subject": "south", "n_errors": 2}])
+    assert second == {"score": "0.500 ± 0.100", "subject": "south", "samples": 4, "errors": 2, "95 % interval": "0.300 to 0.700"}
+
+
+def test_answers_come_first_and_no_preview_has_ids(previews: dict[tuple[str, str], list[dict[str, Any]]]) -> None:
+    assert list(previews["model_outputs", "sums"][0]) == ["text", "output_tokens"]
+    assert list(previews["sample_scores", "sums"][0]) == ["score", "answer", "gold", "question", "subject"], "of several subjects"
+    assert not [key for key, rows in previews.items() if any("sample_id" in row for row in rows)]
 
 
 @pytest.mark.usefixtures("previews")

@@ -149,7 +149,7 @@ def _take_pictures(page: Page, ui: RunningUi, eval_name: str, model: str, folder
     page.goto(f"{ui.mlflow}/#{link.partition('#')[2]}")
     expect(page.get_by_role("heading", name=f"{eval_name} · {model}")).to_be_visible()
     expect(page.get_by_text("Finished", exact=True)).to_be_visible()
-    for text in ("score", "score.stderr", "accuracy.stderr", "eval.num_fewshot", "version.model_outputs"):
+    for text in ("score", "stderr", "n", "accuracy.stderr", "eval.num_fewshot", "version.model_outputs"):
         expect(page.get_by_text(text, exact=True)).to_be_attached()
     page.set_viewport_size({"width": 1400, "height": 1160})
     expect(page.get_by_text("Child runs")).to_have_count(0)  # shown while it is being looked for

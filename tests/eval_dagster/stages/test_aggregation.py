@@ -410,7 +410,8 @@ def test_mlflow_has_one_score_for_every_run_and_the_subjects_in_a_table(
     client = project.tracker._client
     tracked = client.get_run(row["mlflow_run_id"])
     figures = tracked.data.metrics
-    for name, column in (("score", "value"), *((f"score.{part}", part) for part in ("stderr", "ci_low", "ci_high", "n", "n_errors"))):
+    columns = {"score": "value", "stderr": "stderr", "n": "n"} | {f"score.{part}": part for part in ("ci_low", "ci_high", "n_errors")}
+    for name, column in columns.items():
         assert figures[name] == pytest.approx(row[column]), "the headline, under the same names whatever the eval measures"
     assert (figures["right"], figures["right_macro"]) == (pytest.approx(6 / 7), pytest.approx(0.9))
     assert figures["error_rate"] == pytest.approx(1 / 42)
