@@ -216,8 +216,15 @@ def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, 
         "text_values": list(score.text_values) if isinstance(score, RepeatedScore) else None,
         "item": score.item if isinstance(score, ItemScore) else None,
         "error": score.error,
-        "explanation": json.dumps(score.explanation, ensure_ascii=False) if score.explanation else None,
+        "explanation": _explanation(score),
     }
+
+
+def _explanation(score: Score) -> str | None:
+    """JSON that every reader accepts: many refuse half a character, also as an escape."""
+    if not score.explanation:
+        return None
+    return json.dumps({kind: _storable(texts) for kind, texts in score.explanation.items()}, ensure_ascii=False)
 
 
 def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:

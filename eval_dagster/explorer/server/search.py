@@ -50,13 +50,15 @@ _TEXTS = {
         "contains(lower(concat_ws(' ', array_to_string(text, ' '), array_to_string(text_post_processed, ' '), "
         "array_to_string(reasoning, ' '), array_to_string(flatten(tool_calls), ' '), error)), $text)",
     ),
-    "all_scores": ("contains(lower(concat_ws(' ', item, error)), $text)",),
+    "all_scores": (
+        "contains(lower(concat_ws(' ', item, error, array_to_string(json_extract_string(explanation, '$.*[*]'), ' '))), $text)",
+    ),
 }
 """Files -> conditions, one of which a sample with the searched text fulfils."""
 _COLUMNS = {
     "prompts": "null::varchar as sent_messages, null::bigint as num_fewshot, null::varchar as context",
     "answers": "null::varchar[] as text_post_processed, null::varchar[] as reasoning, null::varchar[][] as tool_calls",
-    "all_scores": "null::varchar as item",
+    "all_scores": "null::varchar as item, null::varchar as explanation",
 }
 """Columns that files of earlier versions can lack."""
 _RANGES = {

@@ -212,7 +212,7 @@ function score() {
 /** All that the search finds: everything of a sample and its two answers but few-shot examples, which samples share. */
 function haystack(each) {
   const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.error,
-    Object.values(side.score_errors || {}), Object.values(side.items || {}), side.choices]);
+    Object.values(side.score_errors || {}), Object.values(side.items || {}), Object.values(side.explanations || {}).map(Object.values), side.choices]);
   each.text ??= [...new Set([each.sample_id, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
     each.context, each.error, each.answer, each.earlier, sides].flat(Infinity))].filter(Boolean).join("\n").toLowerCase();
   return each.text;

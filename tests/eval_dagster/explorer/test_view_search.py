@@ -36,8 +36,9 @@ def _searched(home: Home) -> None:
         {"error": "answer-word"},
     ]
     of_scores = [{}] * 11 + [{"item": "item-word"}, {"error": "score-word"}, {"subject": "subject-word"}]
-    values = {"exact_match": [1.0] * 15}
-    home.write(values, model="other", responses=[{}] * 14 + [{"reasoning": ["Their-Word"]}])
+    of_scores.append({"explanation": json.dumps({"answer": [None], "judge_response": ['a \\ud83d "judge-word"']})})
+    values = {"exact_match": [1.0] * 16}
+    home.write(values, model="other", responses=[{}] * 15 + [{"reasoning": ["Their-Word"]}])
     home.write(values, prompts=prompts, responses=responses, of_scores=of_scores)
 
 
@@ -55,6 +56,7 @@ WORDS = {
     "item": 11,
     "score": 12,
     "subject": 13,
+    "judge": 14,
 }
 
 
@@ -63,9 +65,9 @@ def test_a_search_finds_all_texts_of_a_sample(home: Home) -> None:
     for word, number in WORDS.items():
         assert home.found(f"text={word}-WORD") == [f"s{number}"], word
     assert home.found("text=example-word") == []
-    assert home.found("text=s14") == ["s14"]
+    assert home.found("text=s15") == ["s15"]
     assert home.found("text=their-word") == []
-    assert home.found("text=their-word&against=other") == ["s14"]
+    assert home.found("text=their-word&against=other") == ["s15"]
     assert home.found("text=%25") == home.found("text=_") == [], "a text is no pattern"
 
 

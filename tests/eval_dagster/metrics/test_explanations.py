@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+import duckdb
 import pytest
 
 from eval_dagster.explorer.answers import explanation_of
@@ -121,6 +122,7 @@ def test_a_row_of_scores_holds_it_as_json() -> None:
     assert answer is not None
     assert MOST_CHARACTERS < len(answer) < MOST_CHARACTERS + 100
     assert "characters left out" in answer
-    assert answer.endswith(" \ud83d 4")
+    assert answer.endswith(" \\ud83d 4")
+    assert duckdb.sql("select $1 ->> '$.answer[0]'", params=[row["explanation"]]).fetchall() == [(answer,)]
     assert json.loads(row["explanation"]).keys() == {"answer"}
     assert explanation_of({}) == {}  # of a file that is older
