@@ -1,4 +1,4 @@
-"""Hundreds of nights in a real daemon whose clock runs fast, with faults thrown in: nothing grows but what is kept on purpose."""
+"""Many nights in a real daemon whose clock runs fast, with faults thrown in: nothing grows but what is kept on purpose."""
 
 import os
 import random
@@ -26,7 +26,7 @@ from eval_dagster.assets.killed_runs import end_dead_runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-NIGHTS = int(os.environ.get("NIGHTS", "200"))
+NIGHTS = int(os.environ.get("NIGHTS", "100"))
 NIGHT_S = 3600.0
 """Of the daemon's clock, which leaps to the next night where one is over."""
 SPEED = 10.0
