@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from eval_dagster.cli.console import out, print_next, program_name
-from eval_dagster.cli.tables import require_writable
+from eval_dagster.cli.tables import require_outside, require_writable
 from eval_dagster.errors import UsageError
 
 
@@ -35,6 +35,7 @@ def samples(
         raise UsageError(f"found --to {file}; expected a file whose name ends in .html")
     require_writable("--to", file)
     project = Project.open()
+    require_outside("--to", file, project.home)
     project.lake.pull()
 
     def found(text: str) -> Point:

@@ -76,8 +76,13 @@ def check_output(file: Path, home: Path) -> None:
     if file.suffix not in _SUFFIXES:
         raise UsageError(f"found --output {file}; expected a file whose name ends in {', '.join(_SUFFIXES)}")
     require_writable("--output", file)
-    if file.resolve().is_relative_to(home):
-        raise UsageError(f"--output {file} is in {home}, which contains the queried results; name a file elsewhere")
+    require_outside("--output", file, home)
+
+
+def require_outside(option: str, file: Path, home: Path) -> None:
+    """Raise `UsageError` if the file of an option lies in the home."""
+    if file.resolve().is_relative_to(home.resolve()):
+        raise UsageError(f"{option} {file} is in {home}, which contains the results; name a file elsewhere")
 
 
 def require_writable(option: str, file: Path) -> None:

@@ -32,12 +32,16 @@ def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:
-    """Read a file, or the rows of it that `where` chooses, as an Arrow table. Raises LakeError if it is damaged."""
+    """Read a file, or the rows of it that `where` chooses, as an Arrow table. Raises LakeError if it is damaged.
+
+    Columns that the file lacks, since it is older than they are, are left out.
+    """
     require_sound(path)
     with damage_named(path):
         if where is None:
             return pq.ParquetFile(path).read(columns=columns and list(columns))
-        return pq.read_table(path, columns=columns and list(columns), filters=where, partitioning=None)
+        kept = columns and [name for name in pq.read_schema(path).names if name in columns]
+        return pq.read_table(path, columns=kept, filters=where, partitioning=None)
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:

@@ -31,7 +31,8 @@ def explain(kind: Kind, text: str | None, name: str | None = None) -> None:
     """
     collected = _collected.get()
     if collected is not None:
-        collected.setdefault(name, {}).setdefault(kind, []).append(None if text is None else shortened(text))
+        # `str`, since an explanation of another type must not cost the value.
+        collected.setdefault(name, {}).setdefault(kind, []).append(None if text is None else shortened(str(text)))
 
 
 def explain_results(metric_name: str, result: object) -> None:

@@ -77,7 +77,7 @@ def materialize_outputs(
     rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
     known = asked.cache.find({name for name, _ in rows})
     missing = {name: request_of(row) for name, row in rows if name not in known}
-    owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows}
+    owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows if row["error"] is None}
     run = ModelRun(failure=look.down) if missing and look.down else ask(asked, list(missing.values()), owners, reporter)
     run.notes = {**run.notes, **look.notes}
     answers = known | run.answers

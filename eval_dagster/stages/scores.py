@@ -142,9 +142,18 @@ def _explain_answers(metric: type[BaseMetric], views: Sequence[Completion | Logl
     texts = [view.completion_text for view in views if isinstance(view, Completion)]
     with suppress(Exception):  # of user code; the values are computed
         answers = [of_text().answer_of(text) for text in texts]
-        if any(str(answer) != text.strip() for answer, text in zip(answers, texts, strict=True)):
-            for answer in answers:
-                explain("answer", None if answer is None else str(answer))
+        shown = [None if answer is None else _shown(answer) for answer in answers]
+        if any(found not in (text, text.strip()) for found, text in zip(shown, texts, strict=True)):
+            for found in shown:
+                explain("answer", found)
+
+
+def _shown(answer: object) -> str:
+    """An answer for people: of several parts the texts alone, those of a set in their order."""
+    if not isinstance(answer, tuple | list | frozenset | set):
+        return str(answer)
+    parts = [_shown(part) for part in answer if not isinstance(part, int)]
+    return "; ".join(sorted(parts) if isinstance(answer, frozenset | set) else parts)
 
 
 def _finite(name: str, value: float, texts: Sequence[float] = ()) -> Score:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eval_dagster.errors import UsageError
 from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.explorer.server.results import Result
 from eval_dagster.explorer.server.texts import NOTHING
@@ -42,16 +41,16 @@ _QUESTION = f"""
 _TEXTS = {
     "prompts": (
         # Most prompts are left out before their messages are parsed, which takes ten times as long.
-        "(contains(lower(prompt), $text) "
-        f"and if(coalesce(num_fewshot, 0) = 0, true, contains(lower(coalesce({_QUESTION}, prompt)), $text)))",
-        "contains(lower(concat_ws(' ', array_to_string(choices, ' '), array_to_string(gold, ' '), context, error)), $text)",
+        "(contains(lower(prompt), lower($text)) "
+        f"and if(coalesce(num_fewshot, 0) = 0, true, contains(lower(coalesce({_QUESTION}, prompt)), lower($text))))",
+        "contains(lower(concat_ws(' ', array_to_string(choices, ' '), array_to_string(gold, ' '), context, error)), lower($text))",
     ),
     "answers": (
         "contains(lower(concat_ws(' ', array_to_string(text, ' '), array_to_string(text_post_processed, ' '), "
-        "array_to_string(reasoning, ' '), array_to_string(flatten(tool_calls), ' '), error)), $text)",
+        "array_to_string(reasoning, ' '), array_to_string(flatten(tool_calls), ' '), error)), lower($text))",
     ),
     "all_scores": (
-        "contains(lower(concat_ws(' ', item, error, array_to_string(json_extract_string(explanation, '$.*[*]'), ' '))), $text)",
+        "contains(lower(concat_ws(' ', item, error, array_to_string(json_extract_string(explanation, '$.*[*]'), ' '))), lower($text))",
     ),
 }
 """Files -> conditions, one of which a sample with the searched text fulfils."""
@@ -72,10 +71,7 @@ Row = dict[str, Any]
 
 
 class Search:
-    """The samples that an address asks for.
-
-    Raises `UsageError` where it asks for a choice that this metric or this result cannot have.
-    """
+    """The samples that an address asks for: all, with a note, where it asks for a choice that this metric or result cannot have."""
 
     def __init__(
         self, state: CatalogState, parameters: Parameters, result: Result, against: Result | None, metric: Mapping[str, Any]
@@ -85,9 +81,9 @@ class Search:
         self._against = against
         self._metric = metric
         self._refused = self._refusals()
-        self.show = parameters.choice("show", list(_SHOWN))
-        if self.show in self._refused:
-            raise UsageError(f"found show={self.show!r} in the address; {self._refused[self.show]}: choose another filter")
+        asked = parameters.choice("show", list(_SHOWN))
+        self._refusal = self._refused.get(asked or "")
+        self.show = None if self._refusal else asked
         self.sort = parameters.choice("sort", list(_SORTED)) or ("change" if self.show in ("worse", "better") else "sample")
         self.query: dict[str, Any] = {
             "eval": result.eval,
@@ -106,13 +102,13 @@ class Search:
         pair = [result] if against is None else [against, result]
         self._values = {
             **{name: value for name, value in self.query.items() if name in ("metric", "subject", *_RANGES)},
-            "text": (self.query["text"] or "").lower(),
+            "text": self.query["text"],
             "higher": metric["higher_is_better"] is not False,
             "scores": result.scores,
             "all_scores": [url for each in pair for url in each.scores],
             "prompts": result.prompts,
             "responses": result.responses,
-            "answers": [url for each in pair for url in each.responses or ()],
+            "answers": [url for each in pair for url in each.responses or ()] if result.responses else [],
             "before": against and against.scores,
         }
         self._conditions = ["true", *self._chosen()]
@@ -129,8 +125,8 @@ class Search:
 
     @property
     def notes(self) -> list[str]:
-        """What a search for a text leaves out, and why."""
-        found = []
+        """What is not as the address asks, and why."""
+        found = [] if self._refusal is None else [f"All samples are listed: {self._refusal}."]
         if self.show in _OF_TWO and self._against is None:
             found.append(f"Nothing is compared, so that no sample is {self.show}.")
         lost = [name for name in ("prompts", "responses") if self._values[name] is None]
@@ -138,6 +134,8 @@ class Search:
             searched = [name for name, is_lost in (("prompts", "prompts" in lost), ("answers", "responses" in lost)) if not is_lost]
             where = ", ".join(["ids", "subjects", "what metrics found", *searched])
             found.append(f"The text was searched in {where} alone: the {' and '.join(lost)} of this result are no longer in the lake.")
+        elif self.query["text"] is not None and self._against is not None and not self._against.responses:
+            found.append("The text was not searched in the answers before: they are no longer in the lake.")
         return found
 
     def _refusals(self) -> dict[str, str]:
@@ -169,7 +167,7 @@ class Search:
 
     def _text_conditions(self) -> list[str]:
         """The places where a text is searched: those of the page of a result, where they are still in the lake."""
-        found = ["contains(lower(concat_ws(' ', sample_id, subject)), $text)"]
+        found = ["contains(lower(concat_ws(' ', sample_id, subject)), lower($text))"]
         for files, conditions in _TEXTS.items():
             if self._values[files]:
                 rows = f"from read_parquet(${files}, union_by_name = true) union all by name select {_COLUMNS[files]} where false"

@@ -113,6 +113,21 @@ def test_another_model_can_stand_beside(project: Project) -> None:
     assert {sample["sample_id"]: sample["before"]["text"] for sample in result.samples} == texts
 
 
+def test_files_of_scores_that_are_older_than_a_column(tmp_path: Path) -> None:
+    nights = Nights(tmp_path)
+    nights.run()
+    nights.run(capitals=0.4)
+    lake = nights.project().lake
+    for path in lake.files(lake.folder("scores", "capitals", "mine")):
+        table, info = read_table(path), read_info(path)
+        path.unlink()
+        write_parquet(path, table.drop_columns(["explanation"]), info)
+    for most in (None, 20):
+        result = collect_samples(lake, "capitals", "mine", most=most)
+        assert (len(result.samples), result.notes) == (most or 180, ())
+        assert result.against is not None
+
+
 def test_of_many_samples_flips_and_errors_are_kept(sums: ResultSamples, project: Project) -> None:
     flips = {sample["sample_id"] for sample in sums.samples if "flip" in sample}
     part = collect_samples(project.lake, "arithmetic", "mine", most=len(flips) + 10)

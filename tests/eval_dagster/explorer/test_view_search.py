@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from view_home import AT, Home, Rows
@@ -71,6 +72,12 @@ def test_a_search_finds_all_texts_of_a_sample(home: Home) -> None:
     assert home.found("text=%25") == home.found("text=_") == [], "a text is no pattern"
 
 
+def test_a_search_compares_letters_as_the_database_does(home: Home) -> None:
+    home.write({"own": [1.0, 1.0, 1.0]}, responses=[{"text": ["ΟΔΟΣ"]}, {"text": ["İstanbul"]}, {"text": ["Straße"]}])
+    for text, name in (("ΟΔΟΣ", "s0"), ("İstanbul", "s1"), ("STRAßE", "s2")):
+        assert home.found(f"text={quote(text)}") == [name], text
+
+
 def test_a_search_tells_what_it_leaves_out(home: Home) -> None:
     _searched(home)
     assert "searched in" not in home.get("/samples?eval=trivia&model=mine&text=item-word")
@@ -105,7 +112,8 @@ def test_choices_are_those_that_a_metric_can_have(
     kinds = ["wrong", "right", "worse", "better", "changed", "errors", "truncated"]
     assert home.offered("against=other") == [each for each in kinds if each not in refused]
     for kind, reason in refused.items():
-        assert reason in home.get(f"/samples?eval=trivia&model=mine&against=other&show={kind}", 400)
+        assert reason in home.get(f"/samples?eval=trivia&model=mine&against=other&show={kind}")
+        assert len(home.found(f"against=other&show={kind}")) == len(values)
     sign = {True: 1, False: -1, None: 0}[higher_is_better]
     expected = {
         "wrong": [number for number, value in enumerate(values) if (value >= 0.5) != (sign > 0)],
@@ -145,7 +153,7 @@ def test_cut_off_answers_are_those_of_the_page_of_a_result(home: Home) -> None:
     for path in (home.lake.root / "responses").rglob("*.parquet"):
         path.unlink()
     assert "truncated" not in home.offered()
-    assert "are no longer in the lake" in home.get("/samples?eval=trivia&model=mine&show=truncated", 400)
+    assert "are no longer in the lake" in home.get("/samples?eval=trivia&model=mine&show=truncated")
 
 
 @pytest.mark.parametrize("step", [1 / 640, 0.00123], ids=["on edges", "anywhere"])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import duckdb
 import pytest
@@ -11,7 +12,8 @@ from eval_dagster.lake.rows import score_row, to_table
 from eval_dagster.lake.schemas import SCORES
 from eval_dagster.metrics.base import CompletionMetric, MetricResult
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
-from eval_dagster.metrics.completion import ExactMatch, ExactNumber, NormalizedExactMatch
+from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch
+from eval_dagster.metrics.drop import DropExactMatch
 from eval_dagster.metrics.explanations import MOST_CHARACTERS, explain
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Completion, MetricContext, Request, ResponseType
@@ -76,6 +78,26 @@ def test_words_are_kept_where_there_is_no_value() -> None:
     assert refused.error == "ValueError: the judge gave no verdict"
     assert refused.explanation == {"judge_response": ["I cannot say: It is 4."]}
     assert number.explanation == {"answer": ["4"]}
+
+
+def test_an_explanation_never_costs_a_value() -> None:
+    class Odd(CompletionMetric):
+        NAME = "odd"
+
+        def calculate(self, response: Completion) -> MetricResult:
+            explain("answer", 5)  # type: ignore[arg-type]
+            trace: Any = {"exit": 1}
+            return MetricResult(metric_name="odd", value=1.0, higher_is_better=True, code_execution_trace=trace)
+
+    (score,) = score_response([Odd], answers("5"), None)
+    assert (score.value, score.explanation) == (1.0, {"answer": ["5"], "program_output": ["{'exit': 1}"]})
+
+
+def test_answers_are_shown_as_texts() -> None:
+    (drop,) = score_response([DropExactMatch], answers("The Smith and Jones\n10 yards", gold="10 yards"), None)
+    assert drop.explanation == {"answer": ["10.0 yards; smith and jones"]}
+    (same,) = score_response([AccuracyCompletion], answers(" 4\n"), None)
+    assert same.explanation is None
 
 
 def test_outside_of_a_score_nothing_is_kept() -> None:
