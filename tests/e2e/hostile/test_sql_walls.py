@@ -181,7 +181,7 @@ def test_rows_are_written_to_a_file_by_its_suffix(lake: Lake, tmp_path: Path) ->
     [
         ("rows.xlsx", "select 1", r"\.csv, \.json, \.parquet"),
         ("nowhere/rows.csv", "select 1", "existing folder"),
-        ("home/lake/metrics/rows.parquet", "select 1", "contains the queried results"),
+        ("home/lake/metrics/rows.parquet", "select 1", "contains the results"),
         ("rows.csv", "select wrong", "wrong"),
         ("rows.csv", "select error('late') from range(100000) where range = 99999", "late"),
         ("rows.parquet", "select interval 1 day as x", "Parquet"),
