@@ -43,7 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(environments, name="environments")
 app.add_typer(labels, name="label")
-app.command("samples")(samples)
+app.command()(samples)
 app.command()(view)
 
 
