@@ -22,6 +22,7 @@ from hypothesis import settings
 from servers.processes import RunningServer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from typer.testing import CliRunner
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import RequirementError
@@ -177,3 +178,24 @@ def llama_cpp_server(demo_gguf: Path, kept_folder: Path, tmp_path_factory: pytes
 
     with llama_cpp.llama_cpp_server(llama_cpp.float32_file(demo_gguf, kept_folder), tmp_path_factory.mktemp("llama_cpp")) as server:
         yield server
+
+
+@pytest.fixture
+def cli_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], Callable[..., str]]:
+    """Of a folder with evals.yaml and a home: runs a command in an empty folder, and gives what it printed; an error is raised."""
+
+    def choose(folder: Path) -> Callable[..., str]:
+        monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(folder / "evals.yaml"))
+        monkeypatch.setenv("EVAL_DAGSTER_HOME", str(folder / "home"))
+        monkeypatch.chdir(tmp_path)
+        return run
+
+    def run(*arguments: str) -> str:
+        from eval_dagster.cli.main import app
+
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
+        if result.exception:
+            raise result.exception
+        return result.output
+
+    return choose

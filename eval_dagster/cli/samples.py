@@ -45,6 +45,11 @@ def samples(
             if not any(project.lake.folder("metrics", eval_name, name.model).glob("*.parquet")):
                 project.eval(eval_name)  # names what is near to a mistyped name
                 project.model(name.model)
+            if name.previous:
+                raise UsageError(
+                    f"{eval_name} on {name.model} has no result before its last change of data, prompts, model or metrics; "
+                    f"choose one that `{program_name()} sql metrics_history` lists by its time"
+                )
             raise UsageError(
                 f"there is no result of {eval_name} on {text}; make one by `{program_name()} run`, "
                 f"or choose one that `{program_name()} sql metrics_history` lists"

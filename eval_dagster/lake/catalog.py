@@ -5,7 +5,7 @@ A session can only read results. Where a query meets a damaged file, the catalog
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,17 +59,23 @@ def connect(lake: Lake, *, unsafe: bool = False, past: Path | None = None) -> du
         raise QueryError(f"{path} cannot be read ({plain(error)}); delete it: eval-dagster run makes it again from the lake") from error
 
 
-def refresh(lake: Lake) -> None:
+def refresh(lake: Lake) -> bool:
     """Publish again where the catalog is missing or damaged, or was made by another version or for another evals.yaml.
 
     For another evals.yaml, it is not made from nothing. Without a catalog and a lake, nothing is written.
+
+    Returns:
+        False for a user who may only read the home, and sees the catalog as it is.
     """
     names = _names_in_catalog(lake) if catalog_path(lake).exists() else None
     if names == configured_names(lake) and lake.mirror is None:
-        return
+        return True
     if catalog_path(lake).exists() or lake.mirror is not None or any(map(lake.has, TABLES)):
-        with suppress(PermissionError):  # a user who may only read the home sees the catalog as it is
+        try:
             publish(lake, anew=names is None)
+        except PermissionError:
+            return False
+    return True
 
 
 @contextmanager

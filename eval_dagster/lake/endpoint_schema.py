@@ -2,13 +2,14 @@
 
 import pyarrow as pa
 
-_TEXTS = pa.list_(pa.string())
+from eval_dagster.lake.fields import TEXTS
+
 _ANSWERS = pa.list_(
     pa.struct(
         [
             pa.field("text", pa.string()),
             pa.field("is_cut", pa.bool_()),
-            pa.field("tokens", _TEXTS),
+            pa.field("tokens", TEXTS),
             pa.field("logprobs", pa.list_(pa.float64())),
         ]
     )

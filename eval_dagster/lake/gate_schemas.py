@@ -2,15 +2,15 @@
 
 import pyarrow as pa
 
-_PARTITION = [pa.field("eval", pa.string()), pa.field("model", pa.string())]
-_TEXTS = pa.list_(pa.string())
+from eval_dagster.lake.fields import PARTITION, TEXTS
+
 _JUDGED = [pa.field("suite", pa.string()), pa.field("judged_at", pa.timestamp("us", tz="UTC"))]
 
 REGRESSIONS = pa.schema(
     [
         *_JUDGED,
         pa.field("run_id", pa.string()),
-        *_PARTITION,
+        *PARTITION,
         pa.field("metric", pa.string()),
         pa.field("value", pa.float64()),
         pa.field("baseline", pa.string()),
@@ -48,7 +48,7 @@ REGRESSIONS = pa.schema(
 ACCEPTANCES = pa.schema(
     [
         pa.field("suite", pa.string()),
-        *_PARTITION,
+        *PARTITION,
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
         pa.field("verdict", pa.string()),
         pa.field("accepted_at", pa.timestamp("us", tz="UTC")),
@@ -60,14 +60,14 @@ ACCEPTANCES = pa.schema(
 SAMPLE_CHANGES = pa.schema(
     [
         *_JUDGED,
-        *_PARTITION,
+        *PARTITION,
         pa.field("metric", pa.string()),
         pa.field("sample_id", pa.string()),
         pa.field("subject", pa.string()),
         pa.field("value", pa.float64()),
         pa.field("baseline_value", pa.float64()),
         pa.field("prompt", pa.string()),
-        pa.field("gold", _TEXTS),
+        pa.field("gold", TEXTS),
         pa.field("answer", pa.string()),
         pa.field("baseline_answer", pa.string()),
     ]
@@ -77,7 +77,7 @@ CONFIRMATIONS = pa.schema(
     [
         *_JUDGED,
         pa.field("run_id", pa.string()),
-        *_PARTITION,
+        *PARTITION,
         pa.field("metric", pa.string()),
         pa.field("against", pa.string()),
         pa.field("sample_id", pa.string()),
@@ -91,7 +91,7 @@ CONFIRMATIONS = pa.schema(
 LOOKS = pa.schema(
     [
         *_JUDGED,
-        *_PARTITION,
+        *PARTITION,
         pa.field("metric", pa.string()),
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
         pa.field("reference_at", pa.timestamp("us", tz="UTC")),

@@ -3,15 +3,14 @@
 import pyarrow as pa
 
 from eval_dagster.lake.endpoint_schema import ENDPOINT_STATES
+from eval_dagster.lake.fields import PARTITION, TEXTS
 from eval_dagster.lake.gate_schemas import ACCEPTANCES, CONFIRMATIONS, SUITE_TABLES
 from eval_dagster.lake.label_schema import HUMAN_LABELS
 
-_PARTITION = [pa.field("eval", pa.string()), pa.field("model", pa.string())]
-_TEXTS = pa.list_(pa.string())
 _TOKENS = pa.list_(pa.int32())
 
 _RESPONSE = [
-    pa.field("text", _TEXTS),
+    pa.field("text", TEXTS),
     pa.field("text_is_escaped", pa.bool_()),
     pa.field("input", pa.string()),
     pa.field("choice_logprobs", pa.list_(pa.float64())),
@@ -25,10 +24,10 @@ _RESPONSE = [
     pa.field("output_tokens", pa.int64()),
     pa.field("truncated_tokens", pa.int64()),
     pa.field("padded_tokens", pa.int64()),
-    pa.field("finish_reason", _TEXTS),
+    pa.field("finish_reason", TEXTS),
     pa.field("latency_s", pa.float64()),
-    pa.field("server_reasoning", _TEXTS),
-    pa.field("tool_calls", pa.list_(_TEXTS)),
+    pa.field("server_reasoning", TEXTS),
+    pa.field("tool_calls", pa.list_(TEXTS)),
     pa.field("cached_tokens", pa.int64()),
     pa.field("reasoning_tokens", pa.int64()),
     pa.field("cost", pa.float64()),
@@ -59,7 +58,7 @@ SAMPLES = pa.schema(
 
 PROMPTS = pa.schema(
     [
-        *_PARTITION,
+        *PARTITION,
         pa.field("sample_id", pa.string()),
         pa.field("source_id", pa.string()),
         pa.field("subject", pa.string()),
@@ -68,8 +67,8 @@ PROMPTS = pa.schema(
         pa.field("messages", pa.string()),
         pa.field("prompt", pa.string()),
         pa.field("has_special_tokens", pa.bool_()),
-        pa.field("choices", _TEXTS),
-        pa.field("gold", _TEXTS),
+        pa.field("choices", TEXTS),
+        pa.field("gold", TEXTS),
         pa.field("gold_is_list", pa.bool_()),
         pa.field("gold_index", pa.list_(pa.int32())),
         pa.field("generation", pa.string()),
@@ -77,10 +76,10 @@ PROMPTS = pa.schema(
         pa.field("use_logits", pa.bool_()),
         pa.field("images", pa.list_(pa.binary())),
         pa.field("sent_messages", pa.string()),
-        pa.field("tools", _TEXTS),
+        pa.field("tools", TEXTS),
         pa.field("context", pa.string()),
         pa.field("num_fewshot", pa.int64()),
-        pa.field("fewshot_ids", _TEXTS),
+        pa.field("fewshot_ids", TEXTS),
         pa.field("fewshot_set", pa.int64()),
         pa.field("error", pa.string()),
         pa.field("prompt_version", pa.string()),
@@ -89,19 +88,19 @@ PROMPTS = pa.schema(
 
 RESPONSES = pa.schema(
     [
-        *_PARTITION,
+        *PARTITION,
         pa.field("sample_id", pa.string()),
         pa.field("request_id", pa.string()),
         *_RESPONSE,
-        pa.field("text_post_processed", _TEXTS),
-        pa.field("reasoning", _TEXTS),
+        pa.field("text_post_processed", TEXTS),
+        pa.field("reasoning", TEXTS),
         pa.field("retryable", pa.bool_()),
     ]
 )
 
 SCORES = pa.schema(
     [
-        *_PARTITION,
+        *PARTITION,
         pa.field("sample_id", pa.string()),
         pa.field("source_id", pa.string()),
         pa.field("cluster", pa.string()),
@@ -117,7 +116,7 @@ SCORES = pa.schema(
 
 METRICS = pa.schema(
     [
-        *_PARTITION,
+        *PARTITION,
         pa.field("subject", pa.string()),
         pa.field("metric", pa.string()),
         pa.field("aggregation", pa.string()),
@@ -141,7 +140,7 @@ METRICS = pa.schema(
         pa.field("metric_version", pa.string()),
         pa.field("scores_file", pa.string()),
         pa.field("changed_since", pa.timestamp("us", tz="UTC")),
-        pa.field("changed_inputs", _TEXTS),
+        pa.field("changed_inputs", TEXTS),
         pa.field("samples_version", pa.string()),
         pa.field("questions_version", pa.string()),
     ]
@@ -167,7 +166,7 @@ RESPONSE_CACHE = pa.schema([pa.field("request_id", pa.string()), *_RESPONSE])
 
 ATTEMPTS = pa.schema(
     [
-        *_PARTITION,
+        *PARTITION,
         pa.field("run_id", pa.string()),
         pa.field("finished_at", pa.timestamp("us", tz="UTC")),
         pa.field("status", pa.string()),

@@ -592,7 +592,9 @@ def test_twenty_thousand_rows_are_drawn_as_they_are_seen(open_it: OpenIt, write:
     opened = open_it().go(write(_many(20_000, words=4), total=50_000))
     page = opened.page
     expect(page.get_by_role("note")).to_contain_text("This page holds 20,000 of 50,000 samples")
-    expect(page.get_by_role("note")).to_contain_text("eval-dagster samples trivia mine --all")
+    expect(page.get_by_role("note")).to_contain_text(
+        "eval-dagster samples trivia mine --at 2026-03-02T05:00:00 --against mine@2026-03-01T05:00:00 --all"
+    )
     expect(page.locator(".row").first).to_have_attribute("aria-setsize", "20000")
     frames = page.evaluate(
         """new Promise((done) => { const list = $('list'), costs = []; let step = 0;

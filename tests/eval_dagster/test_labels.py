@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from hostile_texts import FORMULAS, MARKUP
-from typer.testing import CliRunner
 
-from eval_dagster.cli.main import app
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
@@ -38,19 +36,8 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cli(evaluated: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
-    """Runs a command in an empty folder, and gives what it printed; an error is raised."""
-    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(evaluated / "evals.yaml"))
-    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(evaluated / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
-        if result.exception:
-            raise result.exception
-        return result.output
-
-    return run
+def cli(evaluated: Path, cli_in: Callable[[Path], Callable[..., str]]) -> Callable[..., str]:
+    return cli_in(evaluated)
 
 
 def labels(evaluated: Path) -> list[dict[str, object]]:

@@ -19,7 +19,7 @@ _STOP_S = 2.0
 class Refresher:
     """Brings the catalog of a shared lake up to date in a thread. A page never waits for it, and never fails by it."""
 
-    def __init__(self, lake: Lake, *, fetch: Callable[[Lake], None] = refresh, every_s: float = EVERY_S) -> None:
+    def __init__(self, lake: Lake, *, fetch: Callable[[Lake], bool] = refresh, every_s: float = EVERY_S) -> None:
         """The results have just been fetched. Of a lake without an object store nothing is fetched: runs publish to its catalog."""
         self._lake = lake
         self._fetch = fetch
@@ -60,7 +60,8 @@ class Refresher:
     def _run(self) -> None:
         began, failure = datetime.now(UTC), None
         try:
-            self._fetch(self._lake)
+            if not self._fetch(self._lake):
+                failure = f"{self._lake.home} cannot be written"
         except EvalDagsterError as error:
             failure = str(error)
         except Exception as error:  # the boundary between the pages and a fetch

@@ -676,6 +676,7 @@ function copyLink() {
 }
 
 /** A name as a shell reads it. */
+const second = (text) => text.slice(0, 19); // for the command, a second means its end
 const quoted = (name) => (/^[\w@%+=:,./-]+$/.test(name) ? name : oneLine(`'${name.replaceAll("'", "'\\''")}'`));
 
 function heading() {
@@ -701,7 +702,8 @@ function heading() {
     (against ? `compared with ${oneLine(against.model)} of ${time(against.materialized_at)}: ${differs} ${against.differs.length > 1 ? "differ" : "differs"}` : "there is no earlier result to compare with");
   const notes = page.notes.map((text) => make("p", {}, oneLine(text)));
   if (page.total > samples.length) notes.unshift(make("p", {}, `This page holds ${count(samples.length)} of ${count(page.total)} samples: flipped ones and errors first, then a random part of the others. All of them: `,
-    make("code", {}, `eval-dagster samples ${[page.eval, page.model].map(quoted).join(" ")} --all`)));
+    make("code", {}, ["eval-dagster samples", quoted(page.eval), quoted(page.model), "--at", second(page.materialized_at),
+      ...(against ? ["--against", quoted(`${against.model}@${second(against.materialized_at)}`)] : []), "--all"].join(" "))));
   $("notes").replaceChildren(...notes);
   $("notes").hidden = !notes.length;
 }

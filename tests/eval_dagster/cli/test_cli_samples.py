@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 from scripted_nights import Nights
-from typer.testing import CliRunner
 
 import eval_dagster.explorer.writing as writing
-from eval_dagster.cli.main import app
 from eval_dagster.errors import UsageError
 from eval_dagster.explorer.places import page_path, shown_pages
 from eval_dagster.gate.materializations import history
@@ -29,19 +27,8 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Nights:
 
 
 @pytest.fixture
-def cli(nights: Nights, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
-    """Runs a command in an empty folder, and gives what it printed; an error is raised."""
-    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(nights.folder / "evals.yaml"))
-    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(nights.folder / "home"))
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
-        if result.exception:
-            raise result.exception
-        return result.output
-
-    return run
+def cli(nights: Nights, cli_in: Callable[[Path], Callable[..., str]]) -> Cli:
+    return cli_in(nights.folder)
 
 
 def test_the_page_of_a_result_is_a_file_in_this_folder(cli: Cli, nights: Nights, tmp_path: Path) -> None:
@@ -93,6 +80,21 @@ def test_what_is_not_there_is_explained(cli: Cli, tmp_path: Path, arguments: tup
     with pytest.raises(UsageError, match=message):
         cli("samples", *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_home_keeps_its_own_pages(cli: Cli, nights: Nights) -> None:
+    page = page_path(nights.folder / "home", "capitals", "mine")
+    before = page.read_bytes()
+    with pytest.raises(UsageError, match="which contains the results; name a file elsewhere"):
+        cli("samples", "capitals", "mine", "--against", "mine-bf16", "--to", str(page))
+    assert page.read_bytes() == before
+
+
+def test_a_result_that_never_changed_has_none_before_a_change(tmp_path: Path, cli_in: Callable[[Path], Cli]) -> None:
+    folder = tmp_path / "nights"
+    Nights(folder).run()
+    with pytest.raises(UsageError, match="arithmetic on mine-bf16 has no result before its last change"):
+        cli_in(folder)("samples", "arithmetic", "mine-bf16", "--at", "previous")
 
 
 def test_few_pages_are_named_and_many_by_their_folder(nights: Nights) -> None:

@@ -10,6 +10,7 @@ from view_home import Home
 
 from eval_dagster.errors import LakeUnreachableError
 from eval_dagster.explorer.server.refreshing import Refresher
+from eval_dagster.lake import catalog
 from eval_dagster.lake.catalog import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote.opening import mirror_lake, reading_home
@@ -81,7 +82,7 @@ def test_a_failure_is_a_line_in_the_footer(there: Home, copy: Path, tmp_path: Pa
 def test_a_slow_store_stops_no_page_and_is_asked_once(copy: Path) -> None:
     asked, go_on = [], threading.Event()
 
-    def slow(lake: Lake) -> None:
+    def slow(lake: Lake) -> bool:
         asked.append(lake)
         go_on.wait(60)
         raise LakeUnreachableError("the store does not <b>answer</b>")
@@ -98,9 +99,22 @@ def test_a_slow_store_stops_no_page_and_is_asked_once(copy: Path) -> None:
     here.reader.close()
 
 
+def test_a_copy_that_cannot_be_written_is_not_called_fetched(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(catalog, "publish", refuse)
+    refresher = Refresher(Lake(copy), every_s=0)
+    before = refresher.footer()
+    time.sleep(1.1)
+    refresher.wake()
+    _until_idle(refresher)
+    assert refresher.footer() == f"{before} Newer ones could not be fetched: {copy} cannot be written"
+
+
 def test_a_recent_fetch_is_not_repeated(copy: Path) -> None:
     asked: list[Lake] = []
-    refresher = Refresher(Lake(copy), fetch=asked.append, every_s=0.5)
+    refresher = Refresher(Lake(copy), fetch=lambda lake: asked.append(lake) is None, every_s=0.5)
     refresher.wake()
     assert asked == []
     time.sleep(0.6)
@@ -114,7 +128,7 @@ def test_a_lake_of_this_machine_is_not_fetched(tmp_path: Path) -> None:
     asked: list[Lake] = []
     home = Home(tmp_path / "home")
     home.write({"own": [0.0, 1.0]})
-    refresher = Refresher(home.lake, fetch=asked.append, every_s=0)
+    refresher = Refresher(home.lake, fetch=lambda lake: asked.append(lake) is None, every_s=0)
     assert refresher.footer() is None
     text = Home(tmp_path / "home", refresher).get("/")
     assert "Results of the shared lake" not in text

@@ -30,10 +30,8 @@ class Judged(CompletionMetric):
     def calculate(self, response: Completion) -> list[MetricResult]:
         def result(name: str, reply: str) -> MetricResult:
             value = float(reply) if reply.isdigit() else None
-            return MetricResult(
-                metric_name=name, value=value, higher_is_better=True, llm_judge_prompt=f"{name} of {response.completion_text}?",
-                llm_judge_response=reply,
-            )  # fmt: skip
+            asked = f"{name} of {response.completion_text}?"
+            return MetricResult(metric_name=name, value=value, higher_is_better=True, llm_judge_prompt=asked, llm_judge_response=reply)
 
         kind, _, tone = response.completion_text.partition(" ")
         return [result("kind", kind), result("tone", tone)]

@@ -198,3 +198,19 @@ def test_a_row_that_cannot_be_sent_leaves_the_same_question_of_other_rows_alone(
     scores = {row["sample_id"]: (row["value"], row["error"]) for row in read_table_rows(results["sample_scores", "rows"].file.path)}
     assert sorted(value for value, error in scores.values() if error is None) == [0.0, 1.0]
     assert {name: error for name, (_, error) in scores.items()} == prompts
+
+
+def test_what_an_answer_took_is_counted_where_its_question_could_be_sent(
+    open_project: Callable[..., Project], write: Callable[[str, str], Path]
+) -> None:
+    for name, gold in (("bad", "\ud83d"), ("good", "7")):
+        text = ROWS % repr([{"question": "a?", "gold": gold}])
+        for old, new in (("LOGLIKELIHOODS", "COMPLETION"), ("[AccuracyLoglikelihood]", "[ExactMatch]"), ('[" yes", " no"]', "None")):
+            text = text.replace(old, new)
+        write(f"{name}_task.py", text)
+    project = open_project(CONFIG + "".join(f'      {name}: {{task: "{name}_task.py:Rows"}}\n' for name in ("bad", "good")))
+    results, failures = run_all(project, [("bad", "scripted"), ("good", "scripted")])
+    assert not failures
+    bad, good = (results["model_outputs", name].file.info.counts for name in ("bad", "good"))
+    assert good["worker_s_computed"] > 0
+    assert not bad.get("worker_s_computed")
