@@ -92,6 +92,7 @@ def test_the_home_keeps_its_own_pages(cli: Cli, nights: Nights) -> None:
 
 def test_a_result_that_never_changed_has_none_before_a_change(tmp_path: Path, cli_in: Callable[[Path], Cli]) -> None:
     folder = tmp_path / "nights"
+    folder.mkdir()
     Nights(folder).run()
     with pytest.raises(UsageError, match="arithmetic on mine-bf16 has no result before its last change"):
         cli_in(folder)("samples", "arithmetic", "mine-bf16", "--at", "previous")
