@@ -372,6 +372,16 @@ def test_a_headline_of_all_samples_together_has_no_filter(open_it: OpenIt, tmp_p
     assert len(opened.shown()) == 10
 
 
+def test_scores_of_other_samples_are_no_fall(open_it: OpenIt, tmp_path: Path) -> None:
+    """As in a night in which most samples are errors."""
+    result = result_of(_some())
+    [own] = result.metrics
+    path = tmp_path / "samples.html"
+    path.write_bytes(result_page(replace(result, metrics=[{**own, "now": {**own["now"], "n": 4, "n_errors": 36}}])))
+    heading = open_it().go(path).page.locator("#score")
+    expect(heading).to_have_text("exact_match 0.500 (0.300 to 0.700) of 4 samples; before 0.750 of 40 · 36 errors")
+
+
 def test_keys_alone(open_it: OpenIt, write: Callable[..., Path]) -> None:
     samples = _some()
     opened = open_it().go(write(samples))

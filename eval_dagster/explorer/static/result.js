@@ -687,12 +687,14 @@ function heading() {
   if (now) {
     parts.push(oneLine(own.metric), " ", make("b", {}, fixed(now.value)));
     if (isNumber(now.ci_low)) parts.push(make("span", { class: "quiet" }, ` (${fixed(now.ci_low)} to ${fixed(now.ci_high)})`));
-    if (before && isNumber(before.value) && isNumber(now.value)) {
+    if (before && isNumber(before.value) && before.n !== now.n) { // the difference would be that of the samples, too
+      parts.push(make("span", { class: "quiet" }, ` of ${count(now.n)} samples; before ${fixed(before.value)} of ${count(before.n)}`));
+    } else if (before && isNumber(before.value) && isNumber(now.value)) {
       const change = now.value - before.value;
       const kind = change === 0 || own.higher_is_better === null ? "" : (change > 0) === own.higher_is_better ? "good" : "bad";
       parts.push(" ", make("b", { class: kind }, change === 0 ? "unchanged" : `${fixed(change, true)} ${kind === "bad" ? "▼" : kind === "good" ? "▲" : ""}`), make("span", { class: "quiet" }, ` from ${fixed(before.value)}`));
     }
-    if (now.n_errors) parts.push(make("span", { class: "bad" }, ` ${count(now.n_errors)} errors`));
+    if (now.n_errors) parts.push(make("span", { class: "bad" }, ` · ${count(now.n_errors)} errors`));
   }
   $("score").replaceChildren(...parts);
   const names = { data: "the data", prompt: "the prompts", model: "the model", metric: "a metric" };
