@@ -35,6 +35,7 @@ NOTE = "<!-- Written by docs/generate.py; run `make docs` after a change of the 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "The whole file": schema.Config,
     "models: transformers": models.TransformersModel,
+    "models: vllm": models.VllmModel,
     "models: scripted": models.ScriptedModel,
     "models: openai": models.OpenAIModel,
     "price": models.Price,

@@ -45,6 +45,8 @@ ARROWS = {
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",
+    "models.vllm": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
+    "models.transformers.scoring models.transformers.weights progress records versions",
     "models.pooled": "config errors models models.transformers.network progress records",
     "models.served": "config errors lake locks models models.pooled models.transformers.encoding models.transformers.weights progress "
     "records sqlite_files suggestions versions whole_files",

@@ -2,7 +2,7 @@
 
 from eval_dagster.cli.console import print_table
 from eval_dagster.cli.prompt_view import print_prompt
-from eval_dagster.config.models import OpenAIModel, TransformersModel
+from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import ModelNotFoundError, UsageError
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
@@ -22,13 +22,13 @@ def list_models() -> None:
         except UsageError as error:
             state = f"refused: {error}"
         match model:
-            case TransformersModel():
+            case TransformersModel() | VllmModel():
                 source = [str(part) for part in model.source.model_dump().values()]
             case OpenAIModel():
                 source = [model.base_url, model.model]
             case _:
                 source = []
-        dtype = model.dtype if isinstance(model, TransformersModel) else ""
+        dtype = model.dtype if isinstance(model, TransformersModel | VllmModel) else ""
         rows.append((name, model.backend, " ".join(source), dtype, model.prompt_format, state))
     print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
 

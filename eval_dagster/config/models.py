@@ -125,6 +125,27 @@ class TransformersModel(ModelSection):
     """Whether a prompt that is too long is cut on the left (recorded with the response) instead of being an error."""
 
 
+class VllmModel(ModelSection):
+    """A causal language model that vLLM runs on this machine, in the process of the run."""
+
+    backend: Literal["vllm"]
+    """vLLM's offline engine, which has to be installed beside eval_dagster."""
+    source: Source
+    """Where the weights are."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Type of the computation, and of weights that are not quantized."""
+    quantization: str | None = None
+    """How the weights are quantized, by vLLM's name; read from the checkpoint if not given."""
+    tensor_parallel: Integer = Field(default=1, ge=1)
+    """GPUs among which each layer is divided."""
+    gpu_memory_share: Number = Field(default=0.9, gt=0, le=1)
+    """Part of each GPU's memory that vLLM takes."""
+    max_length: Integer | None = Field(default=None, ge=1)
+    """Tokens of context; one less than the model's own number if not given, which vLLM keeps for the token that it generates."""
+    truncate: Switch = False
+    """Whether a prompt that is too long is cut on the left (recorded with the response) instead of being an error."""
+
+
 class ScriptedModel(ModelSection):
     """A model that answers from a table or a function: for tests and demonstrations."""
 
@@ -249,5 +270,5 @@ class OpenAIModel(ModelSection):
         return self
 
 
-ModelConfig = Annotated[TransformersModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]
+ModelConfig = Annotated[TransformersModel | VllmModel | ScriptedModel | OpenAIModel, Field(discriminator="backend")]
 """The section of a model; backends of other packages have sections of their own, which `config_class` adds."""

@@ -8,7 +8,7 @@ from croniter import croniter
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
 from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
-from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel
+from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.config.values import Integer, Name, Number, Section, Switch
 from eval_dagster.suggestions import did_you_mean
@@ -191,7 +191,7 @@ def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) ->
     models = document.get("models") if isinstance(document, dict) else None
     found = [model for model in (models.values() if isinstance(models, dict) else ()) if isinstance(model, dict)]
     names = {str(model.get("backend")) for model in found if isinstance(model.get("workers"), dict) and model["workers"].get("python")}
-    known = {"transformers", "scripted", "openai", *sections}
+    known = {"transformers", "vllm", "scripted", "openai", *sections}
     return {**sections, **{name: open_section(name) for name in sorted(names - known)}}
 
 
@@ -199,5 +199,7 @@ def config_class(sections: Mapping[str, type[ModelSection]]) -> type[Config]:
     """The class of an evals.yaml whose models may have backends of other packages. `sections` are the sections of these, by name."""
     if not sections:
         return Config
-    models: Any = Annotated[Union[TransformersModel, ScriptedModel, OpenAIModel, *sections.values()], Field(discriminator="backend")]
+    models: Any = Annotated[
+        Union[TransformersModel, VllmModel, ScriptedModel, OpenAIModel, *sections.values()], Field(discriminator="backend")
+    ]
     return create_model("Config", __base__=Config, models=(dict[Name, models], ...))

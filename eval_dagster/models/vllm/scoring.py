@@ -1,0 +1,162 @@
+"""Log-probabilities of choices and texts by vLLM.
+
+The input of a span lacks its last token. vLLM gives the log-probabilities of the tokens that may follow an input. So all choices of one
+token after a prompt are a single request, which reads the prompt from the prefix cache.
+
+The earlier tokens of a span stand in its input. vLLM gives their log-probabilities too, but not those of tokens that it reads from the
+cache: at their places it leaves what its memory held before. Where the cache holds a scored token, the input is computed without it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+from eval_dagster.models.transformers.encoding.tokenization import Span
+from eval_dagster.models.transformers.network.batching import Failure, failure_of, refusal
+from eval_dagster.models.transformers.scoring.engine import ScoringJob
+from eval_dagster.models.transformers.scoring.spans import NOT_FINITE, SpanScore, TokenScore, span_score
+from eval_dagster.models.usage import ScoringUsage
+from eval_dagster.models.vllm.engine import Call, Engine, last_token_arguments, prompt_arguments
+from eval_dagster.records import ModelResponse, Request
+
+_INCOMPLETE = Failure(error="ModelError: vLLM left out log-probabilities of the prompt.", retryable=True)
+
+_NEXT_TOKENS = 128
+"""Most tokens whose log-probabilities vLLM gives after one prompt: its `MAX_LOGPROB_TOKEN_IDS`."""
+
+_WINDOW = 4096
+"""Requests that are encoded and sorted together."""
+
+
+class _Open:
+    """A request some of whose spans are not scored yet."""
+
+    def __init__(self, job: ScoringJob):
+        self.job = job
+        self.scores: dict[int, SpanScore | Failure] = {}
+        self.seconds = 0.0
+
+    def spans(self) -> list[Span]:
+        return [*self.job.spans, *self.job.shared]
+
+    def is_done(self) -> bool:
+        return len(self.scores) == len(self.job.spans) + len(self.job.shared)
+
+    def response(self) -> ModelResponse:
+        ordered = [self.scores[index] for index in range(len(self.scores))]
+        for score in ordered:
+            if isinstance(score, Failure):
+                return ModelResponse(error=score.error, retryable=score.retryable, latency_s=self.seconds)
+        scores = [score for score in ordered if isinstance(score, SpanScore)]
+        count = len(self.job.spans)
+        return replace(self.job.response(scores[:count], scores[count:]), latency_s=self.seconds)
+
+
+class _Input:
+    """A distinct input, the spans that it answers, and those who wait for them."""
+
+    def __init__(self, tokens: tuple[int, ...]):
+        self.tokens = tokens
+        self.spans: list[tuple[_Open, int, tuple[int, ...]]] = []
+        self.next_tokens: set[int] = set()
+
+    def first(self) -> int:
+        """Position of the first token of the input that is scored; the input's length if none is."""
+        return len(self.tokens) + 1 - max(len(span) for *_, span in self.spans)
+
+    def add(self, owner: _Open, index: int, span: tuple[int, ...]) -> None:
+        self.spans.append((owner, index, span))
+        self.next_tokens.add(span[-1])
+
+    def takes(self, token: int) -> bool:
+        return len(self.next_tokens | {token}) <= _NEXT_TOKENS
+
+    def is_short(self) -> bool:
+        """Whether most of it stands before the first scored token, so that the cache may save something."""
+        return 2 * self.first() > len(self.tokens)
+
+
+class VllmScorer:
+    """Scores requests by an engine."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self.usage = ScoringUsage(path="vllm", reason="vLLM computes what its prefix cache does not hold", layers="vLLM's own")
+
+    def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
+        """Answer requests, those with a common beginning one after another. An exception of `prepare` is the request's error."""
+        ordered = sorted(requests, key=lambda request: (request.prompt, request.choices or ()))
+        for start in range(0, len(ordered), _WINDOW):
+            inputs: list[_Input] = []
+            latest: dict[tuple[int, ...], _Input] = {}
+            for request in ordered[start : start + _WINDOW]:
+                try:
+                    owner = _Open(prepare(request))
+                except Exception as error:
+                    yield request, refusal(error)
+                    continue
+                self.usage.requests += 1
+                for index, span in enumerate(owner.spans()):
+                    self.usage.tokens_asked += len(span.input)
+                    found = latest.get(span.input)
+                    if found is None or not found.takes(span.tokens[-1]):
+                        found = latest[span.input] = _Input(span.input)
+                        inputs.append(found)
+                    found.add(owner, index, span.tokens)
+            yield from self._run(inputs, from_cache=True)
+
+    def _run(self, inputs: Sequence[_Input], *, from_cache: bool) -> Iterator[tuple[Request, ModelResponse]]:
+        again: list[_Input] = []
+        before = perf_counter()
+        for call, output in self._engine.run(self._call(item, from_cache=from_cache) for item in inputs):
+            item = call.key
+            seconds = perf_counter() - before
+            self.usage.seconds += seconds
+            for owner, *_ in item.spans:
+                owner.seconds += seconds / len(item.spans)
+            if not isinstance(output, Exception):
+                self.usage.count_pass(len(item.tokens) - (output.num_cached_tokens or 0))
+                if from_cache and not _is_whole(item, output):
+                    again.append(item)
+                    before = perf_counter()
+                    continue
+            for owner, index, span in item.spans:
+                owner.scores[index] = _score(span, item, output)
+                if owner.is_done():
+                    yield owner.job.request, owner.response()
+            # What the caller does with an answer is no time of the model.
+            before = perf_counter()
+        self.usage.elsewhere += len(again)
+        if again:
+            yield from self._run(again, from_cache=False)
+
+    def _call(self, item: _Input, *, from_cache: bool) -> Call[_Input]:
+        tokens = item.next_tokens
+        is_next = item.first() == len(item.tokens)
+        arguments = last_token_arguments(tokens) if is_next else prompt_arguments(tokens, from_cache=from_cache and item.is_short())
+        return Call(key=item, tokens=item.tokens, params=self._engine.params(arguments))
+
+
+def _is_whole(item: _Input, output: Any) -> bool:
+    """Whether the scored tokens of an input have their log-probabilities, and not what vLLM's memory held before."""
+    # The first computed token is predicted by a cached one, whose logits are not there.
+    is_computed = item.first() == len(item.tokens) or item.first() > (output.num_cached_tokens or 0)
+    return is_computed and all(
+        item.tokens[place] in (output.prompt_logprobs[place] or {}) for place in range(max(1, item.first()), len(item.tokens))
+    )
+
+
+def _score(span: tuple[int, ...], item: _Input, output: Any) -> SpanScore | Failure:
+    if isinstance(output, Exception):
+        return failure_of(output, retryable=False)
+    start = len(item.tokens) + 1 - len(span)
+    if not _is_whole(item, output):
+        return _INCOMPLETE
+    found = [output.prompt_logprobs[start + offset][token] for offset, token in enumerate(span[:-1])]
+    scores: list[TokenScore] = [(each.logprob, float("nan"), each.rank == 1) for each in found]
+    (written,) = output.outputs
+    last = written.logprobs[0][span[-1]]
+    scores.append((last.logprob, float("nan"), written.token_ids[0] == span[-1]))
+    return span_score(scores) if all(isfinite(logprob) for logprob, *_ in scores) else NOT_FINITE
