@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.cli.main import main
+from eval_dagster.cli.show import list_models
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError, RequirementError
 from eval_dagster.models.registry import open_model
@@ -114,8 +114,7 @@ def test_the_command_models_names_the_reason(
         "utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["eval-dagster", "models"])
-    main()
+    list_models()
     printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "fast" in printed
     assert "bfloat16" in printed
