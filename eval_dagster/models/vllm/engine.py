@@ -1,8 +1,8 @@
 """vLLM's offline engine, asked request by request: the only module that knows vLLM's names."""
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -34,8 +34,10 @@ class Call(Generic[Key]):
     """What the caller knows it by."""
     tokens: tuple[int, ...]
     """The prompt."""
-    params: Any
-    """`SamplingParams`."""
+    arguments: Mapping[str, Any]
+    """Those of `SamplingParams`."""
+    grammar: Mapping[str, Any] = field(default_factory=dict)
+    """Those of `StructuredOutputsParams`; empty without a grammar."""
 
 
 def environment_of(config: VllmModel) -> dict[str, str]:
@@ -124,10 +126,6 @@ class Engine:
                 "and that the device has the memory: `gpu_memory_share` is vLLM's part of it, `max_length` the tokens of context."
             ) from error
 
-    def params(self, arguments: dict[str, Any], grammar: dict[str, Any] | None = None) -> Any:
-        """`SamplingParams` with these arguments and those of a grammar. Raises what vLLM raises for values that it refuses."""
-        return self._params(**arguments, **({"structured_outputs": self._grammar(**grammar)} if grammar else {}))
-
     def run(self, calls: Iterable[Call[Key]]) -> Iterator[tuple[Call[Key], Any]]:
         """Yield each call with its `RequestOutput` as soon as it is done, or with the exception by which vLLM refused it.
 
@@ -141,7 +139,7 @@ class Engine:
                 for call in islice(queue, _WAITING - len(open_calls)):
                     self._count += 1
                     try:
-                        self._engine.add_request(str(self._count), {"prompt_token_ids": list(call.tokens)}, call.params)
+                        self._engine.add_request(str(self._count), {"prompt_token_ids": list(call.tokens)}, self._params_of(call))
                     except Exception as error:
                         yield call, error.with_traceback(None)
                     else:
@@ -155,6 +153,10 @@ class Engine:
             # Interrupted: vLLM must not go on with what nobody waits for.
             if open_calls:
                 self._engine.abort_request(list(open_calls))
+
+    def _params_of(self, call: Call[Key]) -> Any:
+        grammar = {"structured_outputs": self._grammar(**call.grammar)} if call.grammar else {}
+        return self._params(**call.arguments, **grammar)
 
     def _step(self) -> Any:
         try:

@@ -67,7 +67,7 @@ class VllmGenerator:
         for sample in samples:
             seed = sample.seed(plan.settings)
             arguments = generation_arguments(plan.settings, plan.ends, sample.owner.prompt.max_tokens, seed)
-            yield Call(key=sample, tokens=sample.prompt, params=self._engine.params(arguments, grammar))
+            yield Call(key=sample, tokens=sample.prompt, arguments=arguments, grammar=grammar)
 
 
 def _check(request: Request, settings: GenerationSettings) -> None:

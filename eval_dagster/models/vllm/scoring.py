@@ -8,14 +8,12 @@ cache: at their places it leaves what its memory held before. Where the cache ho
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
-from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.batching import Failure, failure_of, refusal
-from eval_dagster.models.transformers.scoring.engine import ScoringJob
+from eval_dagster.models.transformers.scoring import PendingJob, ScoringJob
 from eval_dagster.models.transformers.scoring.spans import NOT_FINITE, SpanScore, TokenScore, span_score
 from eval_dagster.models.usage import ScoringUsage
 from eval_dagster.models.vllm.engine import Call, Engine, last_token_arguments, prompt_arguments
@@ -30,50 +28,26 @@ _WINDOW = 4096
 """Requests that are encoded and sorted together."""
 
 
-class _Open:
-    """A request some of whose spans are not scored yet."""
-
-    def __init__(self, job: ScoringJob):
-        self.job = job
-        self.scores: dict[int, SpanScore | Failure] = {}
-        self.seconds = 0.0
-
-    def spans(self) -> list[Span]:
-        return [*self.job.spans, *self.job.shared]
-
-    def is_done(self) -> bool:
-        return len(self.scores) == len(self.job.spans) + len(self.job.shared)
-
-    def response(self) -> ModelResponse:
-        ordered = [self.scores[index] for index in range(len(self.scores))]
-        for score in ordered:
-            if isinstance(score, Failure):
-                return ModelResponse(error=score.error, retryable=score.retryable, latency_s=self.seconds)
-        scores = [score for score in ordered if isinstance(score, SpanScore)]
-        count = len(self.job.spans)
-        return replace(self.job.response(scores[:count], scores[count:]), latency_s=self.seconds)
-
-
 class _Input:
     """A distinct input, the spans that it answers, and those who wait for them."""
 
     def __init__(self, tokens: tuple[int, ...]):
         self.tokens = tokens
-        self.spans: list[tuple[_Open, int, tuple[int, ...]]] = []
+        self.spans: list[tuple[PendingJob, int, tuple[int, ...]]] = []
         self.next_tokens: set[int] = set()
 
     def first(self) -> int:
         """Position of the first token of the input that is scored; the input's length if none is."""
         return len(self.tokens) + 1 - max(len(span) for *_, span in self.spans)
 
-    def add(self, owner: _Open, index: int, span: tuple[int, ...]) -> None:
+    def add(self, owner: PendingJob, index: int, span: tuple[int, ...]) -> None:
         self.spans.append((owner, index, span))
         self.next_tokens.add(span[-1])
 
     def takes(self, token: int) -> bool:
         return len(self.next_tokens | {token}) <= _NEXT_TOKENS
 
-    def is_short(self) -> bool:
+    def has_long_prompt(self) -> bool:
         """Whether most of it stands before the first scored token, so that the cache may save something."""
         return 2 * self.first() > len(self.tokens)
 
@@ -93,7 +67,7 @@ class VllmScorer:
             latest: dict[tuple[int, ...], _Input] = {}
             for request in ordered[start : start + _WINDOW]:
                 try:
-                    owner = _Open(prepare(request))
+                    owner = PendingJob(prepare(request))
                 except Exception as error:
                     yield request, refusal(error)
                     continue
@@ -135,8 +109,8 @@ class VllmScorer:
     def _call(self, item: _Input, *, from_cache: bool) -> Call[_Input]:
         tokens = item.next_tokens
         is_next = item.first() == len(item.tokens)
-        arguments = last_token_arguments(tokens) if is_next else prompt_arguments(tokens, from_cache=from_cache and item.is_short())
-        return Call(key=item, tokens=item.tokens, params=self._engine.params(arguments))
+        arguments = last_token_arguments(tokens) if is_next else prompt_arguments(tokens, from_cache=from_cache and item.has_long_prompt())
+        return Call(key=item, tokens=item.tokens, arguments=arguments)
 
 
 def _is_whole(item: _Input, output: Any) -> bool:

@@ -169,9 +169,14 @@ def test_anchors_and_merge_keys_work(folder: Path) -> None:
         (
             "backend: scripted",
             "backend: script",
-            "10: models.echo.backend: found 'script'; expected 'transformers' or 'vllm' or 'scripted' or 'openai'; did you mean 'scripted'?",
+            "10: models.echo.backend: found 'script'; "
+            "expected 'transformers' or 'vllm' or 'scripted' or 'openai'; did you mean 'scripted'?",
         ),
-        ("    backend: scripted\n", "", "9: models.echo.backend: found nothing; expected 'transformers' or 'vllm' or 'scripted' or 'openai'"),
+        (
+            "    backend: scripted\n",
+            "",
+            "9: models.echo.backend: found nothing; expected 'transformers' or 'vllm' or 'scripted' or 'openai'",
+        ),
         (
             "dtype: bfloat16",
             "dtype: bf16",

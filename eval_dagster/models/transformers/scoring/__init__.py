@@ -1,6 +1,6 @@
 """Log-probabilities of choices and texts, computed over prefix trees."""
 
-from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
+from eval_dagster.models.transformers.scoring.engine import PendingJob, ScoringEngine, ScoringJob
 from eval_dagster.models.transformers.scoring.jobs import choices_job, perplexity_job
 
-__all__ = ["ScoringEngine", "ScoringJob", "choices_job", "perplexity_job"]
+__all__ = ["PendingJob", "ScoringEngine", "ScoringJob", "choices_job", "perplexity_job"]

@@ -49,8 +49,8 @@ class ScoringJob:
     """Makes the response of the scores of `spans` and of `shared`."""
 
 
-class _Pending:
-    """A job some of whose spans are not scored yet."""
+class PendingJob:
+    """A job some of whose spans are not scored yet: those of the job first, then the shared ones."""
 
     def __init__(self, job: ScoringJob):
         self.job = job
@@ -58,7 +58,16 @@ class _Pending:
         self.seconds = 0.0
         self.padding = 0
 
+    def spans(self) -> list[Span]:
+        """All spans, in the order of their numbers in `scores`."""
+        return [*self.job.spans, *self.job.shared]
+
+    def is_done(self) -> bool:
+        """Whether all spans are scored."""
+        return len(self.scores) == len(self.job.spans) + len(self.job.shared)
+
     def response(self) -> ModelResponse:
+        """The response, once all spans are scored: the error of the first one that failed, if any did."""
         ordered = [self.scores[index] for index in range(len(self.scores))]
         for score in ordered:
             if isinstance(score, Failure):
@@ -73,9 +82,9 @@ class _Inputs:
 
     def __init__(self) -> None:
         self._inputs: dict[tuple[tuple[int, ...], int], ScoredInput] = {}
-        self._waiting: dict[int, list[tuple[_Pending, int]]] = {}
+        self._waiting: dict[int, list[tuple[PendingJob, int]]] = {}
 
-    def add(self, owner: _Pending, spans: Sequence[Span], first: int) -> None:
+    def add(self, owner: PendingJob, spans: Sequence[Span], first: int) -> None:
         """Add spans of a job, of which the first has the given number; the longest comes first."""
         for index, span in sorted(enumerate(spans, first), key=lambda item: len(item[1].input), reverse=True):
             # Equal tokens may belong to different images in another request.
@@ -97,7 +106,7 @@ class _Inputs:
             for number, (owner, index) in enumerate(waiting):
                 owner.scores[index] = result if isinstance(result, Failure) else result.scores[number]
                 owner.seconds += outcome.seconds / len(waiting)
-                if len(owner.scores) == len(owner.job.spans) + len(owner.job.shared):
+                if owner.is_done():
                     yield owner.job.request, owner.response()
 
 
@@ -143,14 +152,14 @@ class ScoringEngine:
     def _respond_window(
         self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]
     ) -> Iterator[tuple[Request, ModelResponse]]:
-        pending: list[_Pending] = []
+        pending: list[PendingJob] = []
         for request in requests:
             try:
-                pending.append(_Pending(prepare(request)))
+                pending.append(PendingJob(prepare(request)))
             except Exception as error:
                 yield request, refusal(error)
         self.usage.requests += len(pending)
-        self.usage.tokens_asked += sum(len(span.input) for owner in pending for span in (*owner.job.spans, *owner.job.shared))
+        self.usage.tokens_asked += sum(len(span.input) for owner in pending for span in owner.spans())
         shared, own = _Inputs(), _Inputs()
         for owner in _longest_first(pending, lambda job: job.shared):
             shared.add(owner, owner.job.shared, len(owner.job.spans))
@@ -240,5 +249,5 @@ def _length(request: Request) -> tuple[int, str]:
     return len(request.prompt) + max((len(choice) for choice in request.choices or ()), default=0), request.prompt
 
 
-def _longest_first(pending: Sequence[_Pending], spans_of: Callable[[ScoringJob], Sequence[Span]]) -> list[_Pending]:
+def _longest_first(pending: Sequence[PendingJob], spans_of: Callable[[ScoringJob], Sequence[Span]]) -> list[PendingJob]:
     return sorted(pending, key=lambda owner: max((len(span.input) for span in spans_of(owner.job)), default=0), reverse=True)

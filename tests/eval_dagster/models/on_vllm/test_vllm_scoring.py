@@ -1,7 +1,7 @@
 """Scores by an engine that answers as vLLM does, its prefix cache included; the numbers are a function of the tokens alone."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,20 +29,17 @@ class SimulatedEngine:
 
     def __init__(self, *, forgets: int | None = None):
         self.cached: set[tuple[int, ...]] = set()
-        self.sent: list[tuple[tuple[int, ...], dict[str, Any]]] = []
+        self.sent: list[tuple[tuple[int, ...], Mapping[str, Any]]] = []
         self.forgets = forgets
-
-    def params(self, arguments: dict[str, Any], grammar: dict[str, Any] | None = None) -> Any:
-        return arguments
 
     def run(self, calls: Iterable[Call[Any]]) -> Iterator[tuple[Call[Any], Any]]:
         for call in reversed(list(calls)):
             if 9 in call.tokens:
                 yield call, ValueError("token 9 is refused")
             else:
-                yield call, self._answer(call.tokens, call.params)
+                yield call, self._answer(call.tokens, call.arguments)
 
-    def _answer(self, tokens: tuple[int, ...], params: dict[str, Any]) -> Any:
+    def _answer(self, tokens: tuple[int, ...], params: Mapping[str, Any]) -> Any:
         self.sent.append((tokens, params))
         reads = not params.get("skip_reading_prefix_cache", params.get("prompt_logprobs") is not None)
         blocks = [tokens[:end] for end in range(BLOCK, len(tokens), BLOCK)]
@@ -173,15 +170,15 @@ def test_a_text_ends_before_its_end_token_or_stop_sequence(codec: Codec) -> None
     written = codec.tokenizer(" red green blue", add_special_tokens=False)["input_ids"]
 
     class Writer(SimulatedEngine):
-        def _answer(self, tokens: tuple[int, ...], params: dict[str, Any]) -> Any:
+        def _answer(self, tokens: tuple[int, ...], params: Mapping[str, Any]) -> Any:
             self.sent.append((tokens, params))
             ends = params["stop_token_ids"]
             output = SimpleNamespace(token_ids=[*written, ends[0]], logprobs=None, finish_reason="stop")
             return SimpleNamespace(prompt_logprobs=None, outputs=[output], num_cached_tokens=BLOCK)
 
     request = Request(request_id="1", prompt=LONG, generation=GenerationSettings(max_tokens=9, stop_sequences=(" blue",)))
-    engine = Writer()
-    model = LoadedVllmModel(engine, codec, end_tokens=[1], gpus=2)  # type: ignore[arg-type]
+    engine: Any = Writer()
+    model = LoadedVllmModel(engine, codec, end_tokens=[1], gpus=2)
     ((_, found),) = model.respond([request])
     assert (found.text, found.finish_reason, found.output_tokens) == ((" red green",), ("stop",), ((*written, 1),))
     _, usage = model.usage()
