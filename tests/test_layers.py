@@ -40,8 +40,8 @@ ARROWS = {
     "models": "code_versions config errors records versions",
     "models.transformers.weights": "config errors locks progress versions",
     "models.transformers.encoding": "errors models.transformers.weights records",
-    "models.transformers.network": "records wait_policy",
-    "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network records",
+    "models.transformers.network": "errors records wait_policy",
+    "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network progress records",
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
     "models.transformers.scoring models.transformers.weights progress records versions",

@@ -117,8 +117,10 @@ class TransformersModel(ModelSection):
         default="auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="'auto', 'cpu', 'mps', 'cuda' or 'cuda:<number>'"
     )
     """`auto` takes a GPU if there is one."""
-    batch_size: Integer = Field(default=16, ge=1)
-    """Most sequences of a forward pass that generates text, or scores without a prefix tree; halved when memory runs out."""
+    batch_size: Integer | None = Field(default=None, ge=1)
+    """Most sequences of a forward pass that generates text, or scores without a prefix tree; halved when memory runs out.
+
+    If not given, 16 on a CPU, and on a GPU as many as its free memory holds, up to 256."""
     max_length: Integer | None = Field(default=None, ge=1)
     """Tokens of context; the model's own number if not given."""
     truncate: Switch = False

@@ -125,10 +125,13 @@ class TransformersHandle:
         self.check()
         with current_reporter().track("import torch and transformers", total=1, unit="package") as advance:
             from eval_dagster.models.transformers.model import load_model
+            from eval_dagster.models.transformers.network.free_memory import release_memory
 
             advance()
         # Networks of some architectures refer to themselves, so that without this the weights of the last model would stay in memory.
         gc.collect()
+        # Their blocks may be too small for the next weights, and no other process could take them.
+        release_memory()
         return load_model(self._name, self._config, self._checkpoint.folder(), self._tokenizer, lambda: self._processor)
 
     def _device(self) -> str:

@@ -16,6 +16,7 @@ from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.network.packed_linear import pack_linears
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
 from eval_dagster.models.transformers.scoring.jobs import choices_job, perplexity_job
+from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
 from eval_dagster.models.transformers.weights.context import LENGTH_NAMES
 from eval_dagster.models.transformers.weights.loading import load_network
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
@@ -24,6 +25,10 @@ from eval_dagster.records import ModelResponse, Request
 
 _CPU_TOKENS = 2048
 """Most tokens of a batch on a CPU. Larger batches are not faster a token there, and answers would come minutes apart."""
+
+_CPU_ROWS = 16
+_GPU_ROWS = 256
+"""Most rows of a batch where the configuration names none. Fewer on a GPU whose memory is smaller; more gain little on a CPU."""
 
 _DEFAULT_LENGTH = 2048
 """Tokens of context where the model states none, as in lm-evaluation-harness."""
@@ -35,19 +40,21 @@ _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in th
 class LoadedModel:
     """A causal language model in memory."""
 
-    def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int, layers: str):
-        """`layers` describes how the network's linear layers are computed."""
+    def __init__(self, network: Any, codec: Codec, *, end_tokens: Sequence[int], device: str, batch_size: int | None, layers: str):
+        """`layers` describes how the network's linear layers are computed. Without a batch size, the device's memory decides."""
         tokenizer = codec.tokenizer
         ends = [*end_tokens, *([] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id])]
         # Padding is masked and may be any token of the network. Some tokenizers pad with a token that the network lacks.
         known = network.get_input_embeddings().weight.shape[0]
         pad = next((token for token in (tokenizer.pad_token_id, *ends) if token is not None and token < known), 0)
-        tokens = _CPU_TOKENS if device == "cpu" else None
+        is_cpu = device == "cpu"
+        rows = batch_size or (_CPU_ROWS if is_cpu else _GPU_ROWS)
+        tokens = _CPU_TOKENS if is_cpu else piece_limits(network, device).tokens
         self._codec = codec
         self._gpus = int(device != "cpu")
         self._scorer = ScoringEngine(
             network,
-            BatchRunner(rows=batch_size, tokens=tokens),
+            BatchRunner(rows=rows, tokens=tokens),
             device=device,
             pad_token=pad,
             tokens=_check_tokens(tokenizer),
@@ -55,7 +62,12 @@ class LoadedModel:
         )
         # A batch takes as long as its longest text, so small batches waste less where each row costs time.
         self._generator = GenerationEngine(
-            network, codec, BatchRunner(rows=batch_size, tokens=tokens and 2 * tokens), device=device, pad_token=pad, end_tokens=ends
+            network,
+            codec,
+            BatchRunner(rows=rows, tokens=2 * tokens if is_cpu else piece_limits(network, device, most=2**40).tokens),
+            device=device,
+            pad_token=pad,
+            end_tokens=ends,
         )
         self._scorer.usage.layers = self._generator.usage.layers = layers
 

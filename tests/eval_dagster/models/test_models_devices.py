@@ -5,11 +5,15 @@ import importlib.util
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.network import devices
+from eval_dagster.models.transformers.network.batching import BatchRunner, check_device
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +78,69 @@ def test_a_device_that_is_not_there_is_named() -> None:
     assert problem is not None
     assert f"'cuda:{count}' is not there" in problem
     assert devices.device_problem("cpu") is None
+
+
+def faked_gpu(monkeypatch: pytest.MonkeyPatch, *, name: str = "NVIDIA H100 80GB HBM3", minor: int = 0, driver: int | None = 13000) -> None:
+    class Driver:
+        @staticmethod
+        def cuDriverGetVersion(number: Any) -> int:  # noqa: N802
+            number._obj.value = driver
+            return 0
+
+    def load(library: str) -> Any:
+        assert library == "libcuda.so.1"
+        if driver is None:
+            raise OSError(library)
+        return Driver()
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(name=name, major=9, minor=minor))
+
+
+def test_a_gpu_is_known_by_what_rounds_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(**settings: Any) -> tuple[str, ...]:
+        faked_gpu(monkeypatch, **settings)
+        return devices.device_kind("cuda")
+
+    first = kind()
+    assert first[:4] == ("cuda", "NVIDIA H100 80GB HBM3", "9.0", "driver 13000")
+    assert devices.device_kind("cuda:1") == first, "its number rounds nothing"
+    assert len({first, kind(name="NVIDIA A100"), kind(minor=1), kind(driver=12080), kind(driver=None)}) == 5
+    faked_gpu(monkeypatch)
+    for owner, switch in (
+        (torch.backends.cuda.matmul, "allow_tf32"),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+        (torch.backends.cudnn, "deterministic"),
+    ):
+        before = getattr(owner, switch)
+        setattr(owner, switch, not before)
+        try:
+            assert devices.device_kind("cuda") != first, switch
+        finally:
+            setattr(owner, switch, before)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert devices.device_kind("cuda") != first
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    assert devices.device_kind("cuda") == first
+
+
+def test_a_device_that_is_lost_ends_the_run_and_another_error_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    illegal = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
+    asked: list[int] = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: asked.append(1))
+    check_device(illegal)
+    assert asked, "the device still answers: the error is that of its request"
+
+    def lost() -> None:
+        raise illegal
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", lost)
+    for harmless in (RuntimeError("shapes"), torch.OutOfMemoryError("CUDA out of memory"), ValueError("x")):
+        check_device(harmless)
+
+    def forward(_: Any) -> Any:
+        raise illegal
+
+    runner = BatchRunner(rows=2, tokens=None)
+    with pytest.raises(ModelError, match=r"computes nothing more in this process \(AcceleratorError: CUDA error: an illegal memory access"):
+        list(runner.run([1, 2, 3], length=lambda _: 1, forward=forward))

@@ -5,12 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 import tiny_architectures
+import torch
 from transformers import LlamaConfig
 
 from eval_dagster.models.transformers.network import control_groups
-from eval_dagster.models.transformers.network.free_memory import free_memory
+from eval_dagster.models.transformers.network.free_memory import free_memory, release_memory
 from eval_dagster.models.transformers.scoring import piece_limits as memory
-from eval_dagster.models.transformers.scoring.piece_limits import piece_limits, token_bytes
+from eval_dagster.models.transformers.scoring.piece_limits import cell_bytes, piece_limits, token_bytes
+from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree
+from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
 GIB = 2**30
 
@@ -32,6 +35,74 @@ def test_plenty_of_memory_gives_the_most_useful_size_and_little_gives_less(monke
     assert found[0].tokens > found[1].tokens > found[2].tokens > found[3].tokens == found[3].scored == 64
     assert found[0].scored > found[1].scored > found[2].scored
     assert found[0].scored * network.config.vocab_size * 4 <= 2**28
+
+
+@pytest.mark.parametrize(("masks", "most"), [(1, 8192), (2, 4096)])
+def test_on_a_gpu_the_mask_counts(masks: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tiny_architectures.network("llama")
+    found = []
+    for free in (64 * GIB, GIB, GIB // 4):
+        monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
+        limits = piece_limits(network, "cuda", masks=masks, most=most)
+        found.append(limits.wide(0))
+        for base in (0, 1000, 100_000):
+            tokens = limits.wide(base)
+            assert tokens == LEAST_TOKENS or tokens * (base + tokens) * cell_bytes(masks, 4) < free / 4
+        assert limits.wide(100_000) < limits.wide(0)
+    assert limits.tokens == limits.chain == most, "keys and values of a tiny network are no limit"
+    assert found[0] > most > found[2], "with little memory the mask is"
+
+
+def test_a_mask_takes_no_more_than_was_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = {"full_attention": None, "sliding_attention": 7}
+    sequences = sorted({(1, 2, index, *range(9)) for index in range(40)})
+    piece = PrefixTree(sequences).piece(0, 2, PieceLimits(tokens=300, chain=300, scored=300), [1] * len(sequences))
+    masks = TreeAttention(windows, dtype=torch.bfloat16, device="cpu").arguments(piece)["attention_mask"]
+    entries = len(piece.tokens) * (piece.base + len(piece.tokens))
+    numbers = sum(mask.untyped_storage().nbytes() for mask in masks.values())
+    assert numbers <= entries * cell_bytes(2, 2)
+    assert all(mask.stride(2) % 8 == 0 for mask in masks.values()), "torch copies other masks in each layer of a GPU"
+
+
+def test_a_piece_has_no_more_entries_of_the_mask_than_allowed() -> None:
+    sequences = sorted({(*range(200), index, *range(index, index + 20)) for index in range(60)})
+    tree = PrefixTree(sequences)
+    limits = PieceLimits(tokens=10_000, chain=10_000, scored=10_000, cells=60_000)
+    first, base, pieces = 0, 0, 0
+    while first < len(sequences):
+        piece = tree.piece(first, base, limits, [1] * len(sequences))
+        assert len(piece.tokens) * (piece.base + len(piece.tokens)) <= 60_000 or len(piece.tokens) <= LEAST_TOKENS
+        first, base, pieces = piece.last, piece.keep, pieces + 1
+    assert pieces > 5
+
+
+def test_what_the_allocator_of_a_gpu_keeps_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"memory_reserved": 50, "memory_allocated": 20}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    for name, value in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert free_memory("cuda:1") == 100 + 50 - 20
+
+
+def test_an_apple_gpu_has_a_part_of_the_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 2**20)
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: 2**18)
+    assert free_memory("mps") == 2**20 - 2**18
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 2**60)
+    assert free_memory("mps") < 2**50, "no more than the machine has"
+
+
+def test_kept_memory_is_given_back_on_each_kind_of_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: given.append("mps"))
+    release_memory()
+    assert torch.cuda.is_available() or not given
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    given.clear()
+    release_memory()
+    assert given == ["cuda", "mps"]
 
 
 def test_the_memory_of_this_machine_is_read() -> None:

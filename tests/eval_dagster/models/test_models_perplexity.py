@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_no_text_waits_for_many_others(open_tiny: OpenTiny, monkeypatch: pytest.
 def test_windows_longer_than_a_piece_are_scored_in_parts(limits: PieceLimits, open_tiny: OpenTiny, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [text_request(LONG, "long"), text_request(LONG[:200] + SHORT, "branch"), text_request(SHORT, "short")]
     whole = respond(open_tiny().load(), *requests)
-    monkeypatch.setattr(scoring, "piece_limits", lambda network, device: limits)
+    monkeypatch.setattr(scoring, "piece_limits", lambda network, device, **_: replace(limits))
     model = open_tiny().load()
     parts = respond(model, *requests)
     for name, response in parts.items():

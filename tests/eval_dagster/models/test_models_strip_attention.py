@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
-from eval_dagster.models.transformers.scoring import strip_attention
+from eval_dagster.models.transformers.scoring import attention_plan
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.self_check import check_tree
@@ -102,7 +102,7 @@ def test_strips_that_lack_a_token_are_found_out_when_a_model_is_loaded(monkeypat
     attention = TreeAttention({"full_attention": None}, dtype=torch.float32, device="cpu")
 
     def verdict() -> bool:
-        return check_tree(network, attention, device="cpu", tokens=range(5, 200), stem=24, longest=CONTEXT).is_exact
+        return check_tree(network, attention, device="cpu", tokens=range(5, 200), stems=(24,), longest=CONTEXT).is_exact
 
     assert verdict()
     attend = StripPlan.attend
@@ -133,13 +133,13 @@ def test_threads_and_failures_leave_no_plan_behind() -> None:
 
     def fail() -> None:
         with ThreadPoolExecutor(1) as pool, attention.computed(piece):
-            assert strip_attention._PLAN.get() is not None
-            assert pool.submit(strip_attention._PLAN.get).result() is None
+            assert attention_plan._PLAN.get() is not None
+            assert pool.submit(attention_plan._PLAN.get).result() is None
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert strip_attention._PLAN.get() is None
+    assert attention_plan._PLAN.get() is None
     whole = logits(network, piece, [], in_strips=False)
     torch.testing.assert_close(logits(network, piece, [], in_strips=True), whole, atol=1e-4, rtol=0)
 

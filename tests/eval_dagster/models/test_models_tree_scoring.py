@@ -4,6 +4,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def questions(seed: int, *, subjects: int = 3, each: int = 4, shots: int = 60) -
 def engine(network: Any, *, longest: int = CONTEXT, limits: PieceLimits | None = None, rows: int = 4) -> ScoringEngine:
     built = ScoringEngine(network, BatchRunner(rows=rows, tokens=None), device="cpu", pad_token=0, tokens=ORDINARY, longest=longest)
     if limits and built._tree:
-        built._tree._limits = limits
+        built._tree._measure = lambda: replace(limits)
     return built
 
 
@@ -185,7 +186,7 @@ def test_a_window_that_is_not_drawn_is_found_out(name: str) -> None:
     assert set(windows.values()) - {None} == {tiny_architectures.WINDOW}
     for drawn, expected in ((windows, True), (dict.fromkeys(windows), False)):
         attention = TreeAttention(drawn, dtype=network.dtype, device="cpu")
-        verdict = check_tree(network, attention, device="cpu", tokens=ORDINARY, stem=40, longest=CONTEXT)
+        verdict = check_tree(network, attention, device="cpu", tokens=ORDINARY, stems=(40,), longest=CONTEXT)
         assert verdict.is_exact is expected, verdict.reason
 
 
@@ -265,7 +266,7 @@ def test_what_is_too_much_by_itself_makes_no_other_pay(monkeypatch: pytest.Monke
     spans["huge"] = [((*context, POISON), choice)]
     scorer = engine(network, limits=PieceLimits(tokens=100, chain=120, scored=90))
     assert scorer._tree is not None
-    compute = scorer._tree._compute
+    compute, ceiling = scorer._tree._compute, scorer._tree._ceiling
 
     def failing(work: Any, piece: Any, cache: Any) -> None:
         if POISON in piece.tokens:
@@ -274,7 +275,7 @@ def test_what_is_too_much_by_itself_makes_no_other_pay(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(scorer._tree, "_compute", failing)
     found = answers(scorer, spans)
-    assert scorer._tree._limits == PieceLimits(tokens=100, chain=120, scored=90)
+    assert scorer._tree._ceiling == ceiling
     assert scorer.usage.elsewhere == 1
     del spans["huge"]
     assert farthest(network, found, spans) < BOUND

@@ -15,7 +15,8 @@ from eval_dagster.models.transformers.generation.jobs import NOT_FINITE, RESERVE
 from eval_dagster.models.transformers.generation.logits_processors import GumbelNoise, warpers
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.generation.stopping import StopText
-from eval_dagster.models.transformers.network.batching import Failure, Outcome, failure_of, is_out_of_memory, release_memory
+from eval_dagster.models.transformers.network.batching import Failure, Outcome, check_device, failure_of, is_out_of_memory
+from eval_dagster.models.transformers.network.free_memory import release_memory
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class _Batch:
             try:
                 done = self._join() if joins else self._step()
             except Exception as error:
+                check_device(error)
                 # The frames of the error hold tensors, which must be freed before the next attempt.
                 yield from self._recover(error.with_traceback(None), joins=joins)
             else:

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 import torch
 
+from eval_dagster.errors import ModelError
+from eval_dagster.models.transformers.network.free_memory import release_memory
 from eval_dagster.records import ModelResponse
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +87,22 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
 
 
+def check_device(error: Exception) -> None:
+    """Raise `ModelError` if the device computes nothing any more after an exception, as after an illegal access to its memory.
+
+    Every later request would fail too. The answers so far are kept.
+    """
+    if not isinstance(error, torch.AcceleratorError) or is_out_of_memory(error):
+        return
+    try:
+        torch.accelerator.synchronize()
+    except Exception as again:
+        raise ModelError(
+            f"The device failed and computes nothing more in this process ({type(error).__name__}: {str(error).splitlines()[0]}). "
+            "Answers so far are kept. Run again; if it fails again, look at the driver's log."
+        ) from again
+
+
 def failure_of(error: Exception, *, retryable: bool) -> Failure:
     """The record of an exception."""
     return Failure(error=f"{type(error).__name__}: {error}", retryable=retryable)
@@ -103,6 +121,7 @@ def _attempt(
     try:
         results = forward(batch)
     except Exception as error:
+        check_device(error)
         # The frames of the error hold the tensors of the batch, which must be freed before the next attempt.
         return error.with_traceback(None)
     seconds = (time.perf_counter() - started) / len(batch)
@@ -117,9 +136,3 @@ def _one_by_one(
         Outcome(item=item, result=failure_of(attempt, retryable=True), seconds=0.0) if isinstance(attempt, Exception) else attempt[0]
         for item, attempt in zip(batch, attempts, strict=True)
     ]
-
-
-def release_memory() -> None:
-    """Free the memory that the device's allocator keeps for later."""
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -2,8 +2,10 @@
 
 import ctypes
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -41,7 +43,8 @@ def device_problem(device: str) -> str | None:
 def device_kind(device: str) -> tuple[str, ...]:
     """The kind of a device, as far as numbers depend on it: `cpu`, or kind, name and architecture of a GPU, without its index.
 
-    The kernels that a library chooses differ from one kind of GPU to another, and so does their rounding.
+    The kernels that a library chooses differ from one kind of GPU to another, and so does their rounding. Of CUDA it is also the version
+    that the driver compiles kernels for, and the settings of torch by which kernels round: a caller may have changed them.
     """
     kind, _, index = device.partition(":")
     if kind == "cpu":
@@ -51,8 +54,29 @@ def device_kind(device: str) -> tuple[str, ...]:
     if kind == "cuda":
         found = torch.cuda.get_device_properties(int(index or 0))
         architecture = getattr(found, "gcnArchName", None) if torch.version.hip else f"{found.major}.{found.minor}"
-        return kind, str(found.name), str(architecture)
+        return kind, str(found.name), str(architecture), f"driver {_driver_version()}", *_rounding_settings()
     return (kind, str(torch.backends.mps.get_name())) if kind == "mps" else (kind,)
+
+
+def _rounding_settings() -> Iterator[str]:
+    """The settings of torch that choose among kernels which round differently."""
+    import torch
+
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    yield f"tf32 {matmul.allow_tf32} {cudnn.allow_tf32}"
+    yield f"reduced precision {matmul.allow_bf16_reduced_precision_reduction} {matmul.allow_fp16_reduced_precision_reduction}"
+    yield f"deterministic {torch.are_deterministic_algorithms_enabled()} {cudnn.deterministic} {cudnn.benchmark}"
+    yield f"workspace {os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}"
+
+
+def _driver_version() -> str:
+    """The version of CUDA that the driver supports; empty where it does not say, as a driver of AMD."""
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return ""
+    return str(number.value)
 
 
 @cache

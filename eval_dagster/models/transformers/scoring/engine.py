@@ -6,15 +6,18 @@ The other tokens of a batch change a log-probability by rounding only: in float3
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
+from eval_dagster.models.transformers.scoring.fastest_attention import fastest_attention
 from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
-from eval_dagster.models.transformers.scoring.self_check import check_prefix, check_tree
+from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
+from eval_dagster.models.transformers.scoring.self_check import Verdict, check_prefix, check_tree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore
 from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
@@ -203,19 +206,27 @@ class ScoringEngine:
             return None
         window = max((window for window in windows.values() if window), default=0)
         is_checked = window <= (_CPU_WINDOW if self._device == "cpu" else _GPU_WINDOW)
-        limits = [self._longest, self._constant, None if is_checked else window]
-        proved = min(limit for limit in limits if limit)
-        attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
+        proved = min(length for length in (self._longest, self._constant, None if is_checked else window) if length)
         # Beyond a window most of a piece's attention is to what is cached; before it, most of it is to the piece itself.
-        for stem in (_STEM, window + _STEM) if window and is_checked else (_STEM,):
-            verdict = check_tree(network, attention, device=self._device, tokens=tokens, stem=stem, longest=proved)
-            if not verdict.is_exact:
-                self.usage.reason = f"not over a tree: {verdict.reason}"
-                return None
+        stems = (_STEM, window + _STEM) if window and is_checked else (_STEM,)
+
+        def verdict_on(attention: TreeAttention) -> Verdict:
+            return check_tree(network, attention, device=self._device, tokens=tokens, stems=stems, longest=proved)
+
+        attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
+        verdict = verdict_on(attention)
+        if not verdict.is_exact:
+            self.usage.reason = f"not over a tree: {verdict.reason}"
+            return None
         self._proved = proved
         beyond = "" if proved == self._longest else f"; inputs of more than {proved} tokens by plain rows"
         self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
-        return TreeScorer(network, attention, limits=piece_limits(network, self._device), device=self._device, usage=self.usage)
+        limits: Callable[[], PieceLimits] = partial(piece_limits, network, self._device, masks=len(windows))
+        if self._device != "cpu":
+            found = fastest_attention(network, attention, windows, verdict_on, device=self._device, tokens=tokens, longest=proved)
+            attention, limits = found.attention, partial(piece_limits, network, self._device, masks=len(windows), most=found.tokens)
+            self.usage.reason += f"; {found.reason}"
+        return TreeScorer(network, attention, limits=limits, device=self._device, usage=self.usage)
 
     def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int]) -> None:
         """Reuse the common prefix of a batch, if that is exact for the network."""

@@ -12,7 +12,7 @@ _CPU_TOKENS = 512
 _CPU_CHAIN = 1024
 """Tokens of a piece of one sequence alone on a CPU. Each sees all before it, and fewer pieces read the cache less often."""
 
-_GPU_TOKENS = 8192
+GPU_TOKENS = 8192
 """Tokens of a piece on a GPU, where a pass has a high fixed cost."""
 
 _CPU_LOGITS = 256 * 2**20
@@ -25,16 +25,26 @@ _SHARE = 0.4
 _LEAST = 64
 
 
-def piece_limits(network: Any, device: str) -> PieceLimits:
-    """The limits of a piece on a device; running out of memory halves them."""
+def piece_limits(network: Any, device: str, *, masks: int = 1, most: int = GPU_TOKENS) -> PieceLimits:
+    """The limits of a piece by what is free on a device now; running out of memory halves them.
+
+    Args:
+        network: The network.
+        device: Its device.
+        masks: Kinds of layers, each of which has a mask of its own.
+        most: Tokens of a piece that are of use on a GPU.
+    """
     is_cpu = device == "cpu"
     config = network.config.get_text_config(decoder=True)
     room = int(free_memory(device) * _SHARE)
-    logits = min(_CPU_LOGITS if is_cpu else _GPU_LOGITS, room // 2)
+    logits = min(_CPU_LOGITS if is_cpu else _GPU_LOGITS, room // 4)
     held = room // 2 // token_bytes(config, network.dtype.itemsize)
-    tokens, chain = (_CPU_TOKENS, _CPU_CHAIN) if is_cpu else (_GPU_TOKENS, _GPU_TOKENS)
+    tokens, chain = (_CPU_TOKENS, _CPU_CHAIN) if is_cpu else (most, most)
     return PieceLimits(
-        tokens=max(_LEAST, min(tokens, held)), chain=max(_LEAST, min(chain, held)), scored=max(_LEAST, logits // (4 * config.vocab_size))
+        tokens=max(_LEAST, min(tokens, held)),
+        chain=max(_LEAST, min(chain, held)),
+        scored=max(_LEAST, logits // (4 * config.vocab_size)),
+        cells=max(_LEAST**2, room // 4 // cell_bytes(masks, network.dtype.itemsize)),
     )
 
 
@@ -45,6 +55,11 @@ def token_bytes(config: Any, itemsize: int) -> int:
     cached = 2 * config.num_hidden_layers * (_most(getattr(config, "num_key_value_heads", None)) or heads) * width
     inner = _most(getattr(config, "intermediate_size", None)) or 4 * config.hidden_size
     return int((cached + 8 * config.hidden_size + 3 * inner) * itemsize)
+
+
+def cell_bytes(masks: int, itemsize: int) -> int:
+    """The bytes that an entry of the mask takes: a number in each of the masks, and four booleans of which they are made."""
+    return masks * itemsize + 4
 
 
 def _most(value: Any) -> Any:

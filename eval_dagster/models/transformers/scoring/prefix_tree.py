@@ -5,15 +5,16 @@ tokens that the next piece shares with the first sequence of this one are the fi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import sqrt
 
 from eval_dagster.models.transformers.encoding.prefixes import common_prefix
 
 _PASS = 24
 """Cost of a forward pass beside its tokens, in tokens. A short piece wastes more of it."""
 
-_LEAST_TOKENS = 32
+LEAST_TOKENS = 32
 """Tokens of the smallest piece. An input that runs out of memory there is scored plainly and alone."""
 
 
@@ -27,15 +28,26 @@ class PieceLimits:
     """Tokens of a piece of one sequence alone."""
     scored: int
     """Tokens whose logits are wanted. Each takes a row as long as the vocabulary."""
+    cells: int = 2**62
+    """Entries of the mask: each token has one for each token of the piece, and for each that is cached before it."""
 
     def halve(self) -> bool:
         """Allow half as much; false where that is too little to be of use."""
-        if self.tokens <= _LEAST_TOKENS:
+        if self.tokens <= LEAST_TOKENS:
             return False
         self.tokens //= 2
         self.chain = max(self.tokens, self.chain // 2)
         self.scored = max(1, self.scored // 2)
+        self.cells //= 2
         return True
+
+    def within(self, other: "PieceLimits") -> "PieceLimits":
+        """The lesser of each limit."""
+        return PieceLimits(**{name: min(value, getattr(other, name)) for name, value in asdict(self).items()})
+
+    def wide(self, base: int) -> int:
+        """The most tokens after `base` cached ones whose mask has no more entries than allowed; `LEAST_TOKENS` at least."""
+        return max(LEAST_TOKENS, int(sqrt(base * base / 4 + self.cells) - base / 2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +104,9 @@ class PrefixTree:
         are scored, without those that it shares with the sequence before it.
         """
         missing = len(self.sequences[first]) - base
-        most = min(limits.chain, limits.scored) if scored_of[first] > limits.scored else limits.chain
+        most = min(limits.chain, limits.wide(base))
+        if scored_of[first] > limits.scored:
+            most = min(most, limits.scored)
         if missing > most:
             return self._chunk(first, base, -(-missing // -(-missing // most)))
         return self._lay_out(first, base, self._end(first, base, limits, scored_of))
@@ -113,11 +127,12 @@ class PrefixTree:
         best, least = first + 1, float("inf")
         size = marks = 0
         common = len(self.sequences[first])
+        most = min(limits.tokens, limits.wide(base))
         for index in range(first, len(self.sequences)):
             start = base if index == first else self.shared[index]
             size += len(self.sequences[index]) - start
             marks += scored_of[index]
-            if index > first and (start < base or size > limits.tokens or marks > limits.scored):
+            if index > first and (start < base or size > most or marks > limits.scored):
                 break
             common = min(common, self.shared[index + 1])
             # What the next sequence shares with this one, but not with the first, is not kept and will be computed again.

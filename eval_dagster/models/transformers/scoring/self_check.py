@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, failure_of
+from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, check_device, failure_of
 from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
@@ -42,10 +43,20 @@ class Verdict:
     reason: str
 
 
-def check_tree(network: Any, attention: TreeAttention, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
-    """Compare scores over a tree with plain ones. The arguments are those of `check`; `attention` describes pieces to the network."""
-    tree = TreeScorer(network, attention, limits=PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())
-    return check(network, lambda inputs: tree.run(inputs, _refuse), device=device, tokens=tokens, stem=stem, longest=longest)
+def check_tree(
+    network: Any, attention: TreeAttention, *, device: str, tokens: Sequence[int], stems: Sequence[int], longest: int
+) -> Verdict:
+    """Compare scores over trees with plain ones: a tree with each of the stems. `attention` describes pieces to the network.
+
+    The other arguments are those of `check`. The verdict is that of the first stem with which the scores are not exact, else of the last.
+    """
+    for stem in stems:
+        tree = TreeScorer(network, attention, limits=lambda: PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())
+        score = partial(tree.run, fallback=_refuse)
+        verdict = check(network, score, device=device, tokens=tokens, stem=stem, longest=longest)
+        if not verdict.is_exact:
+            break
+    return verdict
 
 
 def check_prefix(network: Any, *, device: str, tokens: Sequence[int], stem: int, longest: int) -> Verdict:
@@ -81,6 +92,7 @@ def check(
         found = _scores(score(leaves))
         right = _scores(plain.run([*few, neighboured], BatchRunner(rows=1, tokens=None)))
     except Exception as error:
+        check_device(error)
         return Verdict(is_exact=False, reason=f"the network refuses it ({failure_of(error, retryable=False).error})")
     off = max(_distance(found[item.tokens], right[item.tokens]) for item in few)
     contrast = _distance(right[few[1].tokens], right[neighboured.tokens])

@@ -4,17 +4,14 @@ A CPU computes masked entries, too. In a piece with many branches most entries a
 still compute the whole piece at once, because more tokens together are faster there.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from eval_dagster.models.transformers.scoring.attention_plan import attending
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece
 
 _STEP = 16
@@ -88,11 +85,11 @@ class StripPlan:
         self._keys = [self._indices(strip) for strip in strips]
         self._masks: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
-    def fits(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None) -> bool:
+    def fits(self, query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor) -> bool:
         """Whether the attention of a layer matches the plan: one sequence over all cached tokens, with one mask for all heads."""
         keys = self._base + self._queries
         shapes = query.shape[0] == 1 and query.shape[2] == self._queries and key.shape[2] == keys
-        return shapes and mask is not None and mask.shape == (1, 1, self._queries, keys)
+        return shapes and mask.shape == (1, 1, self._queries, keys)
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
         """The output of the attention for the tokens of the piece: 1 by heads by tokens by width."""
@@ -120,38 +117,7 @@ class StripPlan:
         return self._masks[id(mask)][1]
 
 
-_PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
-
-
-@contextmanager
-def in_strips(piece: Piece) -> Iterator[None]:
+def in_strips(piece: Piece) -> AbstractContextManager[None]:
     """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`."""
     strips = cut_strips(piece)
-    # Models look up their attention by name. Without a plan, the function that is registered here calls the original one.
-    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:
-        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
-    token = _PLAN.set(StripPlan(piece, strips) if len(strips) > 1 else None)
-    try:
-        yield
-    finally:
-        _PLAN.reset(token)
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **arguments: Any,
-) -> tuple[torch.Tensor, Any]:
-    plan = _PLAN.get()
-    is_plain = dropout == 0.0 and arguments.get("position_bias") is None and arguments.get("softcap") is None
-    if plan is None or attention_mask is None or not is_plain or not plan.fits(query, key, attention_mask):
-        found: tuple[torch.Tensor, Any] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **arguments
-        )
-        return found
-    return plan.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
+    return attending(StripPlan(piece, strips) if len(strips) > 1 else None)

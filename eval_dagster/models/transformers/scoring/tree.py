@@ -10,7 +10,8 @@ import torch
 from transformers import DynamicCache
 
 from eval_dagster.models.transformers.network.architecture import logits_at
-from eval_dagster.models.transformers.network.batching import Failure, Outcome, is_out_of_memory, release_memory
+from eval_dagster.models.transformers.network.batching import Failure, Outcome, check_device, is_out_of_memory
+from eval_dagster.models.transformers.network.free_memory import release_memory
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, TokenScore, score_tokens, span_score
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
@@ -68,11 +69,13 @@ class _Work:
 class TreeScorer:
     """Scores inputs with one network that honours masks and positions."""
 
-    def __init__(self, network: Any, attention: TreeAttention, *, limits: PieceLimits, device: str, usage: ScoringUsage):
-        """`attention` describes pieces to the network."""
+    def __init__(self, network: Any, attention: TreeAttention, *, limits: Callable[[], PieceLimits], device: str, usage: ScoringUsage):
+        """`attention` describes pieces to the network. `limits` gives those of a piece now; it is asked when a run begins."""
         self._network = network
         self._attention = attention
-        self._limits = limits
+        self._measure = limits
+        self._ceiling = PieceLimits(tokens=2**62, chain=2**62, scored=2**62)
+        """The most of a piece after memory ran out."""
         self._device = device
         self._usage = usage
 
@@ -81,22 +84,24 @@ class TreeScorer:
         work = _Work(inputs)
         self._usage.tokens_needed += work.tree.nodes()
         cache, first, base, owed = DynamicCache(), 0, 0, 0.0
-        whole, suspects = replace(self._limits), 0
+        limits = self._measure().within(self._ceiling)
+        whole, before, suspects = replace(limits), self._ceiling, 0
         while first < len(work.inputs):
             started = time.perf_counter()
-            piece = work.tree.piece(first, base, self._limits, work.counts)
+            piece = work.tree.piece(first, base, limits, work.counts)
             error = self._attempt(work, piece, cache)
             if error is not None:
                 cache, base = DynamicCache(), 0
                 release_memory()
                 if first >= suspects:
-                    whole, suspects = replace(self._limits), max(piece.last, first + 1)
-                if is_out_of_memory(error) and self._limits.halve():
-                    _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), self._limits.tokens)
+                    whole, before, suspects = replace(limits), self._ceiling, max(piece.last, first + 1)
+                if is_out_of_memory(error) and limits.halve():
+                    _LOG.warning("out of memory with %d tokens: going on with %d at a time", len(piece.tokens), limits.tokens)
+                    self._ceiling = replace(limits)
                     continue
                 last = max(piece.last, first + 1)
                 # This input is too large even for the smallest piece. Other inputs get back the limits from before it.
-                self._limits, suspects = whole, 0
+                limits, self._ceiling, suspects = replace(whole), before, 0
                 yield from fallback(work.inputs[first:last], error)
                 first = last
                 continue
@@ -114,6 +119,7 @@ class TreeScorer:
         try:
             self._compute(work, piece, cache)
         except Exception as error:
+            check_device(error)
             return error.with_traceback(None)
         return None
 

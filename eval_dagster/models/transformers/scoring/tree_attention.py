@@ -42,5 +42,7 @@ class TreeAttention:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _additive(self, visible: torch.Tensor) -> torch.Tensor:
-        mask = torch.zeros(visible.shape, dtype=self._dtype, device=self._device)
+        # GPUs read rows that begin at multiples of eight numbers. Torch would copy any other mask in each layer.
+        rows, columns = visible.shape
+        mask = torch.zeros((rows, -(-columns // 8) * 8), dtype=self._dtype, device=self._device)[:, :columns]
         return mask.masked_fill_(~visible, torch.finfo(self._dtype).min)[None, None]
