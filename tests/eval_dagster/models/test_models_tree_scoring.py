@@ -16,6 +16,7 @@ from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import engine as scoring
+from eval_dagster.models.transformers.scoring import prefix_tree
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.self_check import check_tree
@@ -400,3 +401,12 @@ def test_what_was_taken_is_counted() -> None:
     assert usage.reuse() == asked / nodes(spans)
     assert usage.passes == 1
     assert usage.seconds > 0
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_check_for_which_memory_ran_out_is_made_once_more(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tiny_architectures.network("llama")
+    recorded(monkeypatch, network, lambda sizes: len(sizes) <= failures)
+    monkeypatch.setattr(prefix_tree, "LEAST_TOKENS", 2**20)
+    scorer = engine(network)
+    assert scorer.usage.path == ("tree" if failures == 1 else "prefix"), scorer.usage.reason

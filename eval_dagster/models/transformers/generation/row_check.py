@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
+from eval_dagster.models.transformers.network.batching import with_memory
 
 _LENGTHS = (22, 25, 18)
 """Tokens of the texts of the check."""
@@ -42,7 +43,7 @@ def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: s
     if others:
         return f"it has layers of {', '.join(others)}"
     try:
-        off, rounding, contrast = _differences(network, plain, tokens, device)
+        off, rounding, contrast = with_memory(lambda: _differences(network, plain, tokens, device))
     except Exception as error:
         return f"it refuses them ({type(error).__name__}: {error})"
     finally:

@@ -87,6 +87,19 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _OUT_OF_MEMORY)
 
 
+def with_memory(compute: Callable[[], Result]) -> Result:
+    """What a function returns; it is called again after memory ran out, when what is kept for later has been given back."""
+    try:
+        return compute()
+    except Exception as error:
+        check_device(error)
+        if not is_out_of_memory(error):
+            raise
+    # Only here are the frames of the error gone, which hold tensors.
+    release_memory()
+    return compute()
+
+
 def check_device(error: Exception) -> None:
     """Raise `ModelError` if the device computes nothing any more after an exception, as after an illegal access to its memory.
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from eval_dagster.errors import ModelError
-from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, check_device, failure_of
+from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, failure_of, with_memory
 from eval_dagster.models.transformers.network.rounding import rounding_tolerance
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
@@ -89,10 +89,9 @@ def check(
     plain = PlainScorer(network, device=device, pad_token=0, usage=ScoringUsage())
     few = [leaves[index] for index in (0, 1, len(leaves) // 2, -2, -1)]
     try:
-        found = _scores(score(leaves))
-        right = _scores(plain.run([*few, neighboured], BatchRunner(rows=1, tokens=None)))
+        found = with_memory(lambda: _scores(score(leaves)))
+        right = with_memory(lambda: _scores(plain.run([*few, neighboured], BatchRunner(rows=1, tokens=None))))
     except Exception as error:
-        check_device(error)
         return Verdict(is_exact=False, reason=f"the network refuses it ({failure_of(error, retryable=False).error})")
     off = max(_distance(found[item.tokens], right[item.tokens]) for item in few)
     contrast = _distance(right[few[1].tokens], right[neighboured.tokens])
