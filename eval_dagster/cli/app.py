@@ -96,7 +96,7 @@ def tasks(
 
 @app.command()
 def models() -> None:
-    """List the models of evals.yaml, and whether each could be loaded."""
+    """List the models of evals.yaml, whether each could be loaded, and what would compute its answers."""
     inspecting.list_models()
 
 

@@ -69,10 +69,11 @@ def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequen
     if table.__rich_measure__(out, out.options.update(max_width=_WIDEST)).maximum <= out.width:
         out.print(table)
     else:
-        _print_records(title, columns, texts)
+        print_records(title, columns, texts)
 
 
-def _print_records(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_records(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows one below the other, each column on a line of its own: for texts that are too long for a table."""
     if title:
         out.print(title)
     widest = max(len(column) for column in columns)

@@ -1,22 +1,36 @@
 """The commands `models` and `show`."""
 
-from eval_dagster.cli.console import print_table
+from eval_dagster.cli.console import print_records, print_table
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import ModelNotFoundError, UsageError
+from eval_dagster.models.base import ExplainedHandle
+from eval_dagster.models.known_ways import known_ways
+from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
 
+_UNKNOWN = "checked on load"
+
 
 def list_models() -> None:
-    """Print the models of evals.yaml, and whether each can be loaded."""
+    """Print the models of evals.yaml, whether each can be loaded, and what would compute its answers.
+
+    How it computes is checked on load; what the last load found holds for the same version.
+    """
     project = Project.open()
-    rows = []
+    rows, ways = [], []
     for name, model in project.config.models.items():
         try:
-            project.handle(name).check()
-            state = f"ready, version {project.handle(name).version()}"
+            handle = project.handle(name)
+            handle.check()
+            version = handle.version()
+            state = f"ready, version {version}"
+            if isinstance(handle, ExplainedHandle):
+                known = known_ways(project.home, version)
+                scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
+                ways.append((name, handle.engine(), scoring, generation))
         except ModelNotFoundError as error:
             state = f"not there: {error}"
         except UsageError as error:
@@ -31,6 +45,8 @@ def list_models() -> None:
         dtype = model.dtype if isinstance(model, TransformersModel | VllmModel) else ""
         rows.append((name, model.backend, " ".join(source), dtype, model.prompt_format, state))
     print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
+    if ways:
+        print_records("What would compute them", ("model", "engine", "log-probabilities", "texts"), ways)
 
 
 def show_prompt(eval_name: str, model: str | None, number: int) -> None:

@@ -117,6 +117,15 @@ class VaryingHandle(Protocol):
         ...
 
 
+@runtime_checkable
+class ExplainedHandle(Protocol):
+    """A configured model that tells what would compute its answers."""
+
+    def engine(self) -> str:
+        """What would compute the answers, on which device, and why. Loads nothing. Raises as `check` does."""
+        ...
+
+
 class ModelBackend(Protocol):
     """A kind of model. An entry point of the group `eval_dagster.models` names it, under the backend's name in evals.yaml."""
 

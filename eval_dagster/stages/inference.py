@@ -12,6 +12,7 @@ from eval_dagster.lake.flushing import ResponseFlusher
 from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.lake.rows import answer_row
 from eval_dagster.models.base import LocalModel, Model
+from eval_dagster.models.known_ways import remember_ways
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
@@ -118,6 +119,8 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
             ("layers", usage.layers),
         )
     ]
+    ways = {usage.kind: ": ".join(part for part in (usage.path, usage.reason) if part) for usage in usages}
+    remember_ways(model.project.home, model.version, ways)
     run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in notes if text}
     return run
 

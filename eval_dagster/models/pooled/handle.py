@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.models.base import ConversationalHandle, ModelHandle, VaryingHandle, WatchedHandle
+from eval_dagster.models.base import ConversationalHandle, ExplainedHandle, ModelHandle, VaryingHandle, WatchedHandle
 from eval_dagster.models.looks import FindKnown, Look
 from eval_dagster.models.pooled.cluster import connect, require_ray
 from eval_dagster.models.pooled.crew import Crew
@@ -58,6 +58,11 @@ class PooledHandle:
     def answers_vary(self) -> bool:
         """Whether a fresh answer may differ from the one before."""
         return isinstance(self._own, VaryingHandle) and self._own.answers_vary()
+
+    def engine(self) -> str:
+        """What would compute the answers of each worker, as far as this machine tells."""
+        own = f"{self._own.engine()}, " if isinstance(self._own, ExplainedHandle) else ""
+        return f"{own}in {self._workers.count} workers"
 
     def load(self) -> PooledModel:
         """Start the workers.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster.config.models import FolderSource, HubSource, TransformersModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.transformers.encoding import chat_template
-from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem
+from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem, device_title
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
@@ -99,6 +99,10 @@ class TransformersHandle:
                 "code": code_version(chat_template.render),
             }
         )
+
+    def engine(self) -> str:
+        """What would compute the answers, on which device, and why. Raises `ModelNotFoundError` if the device is not there."""
+        return f"transformers {self._config.dtype} on {device_title(self._device(), self._config.device)}"
 
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""

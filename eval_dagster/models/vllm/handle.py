@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, RequirementError
 from eval_dagster.models.transformers.encoding import chat_template
-from eval_dagster.models.transformers.network.devices import device_kind, device_of
+from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_title
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
@@ -80,6 +80,11 @@ class VllmHandle:
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
         return stable_hash(self._checkpoint.fingerprint())
+
+    def engine(self) -> str:
+        """What would compute the answers, and on which device. Raises `RequirementError` where vLLM is not installed."""
+        several = f", each layer divided among {self._config.tensor_parallel} GPUs" if self._config.tensor_parallel > 1 else ""
+        return f"{self._engine()} on {device_title(device_of('auto'), 'auto')}{several}"
 
     def answers_vary(self) -> bool:
         """True: which requests vLLM computes together depends on the moment, and so does the rounding, which may decide between tokens."""

@@ -40,6 +40,14 @@ def device_problem(device: str) -> str | None:
     return None
 
 
+def device_title(device: str, setting: str) -> str:
+    """A device and the reason for it, for people. `setting` is the key `device` of the model."""
+    why = f"`device: {setting}`"
+    if device == "cpu":
+        return f"the CPU ({why} found no GPU)" if setting == "auto" else f"the CPU ({why})"
+    return f"{device}, {device_kind(device)[1]} ({why})"
+
+
 def device_kind(device: str) -> tuple[str, ...]:
     """The kind of a device, as far as numbers depend on it: `cpu`, or kind, name and architecture of a GPU, without its index.
 
