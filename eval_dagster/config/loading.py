@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
-from eval_dagster.config.schema import Config, config_class, with_elsewhere
+from eval_dagster.config.schema import Config, config_class, with_adapters, with_elsewhere
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
@@ -161,7 +161,7 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
     It reads the raw values, so that it finds all even if other values are wrong.
     """
     top = _mapping(document.value)
-    evals, models = _mapping(top.get("evals")), _mapping(top.get("models"))
+    evals, models = _mapping(top.get("evals")), with_adapters(_mapping(top.get("models")))
     yield from _mirror_problems(("datasets", "mirror"), document, folder)
     for name in _mapping(top.get("environments")):
         yield from _environment_problems(("environments", name), document, registries, folder)

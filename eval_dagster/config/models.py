@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from eval_dagster.config.values import Integer, Number, Section, Switch
+from eval_dagster.config.values import Integer, Name, Number, Section, Switch
 from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.reasoning import DEFAULT_TAGS
 
@@ -53,6 +53,9 @@ Source = Annotated[
     | Annotated[PackageSource, Tag("package")],
     Discriminator(_kind_of_source),
 ]
+
+
+AdapterSource = Annotated[Annotated[HubSource, Tag("hub")] | Annotated[FolderSource, Tag("folder")], Discriminator(_kind_of_source)]
 
 
 class GenerationConfig(Section):
@@ -134,6 +137,10 @@ class VllmModel(ModelSection):
     """vLLM's offline engine, which has to be installed beside eval_dagster."""
     source: Source
     """Where the weights are."""
+    adapters: dict[Name, AdapterSource] = Field(default_factory=dict)
+    """LoRA adapters by name. Each makes a further model, `<model>-<adapter>`, with the keys of this one."""
+    adapter: AdapterSource | None = None
+    """The LoRA adapter that this model is asked with."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Type of the computation, and of weights that are not quantized."""
     quantization: str | None = None
@@ -146,6 +153,14 @@ class VllmModel(ModelSection):
     """Tokens of context; one less than the model's own number if not given, which vLLM keeps for the token that it generates."""
     truncate: Switch = False
     """Whether a prompt that is too long is cut on the left (recorded with the response) instead of being an error."""
+
+    @model_validator(mode="after")
+    def _adapters_are_added_to_the_model_itself(self) -> Self:
+        if self.adapter is not None and self.adapters:
+            raise ValueError(
+                "found `adapter` and `adapters`; expected one of them, since each of `adapters` is a model without another one"
+            )
+        return self
 
 
 class ScriptedModel(ModelSection):

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_m
 from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
 from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
-from eval_dagster.config.values import Integer, Name, Number, Section, Switch
+from eval_dagster.config.values import NAME, Integer, Name, Number, Section, Switch
 from eval_dagster.suggestions import did_you_mean
 
 
@@ -168,6 +168,21 @@ class Config(Section):
     suites: dict[Name, SuiteConfig] = Field(default_factory=dict)
     """By name."""
 
+    @field_validator("models")
+    @classmethod
+    def _adapters_are_models(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Each adapter of a model is a further model."""
+        found: dict[str, Any] = {}
+        for name, model in value.items():
+            found[name] = model
+            for adapter, source in (model.adapters if isinstance(model, VllmModel) else {}).items():
+                made = f"{name}-{adapter}"
+                if made in value or made in found or not NAME.fullmatch(made):
+                    why = "is too long" if made not in {*value, *found} else "is there already"
+                    raise ValueError(f"the adapter {adapter!r} of {name!r} makes the model {made!r}, which {why}; expected another name")
+                found[made] = model.model_copy(update={"adapters": {}, "adapter": source})
+        return found
+
     @field_validator("lake")
     @classmethod
     def _lake_is_a_url_that_can_be_opened(cls, value: str | None) -> str | None:
@@ -184,6 +199,12 @@ def open_section(backend: str) -> type[ModelSection]:
 
 class _OpenSection(ModelSection):
     model_config = ConfigDict(extra="allow", frozen=True)
+
+
+def with_adapters(models: dict[str, Any]) -> dict[str, Any]:
+    """The models of a file as they are written, and the names of those that their adapters make."""
+    written = [(name, model.get("adapters")) for name, model in models.items() if isinstance(model, dict)]
+    return {**models, **{f"{name}-{each}": None for name, adapters in written if isinstance(adapters, dict) for each in adapters}}
 
 
 def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) -> Mapping[str, type[ModelSection]]:

@@ -1,13 +1,17 @@
-"""This project's side: `python engine_side.py WORK.json RESULT.json FOLDER`, a process of its own for each measurement."""
+"""This project's side: `python engine_side.py WORK.json RESULT.json FOLDER [BACKEND] [DTYPE] [LONGEST]`.
+
+A process of its own for each measurement.
+"""
 
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.config.models import TransformersModel
+from eval_dagster.config.models import ModelConfig, TransformersModel, VllmModel
 from eval_dagster.models.base import Model
 from eval_dagster.models.registry import open_model
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -16,23 +20,35 @@ from eval_dagster.records import GenerationSettings, ModelResponse, Request
 import meter  # imports torch, before which the package chooses how its threads wait
 
 
-def main(work_file: str, result_file: str, folder: str) -> None:
+def main(work_file: str, result_file: str, folder: str, backend: str = "transformers", dtype: str = "float32", longest: str = "") -> None:
     work = json.loads(Path(work_file).read_text("utf-8"))
-    requests = [_request(work, item, str(number)) for number, item in enumerate(work["items"])]
+    requests = [request_of(work, item, str(number)) for number, item in enumerate(work["items"])]
     with tempfile.TemporaryDirectory() as home:
-        settings = {"backend": "transformers", "source": {"folder": folder}, "dtype": "float32"}
-        handle = open_model("benchmark", TransformersModel.model_validate(settings), folder=Path(home), home=Path(home))
-        model = handle.load()
+        started = time.perf_counter()
+        model = open_model("benchmark", section(folder, backend, dtype, longest), folder=Path(home), home=Path(home)).load()
+        loading = time.perf_counter() - started
         # The first request of each kind has the engine check its ways on this model, which belongs to loading it.
         warm = [
             Request(request_id="choices", prompt="Once upon a", choices=(" time", " day")),
             Request(request_id="text", prompt="Once upon a", generation=GenerationSettings(max_tokens=2)),
         ]
-        result = meter.measure(lambda: _answers(model, requests, work["kind"]), lambda: list(model.respond(warm)))
-    meter.write(result_file, result)
+        result = meter.measure(lambda: answers_of(model, requests, work["kind"]), lambda: list(model.respond(warm)))
+    usages = [usage for usage in model.usage() if usage.requests]
+    counted = {"tokens": sum(usage.computed() for usage in usages), "peak_bytes": None} if backend == "vllm" else {}
+    ways = {usage.kind: f"{usage.path}: {usage.reason}" for usage in usages}
+    packages = ("vllm",) if backend == "vllm" else ("torch", "transformers")
+    meter.write(result_file, {**result, **counted, "loading_s": loading, "ways": ways, "versions": meter.versions(*packages)})
 
 
-def _request(work: dict[str, Any], item: dict[str, Any], name: str) -> Request:
+def section(folder: str, backend: str, dtype: str, longest: str) -> ModelConfig:
+    """A model as evals.yaml has it."""
+    settings: dict[str, Any] = {"source": {"folder": folder}, "dtype": dtype, **({"max_length": int(longest)} if longest else {})}
+    if backend == "vllm":
+        return VllmModel.model_validate({"backend": "vllm", **settings})
+    return TransformersModel.model_validate({"backend": "transformers", **settings})
+
+
+def request_of(work: dict[str, Any], item: dict[str, Any], name: str) -> Request:
     if work["kind"] == "choices":
         return Request(request_id=name, prompt=item["context"], choices=tuple(item["continuations"]))
     if work["kind"] == "perplexity":
@@ -41,7 +57,7 @@ def _request(work: dict[str, Any], item: dict[str, Any], name: str) -> Request:
     return Request(request_id=name, prompt=item["context"], generation=settings)
 
 
-def _answers(model: Model, requests: Sequence[Request], kind: str) -> list[Any]:
+def answers_of(model: Model, requests: Sequence[Request], kind: str) -> list[Any]:
     """One an item: log-probabilities of its choices, the log-probability of its text, or a text with its tokens."""
     found: dict[str, Any] = {}
     for request, response in model.respond(requests):

@@ -8,6 +8,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,15 @@ def measure(work: Callable[[], Any], warm_up: Callable[[], Any]) -> dict[str, An
     # A model with learned positions has a second embedding, through which as many go.
     computed = max(tokens.values(), default=0)
     return {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_bytes": peak, "tokens": computed, "answers": answers}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed versions, by package; vLLM has another package for CPUs."""
+    found = {}
+    for name in (*packages, *(f"{package}-cpu" for package in packages)):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def write(path: str, result: dict[str, Any]) -> None:

@@ -196,9 +196,18 @@ def _bare(tokens: int, scored: float, setting: Setting) -> dict[str, Any]:
 
 
 def _process(python: Path, script: str, setting: Setting, work: Path | None, *arguments: str) -> dict[str, Any]:
-    result = setting.scratch / f"{Path(script).stem}.result.json"
+    return run_process(python, script, setting.scratch, setting.folder, work, *arguments)
+
+
+def run_process(python: Path, script: str, scratch: Path, folder: Path, work: Path | None, *arguments: str) -> dict[str, Any]:
+    """What a script of this folder wrote, run by an interpreter for a piece of work and the model in a folder.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    result = scratch / f"{Path(script).stem}.result.json"
     result.unlink(missing_ok=True)
-    command = [str(python), str(_HERE / script), *([str(work)] if work else []), str(result), str(setting.folder), *arguments]
+    command = [str(python), str(_HERE / script), *([str(work)] if work else []), str(result), str(folder), *arguments]
     # Each side chooses how its threads wait: the choice of this process is that of the package, which it has imported.
     inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -17,8 +17,7 @@ from eval_dagster.stages.snapshot import materialize_snapshot
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("EVAL_DAGSTER_SHARED") or ROOT.parent / "shared")
 _STOPS = ("Question:", "</s>", "<|im_end|>")
-_NEW_TOKENS = 128
-_TEXTS, _TEXT_TOKENS = 20, 3_000
+_TEXT_TOKENS = 3_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +32,10 @@ class Work:
     """The eval whose prompts are asked, as in evals.yaml; none for the generated texts."""
     apart: str = ""
     """What, beside the number of questions, is not as an eval has it that names its task alone."""
+    new_tokens: int = 128
+    """Most tokens of a generated text."""
+    texts: int = 20
+    """Generated texts whose log-probability is asked, where no eval is."""
     memory: float = 1.2
     """The most of lm-eval's peak memory above the weights that it may take."""
 
@@ -59,6 +62,16 @@ WORKS = (
     Work(name="perplexity", title="Rolling perplexity, 20 texts of 3,000 tokens", times=1, apart="invented texts", memory=0.5),
 )
 
+GPU_WORKS = (
+    Work(name="mmlu", title="MMLU 5-shot, 57 subjects x 20 questions", times=4, settings={"task": "mmlu", "limit": 20}),
+    Work(name="hellaswag", title="HellaSwag 0-shot, 500 questions", times=2, settings={"task": "hellaswag", "limit": 500}),
+    Work(
+        name="gsm8k", title="GSM8K 5-shot, 64 questions, 256 new tokens", times=1, settings={"task": "gsm8k", "limit": 64}, new_tokens=256
+    ),
+    Work(name="perplexity", title="Rolling perplexity, 50 texts of 3,000 tokens", times=1, texts=50),
+)
+"""What is measured of the engines on a GPU."""
+
 
 class MissingRowsError(Exception):
     """The dataset of a work is not there."""
@@ -71,13 +84,13 @@ def requests_of(work: Work, scale: float, tokenizer: Any, home: Path) -> dict[st
         MissingRowsError: Says where they were looked for.
     """
     if work.settings is None:
-        texts = list(_texts(max(1, round(_TEXTS * scale)), tokenizer))
+        texts = list(_texts(max(1, round(work.texts * scale)), tokenizer))
         return {"kind": "perplexity", "items": [{"context": text} for text in texts]}
     limit = max(1, round(work.settings["limit"] * scale))
     prompts = _prompts(work.name, {**work.settings, "limit": limit}, home)
     if prompts[0].request.choices is None:
         items: list[dict[str, Any]] = [{"context": prompt.request.prompt} for prompt in prompts]
-        return {"kind": "text", "items": items, "stops": list(_STOPS), "max_tokens": _NEW_TOKENS}
+        return {"kind": "text", "items": items, "stops": list(_STOPS), "max_tokens": work.new_tokens}
     items = [
         {"context": prompt.request.prompt, "continuations": list(prompt.request.choices), "gold": list(prompt.gold_indices)}
         for prompt in prompts

@@ -1,6 +1,7 @@
 """vLLM's offline engine, asked request by request: the only module that knows vLLM's names."""
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.records import GenerationSettings
 
 _ENVIRONMENT = {
@@ -68,6 +70,11 @@ def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, 
     }
 
 
+def adapter_arguments(adapter: Adapter | None) -> dict[str, Any]:
+    """The further arguments of `vllm.LLM` for a model with an adapter. Without one, vLLM computes without them, as it always did."""
+    return {} if adapter is None else {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.most_rank()}
+
+
 def generation_arguments(settings: GenerationSettings, ends: Iterable[int], max_tokens: int, seed: int) -> dict[str, Any]:
     """The arguments of `SamplingParams` for one text, without its grammar."""
     is_sampled = settings.temperature > 0
@@ -107,7 +114,7 @@ def prompt_arguments(tokens: Iterable[int], *, from_cache: bool) -> dict[str, An
 class Engine:
     """A model in vLLM's offline engine."""
 
-    def __init__(self, name: str, config: VllmModel, folder: Path, length: int):
+    def __init__(self, name: str, config: VllmModel, folder: Path, length: int, adapter: Adapter | None = None):
         """Load the weights. `name` is that of the model in evals.yaml. Raises `ModelError` where that fails."""
         for variable, value in environment_of(config).items():
             os.environ.setdefault(variable, value)
@@ -118,13 +125,20 @@ class Engine:
         self._params: Any = vllm.SamplingParams
         self._grammar: Any = StructuredOutputsParams
         self._count = 0
+        self._adapter: dict[str, Any] = {}
+        if adapter is not None:
+            from vllm.lora.request import LoRARequest
+
+            self._adapter = {"lora_request": LoRARequest("adapter", 1, str(adapter.folder()))}
         try:
-            self._engine: Any = vllm.LLM(**engine_arguments(config, folder, length)).llm_engine
+            self._engine: Any = vllm.LLM(**engine_arguments(config, folder, length), **adapter_arguments(adapter)).llm_engine
         except Exception as error:
             raise ModelError(
                 f"Model {name!r}: vLLM cannot load {folder} ({type(error).__name__}: {error}). Check that vLLM supports the architecture, "
                 "and that the device has the memory: `gpu_memory_share` is vLLM's part of it, `max_length` the tokens of context."
             ) from error
+        # vLLM keeps its memory and its processes until it is told to end. At the end of this process it ends by itself.
+        weakref.finalize(self, _shut_down, self._engine).atexit = False
 
     def run(self, calls: Iterable[Call[Key]]) -> Iterator[tuple[Call[Key], Any]]:
         """Yield each call with its `RequestOutput` as soon as it is done, or with the exception by which vLLM refused it.
@@ -139,7 +153,8 @@ class Engine:
                 for call in islice(queue, _WAITING - len(open_calls)):
                     self._count += 1
                     try:
-                        self._engine.add_request(str(self._count), {"prompt_token_ids": list(call.tokens)}, self._params_of(call))
+                        prompt = {"prompt_token_ids": list(call.tokens)}
+                        self._engine.add_request(str(self._count), prompt, self._params_of(call), **self._adapter)
                     except Exception as error:
                         yield call, error.with_traceback(None)
                     else:
@@ -163,3 +178,11 @@ class Engine:
             return self._engine.step()
         except Exception as error:
             raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error
+
+
+def _shut_down(engine: Any) -> None:
+    """End an engine, so that the next model finds the memory of the device free."""
+    from vllm.distributed import cleanup_dist_env_and_memory
+
+    engine.engine_core.shutdown()
+    cleanup_dist_env_and_memory()

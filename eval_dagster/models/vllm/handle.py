@@ -1,5 +1,6 @@
 """The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template are those of the `transformers` backend."""
 
+import gc
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
@@ -12,6 +13,7 @@ from eval_dagster.errors import ConfigError, ModelError, RequirementError
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_title
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
+from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.versions import code_version, package_versions, stable_hash
@@ -40,6 +42,7 @@ class VllmHandle:
         self._name = name
         self._config = config
         self._checkpoint = open_checkpoint(name, config.source, folder=folder, home=home)
+        self._adapter = None if config.adapter is None else Adapter(name, config.adapter, folder=folder, home=home)
 
     @classmethod
     def open(cls, name: str, config: VllmModel, *, folder: Path, home: Path) -> "VllmHandle":
@@ -56,6 +59,8 @@ class VllmHandle:
         """
         self._engine()
         self._checkpoint.check()
+        if self._adapter is not None:
+            self._adapter.check()
         self._check_length()
 
     def version(self) -> str:
@@ -64,7 +69,7 @@ class VllmHandle:
         return stable_hash(
             {
                 "backend": config.backend,
-                "checkpoint": self._checkpoint.fingerprint(),
+                **self._weights(),
                 "dtype": config.dtype,
                 "quantization": config.quantization,
                 "max_length": config.max_length,
@@ -79,12 +84,14 @@ class VllmHandle:
 
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
-        return stable_hash(self._checkpoint.fingerprint())
+        found = self._weights()
+        return stable_hash(found if self._adapter else found["checkpoint"])
 
     def engine(self) -> str:
         """What would compute the answers, and on which device. Raises `RequirementError` where vLLM is not installed."""
         several = f", each layer divided among {self._config.tensor_parallel} GPUs" if self._config.tensor_parallel > 1 else ""
-        return f"{self._engine()} on {device_title(device_of('auto'), 'auto')}{several}"
+        added = ", with a LoRA adapter" if self._adapter else ""
+        return f"{self._engine()} on {device_title(device_of('auto'), 'auto')}{several}{added}"
 
     def answers_vary(self) -> bool:
         """True: which requests vLLM computes together depends on the moment, and so does the rounding, which may decide between tokens."""
@@ -125,7 +132,15 @@ class VllmHandle:
             from eval_dagster.models.vllm.model import load_model
 
             advance()
-        return load_model(self._name, self._config, self._checkpoint.folder(), self._tokenizer, self._checkpoint.context_length())
+        # The engine of the last model ends when nothing refers to it any more.
+        gc.collect()
+        return load_model(
+            self._name, self._config, self._checkpoint.folder(), self._tokenizer, self._checkpoint.context_length(), self._adapter
+        )
+
+    def _weights(self) -> dict[str, Any]:
+        adapter = {} if self._adapter is None else {"adapter": self._adapter.fingerprint()}
+        return {"checkpoint": self._checkpoint.fingerprint(), **adapter}
 
     def _engine(self) -> str:
         """The installed vLLM, by package and version."""

@@ -12,6 +12,7 @@ from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.models.transformers.scoring import ScoringJob, choices_job, perplexity_job
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
+from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.models.vllm.engine import Engine
 from eval_dagster.models.vllm.generation import VllmGenerator
 from eval_dagster.models.vllm.scoring import VllmScorer
@@ -50,15 +51,17 @@ class LoadedVllmModel:
         return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
 
 
-def load_model(name: str, config: VllmModel, folder: Path, tokenizer: Any, context: int | None) -> LoadedVllmModel:
-    """Load the weights of a folder. `context` is the model's context in tokens, null where it states none.
+def load_model(
+    name: str, config: VllmModel, folder: Path, tokenizer: Any, context: int | None, adapter: Adapter | None = None
+) -> LoadedVllmModel:
+    """Load the weights of a folder, and those of an adapter. `context` is the model's context in tokens, null where it states none.
 
     Raises `ModelError` where vLLM cannot load the model.
     """
     # vLLM has room for at least one token after each prompt.
     length = config.max_length or (context or _DEFAULT_LENGTH) - 1
     with current_reporter().track(f"load {name} with vLLM", total=1, unit="model") as advance:
-        engine = Engine(name, config, folder, length)
+        engine = Engine(name, config, folder, length, adapter)
         advance()
     codec = Codec(tokenizer, max_length=length, truncate=config.truncate)
     gpus = 0 if device_of("auto") == "cpu" else config.tensor_parallel
