@@ -127,12 +127,14 @@ def test_a_gpu_is_known_by_what_rounds_differently(monkeypatch: pytest.MonkeyPat
 def test_a_device_that_is_lost_ends_the_run_and_another_error_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     illegal = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
     asked: list[int] = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: asked.append(1))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.accelerator, "synchronize", asked.append)
     check_device(illegal)
-    assert asked, "the device still answers: the error is that of its request"
+    assert asked == [0, 1], "the device still answers: the error is that of its request"
 
-    def lost() -> None:
-        raise illegal
+    def lost(index: int) -> None:
+        if index == 1:
+            raise illegal
 
     monkeypatch.setattr(torch.accelerator, "synchronize", lost)
     for harmless in (RuntimeError("shapes"), torch.OutOfMemoryError("CUDA out of memory"), ValueError("x")):

@@ -108,7 +108,8 @@ def check_device(error: Exception) -> None:
     if not isinstance(error, torch.AcceleratorError) or is_out_of_memory(error):
         return
     try:
-        torch.accelerator.synchronize()
+        for index in range(torch.accelerator.device_count()):
+            torch.accelerator.synchronize(index)
     except Exception as again:
         raise ModelError(
             f"The device failed and computes nothing more in this process ({type(error).__name__}: {str(error).splitlines()[0]}). "

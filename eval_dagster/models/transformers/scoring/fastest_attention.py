@@ -140,4 +140,4 @@ def _rate(network: Any, attention: TreeAttention, piece: Piece, device: str) -> 
 def _wait(device: str) -> None:
     """Wait until the device has computed all that it was given."""
     if device != "cpu":
-        torch.accelerator.synchronize()
+        torch.accelerator.synchronize(torch.device(device))
