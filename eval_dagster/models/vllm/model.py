@@ -15,7 +15,7 @@ from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.models.vllm.engine import Engine
 from eval_dagster.models.vllm.generation import VllmGenerator
-from eval_dagster.models.vllm.scoring import VllmScorer
+from eval_dagster.models.vllm.scoring import VllmScorer, token_by_token
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
@@ -26,9 +26,10 @@ _DEFAULT_LENGTH = 2048
 class LoadedVllmModel:
     """A causal language model in vLLM's engine."""
 
-    def __init__(self, engine: Engine, codec: Codec, *, end_tokens: Sequence[int], gpus: int):
+    def __init__(self, engine: Engine, codec: Codec, *, end_tokens: Sequence[int], gpus: int, has_adapter: bool = False):
         self._codec = codec
         self._gpus = gpus
+        self._has_adapter = has_adapter
         self._scorer = VllmScorer(engine)
         self._generator = VllmGenerator(engine, codec, end_tokens=end_tokens)
 
@@ -48,7 +49,8 @@ class LoadedVllmModel:
     def _scoring_job(self, request: Request) -> ScoringJob:
         if request.use_logits:
             raise ModelError("The request asks for logits, which vLLM does not give. Use the backend `transformers` for it.")
-        return perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
+        job = perplexity_job(request, self._codec) if request.choices is None else choices_job(request, self._codec)
+        return token_by_token(job) if self._has_adapter else job
 
 
 def load_model(
@@ -65,7 +67,7 @@ def load_model(
         advance()
     codec = Codec(tokenizer, max_length=length, truncate=config.truncate)
     gpus = 0 if device_of("auto") == "cpu" else config.tensor_parallel
-    return LoadedVllmModel(engine, codec, end_tokens=end_tokens(folder, tokenizer), gpus=gpus)
+    return LoadedVllmModel(engine, codec, end_tokens=end_tokens(folder, tokenizer), gpus=gpus, has_adapter=adapter is not None)
 
 
 def end_tokens(folder: Path, tokenizer: Any) -> list[int]:

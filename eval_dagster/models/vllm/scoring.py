@@ -8,10 +8,13 @@ cache: at their places it leaves what its memory held before. Where the cache ho
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from math import isfinite
 from time import perf_counter
 from typing import Any
 
+from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.batching import Failure, failure_of, refusal
 from eval_dagster.models.transformers.scoring import PendingJob, ScoringJob
 from eval_dagster.models.transformers.scoring.spans import NOT_FINITE, SpanScore, TokenScore, span_score
@@ -24,8 +27,8 @@ _INCOMPLETE = Failure(error="ModelError: vLLM left out log-probabilities of the 
 _NEXT_TOKENS = 128
 """Most tokens whose log-probabilities vLLM gives after one prompt: its `MAX_LOGPROB_TOKEN_IDS`."""
 
-_WINDOW = 4096
-"""Requests that are encoded and sorted together."""
+_WINDOW = 2**22
+"""Tokens of the inputs that are encoded together. It bounds the memory for them, and the time to the first answer."""
 
 
 class _Input:
@@ -62,24 +65,28 @@ class VllmScorer:
     def respond(self, requests: Sequence[Request], prepare: Callable[[Request], ScoringJob]) -> Iterator[tuple[Request, ModelResponse]]:
         """Answer requests, those with a common beginning one after another. An exception of `prepare` is the request's error."""
         ordered = sorted(requests, key=lambda request: (request.prompt, request.choices or ()))
-        for start in range(0, len(ordered), _WINDOW):
-            inputs: list[_Input] = []
-            latest: dict[tuple[int, ...], _Input] = {}
-            for request in ordered[start : start + _WINDOW]:
-                try:
-                    owner = PendingJob(prepare(request))
-                except Exception as error:
-                    yield request, refusal(error)
-                    continue
-                self.usage.requests += 1
-                for index, span in enumerate(owner.spans()):
-                    self.usage.tokens_asked += len(span.input)
-                    found = latest.get(span.input)
-                    if found is None or not found.takes(span.tokens[-1]):
-                        found = latest[span.input] = _Input(span.input)
-                        inputs.append(found)
-                    found.add(owner, index, span.tokens)
-            yield from self._run(inputs, from_cache=True)
+        latest: dict[tuple[int, ...], _Input] = {}
+        inputs: list[_Input] = []
+        size = 0
+        for request in ordered:
+            try:
+                owner = PendingJob(prepare(request))
+            except Exception as error:
+                yield request, refusal(error)
+                continue
+            self.usage.requests += 1
+            for index, span in enumerate(owner.spans()):
+                self.usage.tokens_asked += len(span.input)
+                found = latest.get(span.input)
+                if found is None or not found.takes(span.tokens[-1]):
+                    found = latest[span.input] = _Input(span.input)
+                    inputs.append(found)
+                    size += len(span.input)
+                found.add(owner, index, span.tokens)
+            if size > _WINDOW:
+                yield from self._run(inputs, from_cache=True)
+                latest, inputs, size = {}, [], 0
+        yield from self._run(inputs, from_cache=True)
 
     def _run(self, inputs: Sequence[_Input], *, from_cache: bool) -> Iterator[tuple[Request, ModelResponse]]:
         again: list[_Input] = []
@@ -111,6 +118,41 @@ class VllmScorer:
         is_next = item.first() == len(item.tokens)
         arguments = last_token_arguments(tokens) if is_next else prompt_arguments(tokens, from_cache=from_cache and item.has_long_prompt())
         return Call(key=item, tokens=item.tokens, arguments=arguments)
+
+
+def token_by_token(job: ScoringJob) -> ScoringJob:
+    """The same job, with each token of its spans as a span of its own: it needs no log-probabilities of prompts.
+
+    With an adapter, vLLM fails when it computes those (0.32.0: its adapters expect the logits of last tokens alone). The prefix cache holds
+    nearly all of each input.
+    """
+
+    def respond(scores: Sequence[SpanScore], shared: Sequence[SpanScore]) -> ModelResponse:
+        return job.response(_joined(job.spans, scores), _joined(job.shared, shared))
+
+    return replace(job, spans=_split(job.spans), shared=_split(job.shared), response=respond)
+
+
+def _split(spans: Sequence[Span]) -> list[Span]:
+    return [
+        replace(span, input=span.input[: len(span.input) + 1 - len(span.tokens) + place], tokens=(token,))
+        for span in spans
+        for place, token in enumerate(span.tokens)
+    ]
+
+
+def _joined(spans: Sequence[Span], scores: Sequence[SpanScore]) -> list[SpanScore]:
+    found, left = [], iter(scores)
+    for span in spans:
+        parts = list(islice(left, len(span.tokens)))
+        found.append(
+            SpanScore(
+                logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
+                logits=tuple(logit for part in parts for logit in part.logits),
+                is_greedy=all(part.is_greedy for part in parts),
+            )
+        )
+    return found
 
 
 def _is_whole(item: _Input, output: Any) -> bool:

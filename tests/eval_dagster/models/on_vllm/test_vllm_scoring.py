@@ -71,8 +71,8 @@ def codec() -> Codec:
     return Codec(tiny_tokenizer(), max_length=64, truncate=False)
 
 
-def answers(engine: Any, codec: Codec, requests: list[Request]) -> dict[str, ModelResponse]:
-    model = LoadedVllmModel(engine, codec, end_tokens=[1], gpus=0)
+def answers(engine: Any, codec: Codec, requests: list[Request], *, has_adapter: bool = False) -> dict[str, ModelResponse]:
+    model = LoadedVllmModel(engine, codec, end_tokens=[1], gpus=0, has_adapter=has_adapter)
     return {request.request_id: response for request, response in model.respond(requests)}
 
 
@@ -184,3 +184,19 @@ def test_a_text_ends_before_its_end_token_or_stop_sequence(codec: Codec) -> None
     _, usage = model.usage()
     assert usage.prompt_tokens_computed == len(engine.sent[0][0]) - BLOCK
     assert model.gpus() == 2
+
+
+def test_with_an_adapter_nothing_asks_for_log_probabilities_of_prompts(codec: Codec) -> None:
+    requests = [
+        Request(request_id="ends", prompt=LONG, choices=(" one two three", " one two", " red", " yes no"), unconditioned_prompt="a dog"),
+        Request(request_id="text", prompt="a dog ran over the hill", perplexity=True),
+        Request(request_id="again", prompt=LONG, choices=(" one two three", " blue")),
+    ]
+    engine = SimulatedEngine()
+    found, right = answers(engine, codec, requests, has_adapter=True), answers(SimulatedEngine(), codec, requests)
+    assert not any("prompt_logprobs" in params for _, params in engine.sent)
+    assert len({tokens for tokens, _ in engine.sent}) == len(engine.sent), "each beginning is sent once"
+    for name, answer in right.items():
+        assert found[name].token_logprobs == answer.token_logprobs
+        assert found[name].unconditioned_logprobs == answer.unconditioned_logprobs
+        assert found[name].output_tokens == answer.output_tokens

@@ -13,6 +13,7 @@ from eval_dagster.records import GenerationSettings, Request
 
 REQUESTS = [
     *(Request(request_id=f"ends-{n}", prompt=f"{TOPIC}A man {n} walks", choices=(" into the bar", " on the moon", " A")) for n in range(4)),
+    Request(request_id="text", prompt="It was a bright cold day in April, and the clocks were striking thirteen.", perplexity=True),
     Request(request_id="count", prompt=f"{TOPIC}Count: 1, 2,", generation=GenerationSettings(max_tokens=16)),
 ]
 
