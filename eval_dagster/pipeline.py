@@ -18,6 +18,7 @@ from eval_dagster.lake.catalog import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
+from eval_dagster.stages.inference import KeptModel
 from eval_dagster.stages.metrics import materialize_metrics
 from eval_dagster.stages.outputs import materialize_outputs
 from eval_dagster.stages.partition import Partition
@@ -52,6 +53,7 @@ class _ModelRun:
     model: str
     run_id: str
     reporter: Reporter
+    kept: KeptModel
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
@@ -84,9 +86,10 @@ def evaluate(
             yield outcome
             if isinstance(outcome, StageFailure):
                 missing[outcome.eval_name] = outcome
+    kept = KeptModel()
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
-        run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter)
+        run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
         with project.lake.steady(_folders(project.lake, names, model)):
             for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
                 outcomes.setdefault(outcome.eval_name, []).append(outcome)
@@ -171,7 +174,7 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
     """The outputs of a model. An error of the model as a whole is the failure of each eval that has no outcome yet."""
     pending = list(evals)
     try:
-        for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter):
+        for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept):
             pending.remove(outcome.eval_name)
             yield outcome
     except LakeUnreachableError:

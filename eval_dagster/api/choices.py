@@ -11,7 +11,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from eval_dagster.code_versions.module_sources import source_of
-from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, ModelSection, ScriptedModel, Source, TransformersModel
+from eval_dagster.config.models import (
+    FolderSource,
+    GGUFSource,
+    HubSource,
+    ModelSection,
+    ScriptedModel,
+    Source,
+    TransformersModel,
+    VllmModel,
+)
 from eval_dagster.config.schema import EvalConfig, config_class
 from eval_dagster.config.values import NAME
 from eval_dagster.errors import UsageError
@@ -131,9 +140,12 @@ def _source(model: str, project: Project) -> Source:
 
 def _section(model: Mapping[str, Any]) -> ModelSection:
     try:
-        return _sections().validate_python(dict(model))
+        section = _sections().validate_python(dict(model))
     except ValidationError as error:
         raise _usage_error(error) from error
+    if isinstance(section, VllmModel) and section.adapters:
+        raise UsageError("`adapters` make further models, which only evals.yaml can do; give each as a section of its own, with `adapter`")
+    return section
 
 
 def _usage_error(error: ValidationError) -> UsageError:

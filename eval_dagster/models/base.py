@@ -109,6 +109,15 @@ class WatchedHandle(Protocol):
 
 
 @runtime_checkable
+class SharingHandle(Protocol):
+    """A configured model that may share what a loaded model holds, such as the weights of a base that both add adapters to."""
+
+    def shares(self) -> bool:
+        """Whether `load` uses what the model holds that was loaded before, or frees it. Models without this method need its memory free."""
+        ...
+
+
+@runtime_checkable
 class VaryingHandle(Protocol):
     """A configured model that may answer the same request differently when it is sent again."""
 

@@ -11,7 +11,7 @@ from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelErr
 from eval_dagster.lake.flushing import ResponseFlusher
 from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.lake.rows import answer_row
-from eval_dagster.models.base import LocalModel, Model
+from eval_dagster.models.base import LocalModel, Model, ModelHandle, SharingHandle
 from eval_dagster.models.known_ways import remember_ways
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
@@ -48,6 +48,22 @@ class ModelRun:
     """The way in which the model computed and the reason for it, and how memory was measured."""
 
 
+class KeptModel:
+    """The model that a run loaded last, where the next model may share what it holds. It is freed with this object."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+
+    def load(self, handle: ModelHandle) -> Model:
+        """Load a model. What the kept one holds is shared, or freed before. Raises `ModelError` where the model cannot be loaded."""
+        shares = isinstance(handle, SharingHandle) and handle.shares()
+        if not shares:
+            self._model = None
+        loaded = handle.load()
+        self._model = loaded if shares else None
+        return loaded
+
+
 @dataclass(frozen=True, kw_only=True)
 class AskedModel:
     """A model in one version, as a run asks it."""
@@ -59,6 +75,8 @@ class AskedModel:
     run_id: str
     stored_as: str | None = None
     """Another name that the answers are stored under, where they are not the model's answers of a result."""
+    kept: KeptModel = field(default_factory=KeptModel)
+    """What keeps the model loaded for the next one of the run."""
 
     @cached_property
     def cache(self) -> ResponseCache:
@@ -128,7 +146,7 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
 def _load(model: AskedModel, reporter: Reporter) -> Model:
     handle = model.project.handle(model.name)
     with use_reporter(reporter), reporter.track(f"load {model.name}", total=1, unit="model") as advance:
-        loaded = handle.load()
+        loaded = model.kept.load(handle)
         advance()
     if handle.version() != model.version:
         raise ModelError(f"the model {model.name} changed while it was being loaded; run again")

@@ -22,7 +22,7 @@ from eval_dagster.project import Project
 from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.costs import cost_counts, time_counts
-from eval_dagster.stages.inference import AskedModel, ModelRun, ask
+from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask
 from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import StageFailure, StageResult
@@ -50,14 +50,16 @@ class _Plan:
 
 
 def materialize_outputs(
-    project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter
+    project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter, kept: KeptModel | None = None
 ) -> Iterator[StageResult | StageFailure]:
     """Make the responses of a model to several evals current. The model is loaded once, or not at all where nothing is missing.
+
+    `kept` keeps it for the next model of the run, where that may share what it holds.
 
     An eval fails alone where its prompts are missing, or where a response is neither in the cache nor given by the model.
     """
     look = look_at(project, model, evals, run_id, reporter)
-    asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id)
+    asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id, kept=kept or KeptModel())
     plans: list[_Plan] = []
     for eval_name in evals:
         try:

@@ -26,9 +26,14 @@ class Adapter:
         self._digests = Digests(home / "models" / "digests.json")
 
     def check(self) -> None:
-        """Raise `ModelNotFoundError` unless the files are there; those on the Hub are looked for when they are loaded."""
+        """Check that a folder holds an adapter that vLLM can add; what is on the Hub is checked when it is loaded.
+
+        Raises:
+            ModelNotFoundError: The files are not there.
+            ModelError: They are no LoRA adapter, or one of a greater rank than vLLM's.
+        """
         if isinstance(self._source, FolderSource):
-            self.folder()
+            self.most_rank()
 
     def fingerprint(self) -> Any:
         """JSON-like value that differs where configuration or weights differ. Raises `ModelNotFoundError` where they are not there."""
@@ -55,7 +60,9 @@ class Adapter:
         file = self.folder() / _CONFIG
         try:
             config = json.loads(file.read_text("utf-8"))
-            kind, rank = config.get("peft_type"), int(config["r"])
+            # Some modules may have ranks of their own.
+            ranks = [int(rank) for rank in (config["r"], *(config.get("rank_pattern") or {}).values())]
+            kind, least, rank = config.get("peft_type"), min(ranks), max(ranks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
                 f"Model {self._name!r}: {file} is no configuration of a LoRA adapter ({type(error).__name__}: {error})."
@@ -63,8 +70,9 @@ class Adapter:
         if kind != "LORA":
             raise ModelError(f"Model {self._name!r}: {file} has the `peft_type` {kind!r}; expected LORA, the only one that vLLM adds.")
         found = next((most for most in RANKS if rank <= most), None)
-        if rank < 1 or found is None:
-            raise ModelError(f"Model {self._name!r}: {file} has the rank {rank}; expected 1 to {RANKS[-1]}, for which vLLM has room.")
+        if least < 1 or found is None:
+            wrong = rank if found is None else least
+            raise ModelError(f"Model {self._name!r}: {file} has the rank {wrong}; expected 1 to {RANKS[-1]}, for which vLLM has room.")
         return found
 
     def _check_files(self, folder: Path) -> None:

@@ -12,6 +12,7 @@ from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.records import GenerationSettings
+from eval_dagster.versions import stable_hash
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -111,11 +112,69 @@ def prompt_arguments(tokens: Iterable[int], *, from_cache: bool) -> dict[str, An
     return {**last_token_arguments(tokens), "prompt_logprobs": 0, "skip_reading_prefix_cache": not from_cache}
 
 
+class Shared:
+    """vLLM itself, which models with equal arguments share.
+
+    It ends when none of them is left, when a model with other arguments is loaded, and with the first model that is loaded after it failed.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]):
+        """Load the weights."""
+        import vllm
+
+        self.arguments = arguments
+        self._adapters: dict[str, Any] = {}
+        # In a list, so that its end leaves no reference to the weights.
+        self._held: list[Any] = [vllm.LLM(**arguments).llm_engine]
+        # vLLM keeps its memory and its processes until it is told to end. At the end of this process it ends by itself.
+        self.end = weakref.finalize(self, _shut_down, self._held)
+        self.end.atexit = False
+        self.requests = 0
+        """The number of requests so far."""
+        self.has_failed = False
+        """Whether it failed as a whole."""
+
+    @property
+    def engine(self) -> Any:
+        """vLLM's `LLMEngine`; null after its end."""
+        return self._held[0] if self._held else None
+
+    def adapter(self, adapter: Adapter) -> Any:
+        """The `LoRARequest` of an adapter, whose weights are loaded. vLLM's prefix cache tells adapters apart by name and path."""
+        from vllm.lora.request import LoRARequest
+
+        name = stable_hash(adapter.fingerprint())
+        if name not in self._adapters:
+            request = LoRARequest(name, len(self._adapters) + 1, str(adapter.folder()))
+            # vLLM would load it with the first request. What it refuses of an adapter would then end all of its requests.
+            self.engine.engine_core.add_lora(request)
+            self._adapters[name] = request
+        return self._adapters[name]
+
+
+_LOADED: "weakref.WeakSet[Shared]" = weakref.WeakSet()
+
+
+def _shared(arguments: Mapping[str, Any]) -> Shared:
+    """That which is loaded, if its arguments are the same; else a new one, after the end of the other, whose memory it needs."""
+    for other in list(_LOADED):
+        if other.engine is not None and not other.has_failed and other.arguments == arguments:
+            return other
+        other.end()
+        _LOADED.discard(other)
+    made = Shared(arguments)
+    _LOADED.add(made)
+    return made
+
+
 class Engine:
-    """A model in vLLM's offline engine."""
+    """A model in vLLM's offline engine, which answers one call of `run` at a time."""
 
     def __init__(self, name: str, config: VllmModel, folder: Path, length: int, adapter: Adapter | None = None):
-        """Load the weights. `name` is that of the model in evals.yaml. Raises `ModelError` where that fails."""
+        """Load the weights, or share them with a loaded model. Any other model of vLLM ends.
+
+        `name` is that of the model in evals.yaml. Raises `ModelError` where vLLM refuses the model or the adapter.
+        """
         for variable, value in environment_of(config).items():
             os.environ.setdefault(variable, value)
         import vllm
@@ -124,41 +183,40 @@ class Engine:
         self._name = name
         self._params: Any = vllm.SamplingParams
         self._grammar: Any = StructuredOutputsParams
-        self._count = 0
-        self._adapter: dict[str, Any] = {}
-        if adapter is not None:
-            from vllm.lora.request import LoRARequest
-
-            self._adapter = {"lora_request": LoRARequest("adapter", 1, str(adapter.folder()))}
+        arguments = engine_arguments(config, folder, length) | adapter_arguments(adapter)
         try:
-            self._engine: Any = vllm.LLM(**engine_arguments(config, folder, length), **adapter_arguments(adapter)).llm_engine
+            self._shared = _shared(arguments)
         except Exception as error:
             raise ModelError(
                 f"Model {name!r}: vLLM cannot load {folder} ({type(error).__name__}: {error}). Check that vLLM supports the architecture, "
                 "and that the device has the memory: `gpu_memory_share` is vLLM's part of it, `max_length` the tokens of context."
             ) from error
-        # vLLM keeps its memory and its processes until it is told to end. At the end of this process it ends by itself.
-        weakref.finalize(self, _shut_down, self._engine).atexit = False
+        try:
+            self._adapter = {} if adapter is None else {"lora_request": self._shared.adapter(adapter)}
+        except Exception as error:
+            raise ModelError(f"Model {name!r}: vLLM refuses its adapter ({type(error).__name__}: {error}).") from error
 
     def run(self, calls: Iterable[Call[Key]]) -> Iterator[tuple[Call[Key], Any]]:
         """Yield each call with its `RequestOutput` as soon as it is done, or with the exception by which vLLM refused it.
 
         Raises:
-            ModelError: The engine failed as a whole.
+            ModelError: The engine failed as a whole, or ended when another model was loaded.
         """
-        queue = iter(calls)
+        shared, queue = self._shared, iter(calls)
+        if shared.engine is None:
+            raise ModelError(f"Model {self._name!r}: vLLM ended it when it loaded another model. Load it again.")
         open_calls: dict[str, Call[Key]] = {}
         try:
             while True:
                 for call in islice(queue, _WAITING - len(open_calls)):
-                    self._count += 1
+                    shared.requests += 1
                     try:
                         prompt = {"prompt_token_ids": list(call.tokens)}
-                        self._engine.add_request(str(self._count), prompt, self._params_of(call), **self._adapter)
+                        shared.engine.add_request(str(shared.requests), prompt, self._params_of(call), **self._adapter)
                     except Exception as error:
                         yield call, error.with_traceback(None)
                     else:
-                        open_calls[str(self._count)] = call
+                        open_calls[str(shared.requests)] = call
                 if not open_calls:
                     return
                 for output in self._step():
@@ -166,8 +224,8 @@ class Engine:
                         yield open_calls.pop(output.request_id), output
         finally:
             # Interrupted: vLLM must not go on with what nobody waits for.
-            if open_calls:
-                self._engine.abort_request(list(open_calls))
+            if open_calls and shared.engine is not None:
+                shared.engine.abort_request(list(open_calls))
 
     def _params_of(self, call: Call[Key]) -> Any:
         grammar = {"structured_outputs": self._grammar(**call.grammar)} if call.grammar else {}
@@ -175,14 +233,17 @@ class Engine:
 
     def _step(self) -> Any:
         try:
-            return self._engine.step()
+            return self._shared.engine.step()
         except Exception as error:
+            self._shared.has_failed = True
             raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error
 
 
-def _shut_down(engine: Any) -> None:
+def _shut_down(held: list[Any]) -> None:
     """End an engine, so that the next model finds the memory of the device free."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    engine.engine_core.shutdown()
+    held[0].engine_core.shutdown()
+    # What holds adapters refers to the weights, until the engine itself is gone.
+    held.clear()
     cleanup_dist_env_and_memory()

@@ -56,6 +56,7 @@ class VllmHandle:
             RequirementError: vLLM is not installed in this environment.
             ModelNotFoundError: The weights are not there.
             ConfigError: `max_length` exceeds what vLLM can hold of the model's context.
+            ModelError: The adapter is none that vLLM can add.
         """
         self._engine()
         self._checkpoint.check()
@@ -125,8 +126,12 @@ class VllmHandle:
         except ModelError as error:
             raise ModelError(f"Model {self._name!r}: {error}") from error
 
+    def shares(self) -> bool:
+        """True: adapters of one rank and one base share vLLM's engine, and `load` ends an engine with other arguments."""
+        return True
+
     def load(self) -> "LoadedVllmModel":
-        """Start vLLM's engine in this process. Raises `ModelError` where that fails."""
+        """Start vLLM's engine in this process, or share that of a loaded model. Raises `ModelError` where that fails."""
         self.check()
         with current_reporter().track("import vllm", total=1, unit="package") as advance:
             from eval_dagster.models.vllm.model import load_model

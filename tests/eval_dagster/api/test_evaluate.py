@@ -134,6 +134,7 @@ def test_one_failing_eval_leaves_the_others() -> None:
         (("arithmetik", repeats), "there is no task 'arithmetik'; did you mean 'arithmetic'"),
         ((Words, "nowhere"), "there is no model 'nowhere'"),
         ((Words, {"backend": "scripted", "defualt": "x"}), "defualt"),
+        ((Words, {"backend": "vllm", "source": {"folder": "base"}, "adapters": {"a": {"folder": "a"}}}), "only evals.yaml can do"),
         ((Words, {"a/b": repeats}), "a model cannot be called 'a/b'"),
         ((Words, [repeats, repeats]), "two models would be called 'repeats'"),
         ((Words, 5), "found int for a model"),

@@ -100,6 +100,7 @@ def test_missing_and_pickled_weights_are_named(tiny_folders: dict[str, Path], tm
     [
         ({"peft_type": "IA3"}, "'IA3'; expected LORA"),
         ({"r": 1024}, "rank 1024; expected 1 to 512"),
+        ({"rank_pattern": {"q_proj": 0}}, "rank 0; expected 1 to 512"),
         ({"r": None}, "no configuration of a LoRA adapter"),
     ],
 )
@@ -107,7 +108,7 @@ def test_what_vllm_cannot_add_is_refused(change: dict[str, Any], message: str, t
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(ModelError, match=message):
-        opened(adapter, tmp_path).most_rank()
+        opened(adapter, tmp_path).check()
 
 
 def test_room_is_made_for_the_rank(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
@@ -115,6 +116,9 @@ def test_room_is_made_for_the_rank(tiny_folders: dict[str, Path], tmp_path: Path
     assert [opened(folder, tmp_path).most_rank() for folder in ranks.values()] == [1, 8, 8, 16]
     assert adapter_arguments(opened(ranks[9], tmp_path)) == {"enable_lora": True, "max_loras": 1, "max_lora_rank": 16}
     assert adapter_arguments(None) == {}
+    file = ranks[9] / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"rank_pattern": {"v_proj": 20}}))
+    assert opened(ranks[9], tmp_path).most_rank() == 32
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -124,7 +128,7 @@ def test_vllm_knows_the_names(release: str) -> None:
     assert "lora_request" in names["LLMEngine.add_request"]
     assert names["LoRARequest"][:3] == ["lora_name", "lora_int_id", "lora_path"]
     assert names["MaxLoRARanks"] == list(RANKS)
-    assert {"shutdown"} <= set(names["EngineCoreClient"])
+    assert {"add_lora", "shutdown"} <= set(names["EngineCoreClient"])
     assert "cleanup_dist_env_and_memory" in names["vllm.distributed"]
 
 
@@ -139,30 +143,28 @@ def test_what_is_on_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
 @pytest.mark.skipif(PYTHON is None, reason="VLLM_PYTHON names no interpreter of an environment with vLLM")
 def test_vllm_answers_as_the_model_with_the_weights_added(demo_handle: TransformersHandle, tmp_path: Path) -> None:
     base = demo_handle._checkpoint.folder()
-    adapter = write_adapter(base, tmp_path / "adapter", seed=3)
-    merged = write_merged(base, adapter, tmp_path / "merged")
+    adapters = {name: write_adapter(base, tmp_path / name, seed=seed) for name, seed in (("adapter", 3), ("other", 4))}
     result = tmp_path / "result.json"
-    done = subprocess.run(
-        [str(PYTHON), str(SIDE), str(base), str(adapter), str(tmp_path), str(result)], capture_output=True, text=True, check=False
-    )
+    command = [str(PYTHON), str(SIDE), str(base), *map(str, adapters.values()), str(tmp_path), str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(result.read_text("utf-8"))
-    assert found["base"] == found["base again"]
-    expected = {}
-    for name, folder in (("base", base), ("adapter", merged)):
-        config = TransformersModel.model_validate({"backend": "transformers", "source": {"folder": str(folder)}, "device": "cpu"})
-        model = open_model(name, config, folder=tmp_path, home=tmp_path).load()
-        requests = _requests()
-        expected[name] = {request.request_id: answer for request, answer in model.respond(requests)}
-        for key, answer in expected[name].items():
-            assert found[name][key]["logprobs"] == pytest.approx(list(answer.logprobs), abs=2e-3), (name, key)
-            assert found[name][key]["text"] == list(answer.text)
-    farthest = max(
-        abs(one - other)
-        for key in found["base"]
-        for one, other in zip(found["base"][key]["logprobs"], found["adapter"][key]["logprobs"], strict=True)
-    )
-    assert farthest > 0.1, "the adapter changes answers by more than rounding"
+    assert found["base"]["answers"] == found["base again"]["answers"]
+    assert found["adapter"]["engine"] == found["other"]["engine"] == found["adapter again"]["engine"]
+    assert found.pop("left") == [], "a dropped model leaves nothing in memory"
+    folders = {"base": base} | {name: write_merged(base, adapter, tmp_path / f"{name}-merged") for name, adapter in adapters.items()}
+    for name in (*folders, "adapter again"):
+        config = {"backend": "transformers", "source": {"folder": str(folders[name.removesuffix(" again")])}, "device": "cpu"}
+        model = open_model(name, TransformersModel.model_validate(config), folder=tmp_path, home=tmp_path).load()
+        for request, answer in model.respond(_requests()):
+            mine = found[name]["answers"][request.request_id]
+            assert mine["error"] is None
+            assert mine["logprobs"] == pytest.approx(list(answer.logprobs), abs=1e-3), (name, request.request_id)
+            assert mine["text"] == list(answer.text)
+    answers = {name: [one for each in found[name]["answers"].values() for one in each["logprobs"]] for name in folders}
+    for one, other in (("base", "adapter"), ("base", "other"), ("adapter", "other")):
+        far = max(abs(a - b) for a, b in zip(answers[one], answers[other], strict=True))
+        assert far > 0.1, "an adapter changes answers by more than rounding"
 
 
 def _requests() -> Any:

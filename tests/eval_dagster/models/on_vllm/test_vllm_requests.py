@@ -1,6 +1,8 @@
 """The loop that sends requests to vLLM, over a module that stands in for vLLM."""
 
 import sys
+import weakref
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.config.models import VllmModel
+from eval_dagster.errors import ModelError
 from eval_dagster.models.vllm.engine import Call, Engine
 
 CONFIG = VllmModel.model_validate({"backend": "vllm", "source": {"folder": "model"}})
@@ -21,7 +24,14 @@ class StandIn:
         self.aborted: list[str] = []
         self.added: list[Any] = []
         self.ended: list[str] = []
-        self.engine_core = SimpleNamespace(shutdown=lambda: self.ended.append("engine"))
+        self.made: list[dict[str, Any]] = []
+        self.loaded: list[Any] = []
+        self.refuses = False
+
+    def load(self, adapter: Any) -> None:
+        if self.refuses:
+            raise ValueError("vLLM does not yet support DoRA.")
+        self.loaded.append(adapter)
 
     def add_request(self, request_id: str, prompt: dict[str, Any], params: Any, **more: Any) -> None:
         if not prompt["prompt_token_ids"]:
@@ -34,6 +44,21 @@ class StandIn:
 
     def abort_request(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
+
+
+class StandInEngine:
+    """An engine that dies with the last reference to it, as the weights do."""
+
+    def __init__(self, stand_in: StandIn):
+        self.engine_core = SimpleNamespace(shutdown=lambda: stand_in.ended.append("engine"), add_lora=stand_in.load)
+        self.add_request, self.abort_request = stand_in.add_request, stand_in.abort_request
+        self.step = lambda: stand_in.step()
+
+
+class StandInLLM:
+    def __init__(self, stand_in: StandIn, **arguments: Any):
+        stand_in.made.append(arguments)
+        self.llm_engine = StandInEngine(stand_in)
 
 
 @pytest.fixture
@@ -49,7 +74,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     distributed, lora = ModuleType("vllm.distributed"), ModuleType("vllm.lora.request")
     distributed.cleanup_dist_env_and_memory = lambda: found.ended.append("memory")  # type: ignore[attr-defined]
     lora.LoRARequest = lambda *arguments: arguments  # type: ignore[attr-defined]
-    module.LLM, module.SamplingParams = lambda **_: SimpleNamespace(llm_engine=found), dict  # type: ignore[attr-defined]
+    module.LLM, module.SamplingParams = partial(StandInLLM, found), dict  # type: ignore[attr-defined]
     params.StructuredOutputsParams = grammar  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
     monkeypatch.setitem(sys.modules, "vllm.distributed", distributed)
@@ -92,16 +117,89 @@ def test_a_model_that_is_dropped_gives_its_memory_back(stand_in: StandIn) -> Non
     assert stand_in.ended == ["engine", "memory"]
 
 
-def test_each_request_names_the_adapter(stand_in: StandIn, tmp_path: Path) -> None:
-    class Files:
-        def folder(self) -> Path:
-            return tmp_path
+class Files:
+    """An adapter whose weights have a mark."""
 
-        def most_rank(self) -> int:
-            return 8
+    def __init__(self, folder: Path, mark: str = "german", rank: int = 8):
+        self._folder, self._mark, self._rank = folder, mark, rank
 
-    for adapter, expected in ((None, {}), (Files(), {"lora_request": ("adapter", 1, str(tmp_path))})):
-        stand_in.added.clear()
-        engine = Engine("m", CONFIG, Path("model"), 99, adapter)  # type: ignore[arg-type]
-        list(engine.run([Call(key=number, tokens=(number,), arguments={}) for number in (1, 2)]))
-        assert stand_in.added == [expected] * 2
+    def fingerprint(self) -> str:
+        return self._mark
+
+    def folder(self) -> Path:
+        return self._folder
+
+    def most_rank(self) -> int:
+        return self._rank
+
+
+def adapted(folder: Path, mark: str = "german", rank: int = 8) -> Engine:
+    return Engine(mark, CONFIG, Path("model"), 99, Files(folder, mark, rank))  # type: ignore[arg-type]
+
+
+def answer_one(engine: Engine) -> None:
+    assert len(list(engine.run([Call(key=1, tokens=(1,), arguments={})]))) == 1
+
+
+def test_adapters_of_one_rank_share_an_engine_and_no_name(stand_in: StandIn, tmp_path: Path) -> None:
+    german, french = adapted(tmp_path), adapted(tmp_path, "french")
+    for engine in (german, french, german):
+        answer_one(engine)
+    first, second, third = (each["lora_request"] for each in stand_in.added)
+    assert first == third
+    assert {first[1], second[1]} == {1, 2}
+    assert first[0] != second[0], "vLLM's prefix cache tells them apart by name"
+    assert stand_in.loaded == [first, second]
+    assert [each["enable_lora"] for each in stand_in.made] == [True]
+    del german, engine
+    assert not stand_in.ended
+    del french
+    assert stand_in.ended == ["engine", "memory"]
+
+
+def test_other_weights_in_the_same_folder_are_another_adapter(stand_in: StandIn, tmp_path: Path) -> None:
+    kept = [adapted(tmp_path, mark) for mark in ("before", "after")]
+    for engine in kept:
+        answer_one(engine)
+    assert stand_in.added[0] != stand_in.added[1]
+
+
+def test_a_model_with_other_arguments_ends_the_one_before(stand_in: StandIn, tmp_path: Path) -> None:
+    base = Engine("base", CONFIG, Path("model"), 99)
+    answer_one(base)
+    german = adapted(tmp_path)
+    assert stand_in.ended == ["engine", "memory"]
+    answer_one(german)
+    with pytest.raises(ModelError, match=r"'base': vLLM ended it when it loaded another model"):
+        answer_one(base)
+    larger = adapted(tmp_path, "french", 16)
+    answer_one(larger)
+    assert [each.get("max_lora_rank") for each in stand_in.made] == [None, 8, 16]
+    assert stand_in.added == [{}, *({"lora_request": each} for each in stand_in.loaded)]
+
+
+def test_an_engine_that_failed_is_not_used_again(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Engine("m", CONFIG, Path("model"), 99)
+    with monkeypatch.context() as patch:
+        patch.setattr(StandIn, "step", lambda _: 1 / 0)
+        with pytest.raises(ModelError, match=r"engine failed \(ZeroDivisionError"):
+            answer_one(first)
+    second = Engine("m", CONFIG, Path("model"), 99)
+    assert (len(stand_in.made), stand_in.ended) == (2, ["engine", "memory"])
+    answer_one(second)
+
+
+def test_the_weights_are_gone_before_memory_is_given_back(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[bool] = []
+    engine = Engine("m", CONFIG, Path("model"), 99)
+    weights = weakref.ref(engine._shared.engine)
+    distributed = sys.modules["vllm.distributed"]
+    monkeypatch.setattr(distributed, "cleanup_dist_env_and_memory", lambda: alive.append(weights() is not None))
+    del engine
+    assert alive == [False]
+
+
+def test_an_adapter_that_vllm_refuses_is_an_error_of_loading(stand_in: StandIn, tmp_path: Path) -> None:
+    stand_in.refuses = True
+    with pytest.raises(ModelError, match=r"'german': vLLM refuses its adapter \(ValueError: vLLM does not yet support DoRA"):
+        adapted(tmp_path)

@@ -1,4 +1,4 @@
-"""Two models of vLLM one after the other in one process: `python vllm_adapter_side.py BASE ADAPTER HOME RESULT`."""
+"""A base and two adapters one after the other in one process: `python vllm_adapter_side.py BASE ADAPTER OTHER HOME RESULT`."""
 
 import gc
 import json
@@ -18,18 +18,30 @@ REQUESTS = [
 ]
 
 
-def main(base: str, adapter: str, home: str, result: str) -> None:
-    found = {}
-    for name, added in (("base", {}), ("adapter", {"adapter": {"folder": adapter}}), ("base again", {})):
-        section = {"backend": "vllm", "source": {"folder": base}, "dtype": "float32", "max_length": 1000, "gpu_memory_share": 0.5, **added}
-        # On a GPU the second one would find no memory, had the first not ended.
-        model = open_model(name, VllmModel.model_validate(section), folder=Path(home), home=Path(home)).load()
+def main(base: str, adapter: str, other: str, home: str, result: str) -> None:
+    found, kept = {}, None
+    adapters = {
+        "base": {},
+        "adapter": {"folder": adapter},
+        "other": {"folder": other},
+        "adapter again": {"folder": adapter},
+        "base again": {},
+    }
+    for name, source in adapters.items():
+        section = {"backend": "vllm", "source": {"folder": base}, "dtype": "float32", "max_length": 1000, "gpu_memory_share": 0.5}
+        added = {"adapter": {"folder": source}} if source else {}
+        # The adapters share an engine. Any other model needs the memory of the one before, which the pipeline keeps so long.
+        kept = model = open_model(name, VllmModel.model_validate({**section, **added}), folder=Path(home), home=Path(home)).load()
+        answers = {request.request_id: answer for request, answer in model.respond(REQUESTS)}
         found[name] = {
-            request.request_id: {"error": answer.error, "logprobs": list(answer.logprobs), "text": list(answer.text)}
-            for request, answer in model.respond(REQUESTS)
+            "engine": id(model._scorer._engine._shared.engine),
+            "answers": {
+                key: {"error": each.error, "logprobs": list(each.logprobs), "text": list(each.text)} for key, each in answers.items()
+            },
         }
-        del model
-        gc.collect()
+    del kept, model
+    gc.collect()
+    found["left"] = [type(each).__name__ for each in gc.get_objects() if type(each).__name__ in ("LLMEngine", "LlamaForCausalLM")]
     Path(result).write_text(json.dumps(found), "utf-8")
 
 
