@@ -20,16 +20,10 @@ REQUESTS = [
 
 def main(base: str, adapter: str, other: str, home: str, result: str) -> None:
     found, kept = {}, None
-    adapters = {
-        "base": {},
-        "adapter": {"folder": adapter},
-        "other": {"folder": other},
-        "adapter again": {"folder": adapter},
-        "base again": {},
-    }
-    for name, source in adapters.items():
+    folders = {"base": None, "adapter": adapter, "other": other, "adapter again": adapter, "base again": None}
+    for name, folder in folders.items():
         section = {"backend": "vllm", "source": {"folder": base}, "dtype": "float32", "max_length": 1000, "gpu_memory_share": 0.5}
-        added = {"adapter": {"folder": source}} if source else {}
+        added = {"adapter": {"folder": folder}} if folder else {}
         # The adapters share an engine. Any other model needs the memory of the one before, which the pipeline keeps so long.
         kept = model = open_model(name, VllmModel.model_validate({**section, **added}), folder=Path(home), home=Path(home)).load()
         answers = {request.request_id: answer for request, answer in model.respond(REQUESTS)}
