@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.models import FolderSource, HubSource
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.transformers.weights.digests import Digests
 
 _CONFIG = "adapter_config.json"
@@ -30,7 +30,7 @@ class Adapter:
 
         Raises:
             ModelNotFoundError: The files are not there.
-            ModelError: They are no LoRA adapter, or one of a greater rank than vLLM's.
+            ConfigError: They are no LoRA adapter, or one of a greater rank than vLLM's.
         """
         if isinstance(self._source, FolderSource):
             self.most_rank()
@@ -56,7 +56,7 @@ class Adapter:
         return folder
 
     def most_rank(self) -> int:
-        """The least rank of vLLM's that holds the adapter. Raises `ModelError` for what is no LoRA adapter, or of a greater rank."""
+        """The least rank of vLLM's that holds the adapter. Raises `ConfigError` for what is no LoRA adapter, or of a greater rank."""
         file = self.folder() / _CONFIG
         try:
             config = json.loads(file.read_text("utf-8"))
@@ -64,15 +64,15 @@ class Adapter:
             ranks = [int(rank) for rank in (config["r"], *(config.get("rank_pattern") or {}).values())]
             kind, least, rank = config.get("peft_type"), min(ranks), max(ranks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(
+            raise ConfigError(
                 f"Model {self._name!r}: {file} is no configuration of a LoRA adapter ({type(error).__name__}: {error})."
             ) from error
         if kind != "LORA":
-            raise ModelError(f"Model {self._name!r}: {file} has the `peft_type` {kind!r}; expected LORA, the only one that vLLM adds.")
+            raise ConfigError(f"Model {self._name!r}: {file} has the `peft_type` {kind!r}; expected LORA, the only one that vLLM adds.")
         found = next((most for most in RANKS if rank <= most), None)
         if least < 1 or found is None:
             wrong = rank if found is None else least
-            raise ModelError(f"Model {self._name!r}: {file} has the rank {wrong}; expected 1 to {RANKS[-1]}, for which vLLM has room.")
+            raise ConfigError(f"Model {self._name!r}: {file} has the rank {wrong}; expected 1 to {RANKS[-1]}, for which vLLM has room.")
         return found
 
     def _check_files(self, folder: Path) -> None:

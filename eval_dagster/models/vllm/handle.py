@@ -55,8 +55,7 @@ class VllmHandle:
         Raises:
             RequirementError: vLLM is not installed in this environment.
             ModelNotFoundError: The weights are not there.
-            ConfigError: `max_length` exceeds what vLLM can hold of the model's context.
-            ModelError: The adapter is none that vLLM can add.
+            ConfigError: `max_length` exceeds what vLLM can hold of the model's context, or the adapter is none that vLLM can add.
         """
         self._engine()
         self._checkpoint.check()

@@ -10,7 +10,7 @@ import pytest
 from adapter_maker import write_adapter, write_merged
 
 from eval_dagster.config.models import FolderSource, HubSource, TransformersModel, VllmModel
-from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
+from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.models.registry import open_model
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.vllm.adapter import RANKS, Adapter
@@ -107,7 +107,7 @@ def test_missing_and_pickled_weights_are_named(tiny_folders: dict[str, Path], tm
 def test_what_vllm_cannot_add_is_refused(change: dict[str, Any], message: str, tmp_path: Path, adapter: Path) -> None:
     file = adapter / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(ModelError, match=message):
+    with pytest.raises(ConfigError, match=message):
         opened(adapter, tmp_path).check()
 
 
