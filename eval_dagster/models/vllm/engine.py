@@ -130,8 +130,9 @@ class Engine:
             from vllm.lora.request import LoRARequest
 
             self._adapter = {"lora_request": LoRARequest("adapter", 1, str(adapter.folder()))}
+        arguments = engine_arguments(config, folder, length) | adapter_arguments(adapter)
         try:
-            self._engine: Any = vllm.LLM(**engine_arguments(config, folder, length), **adapter_arguments(adapter)).llm_engine
+            self._engine: Any = vllm.LLM(**arguments).llm_engine
         except Exception as error:
             raise ModelError(
                 f"Model {name!r}: vLLM cannot load {folder} ({type(error).__name__}: {error}). Check that vLLM supports the architecture, "
