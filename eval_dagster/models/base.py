@@ -128,7 +128,7 @@ class VaryingHandle(Protocol):
 
 @runtime_checkable
 class ExplainedHandle(Protocol):
-    """A configured model that tells what would compute its answers."""
+    """A configured model whose engine is known before it is loaded."""
 
     def engine(self) -> str:
         """What would compute the answers, on which device, and why. Loads nothing. Raises as `check` does."""

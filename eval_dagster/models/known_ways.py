@@ -1,10 +1,11 @@
-"""Remembers how a loaded model computed and why, for whoever asks before the next load."""
+"""Keeps how a model computed when it was last loaded, so that it can be shown before the next load."""
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from eval_dagster.whole_files import replaced
 
 
 def remember_ways(home: Path, version: str, ways: Mapping[str, str]) -> None:
@@ -14,9 +15,8 @@ def remember_ways(home: Path, version: str, ways: Mapping[str, str]) -> None:
     # What is not kept costs a line of `eval-dagster models`, and no run.
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=1, sort_keys=True), "utf-8")
-        partial.replace(file)
+        with replaced(file) as made:
+            made.write_text(json.dumps(known, indent=1, sort_keys=True), "utf-8")
 
 
 def known_ways(home: Path, version: str) -> Mapping[str, str]:

@@ -60,7 +60,7 @@ class PooledHandle:
         return isinstance(self._own, VaryingHandle) and self._own.answers_vary()
 
     def engine(self) -> str:
-        """What would compute the answers of each worker, as far as this machine tells."""
+        """The engine of each worker, if all nodes are like this machine, and the number of workers."""
         own = f"{self._own.engine()}, " if isinstance(self._own, ExplainedHandle) else ""
         return f"{own}in {self._workers.count} workers"
 

@@ -126,7 +126,7 @@ class Shared:
         self._adapters: dict[str, Any] = {}
         # In a list, so that its end leaves no reference to the weights.
         self._held: list[Any] = [vllm.LLM(**arguments).llm_engine]
-        # vLLM keeps its memory and its processes until it is told to end. At the end of this process it ends by itself.
+        # Without a call of `shutdown`, vLLM frees neither memory nor processes before the end of this process.
         self.end = weakref.finalize(self, _shut_down, self._held)
         self.end.atexit = False
         self.requests = 0
@@ -140,7 +140,7 @@ class Shared:
         return self._held[0] if self._held else None
 
     def adapter(self, adapter: Adapter) -> Any:
-        """The `LoRARequest` of an adapter, whose weights are loaded. vLLM's prefix cache tells adapters apart by name and path."""
+        """The `LoRARequest` of an adapter, whose weights are loaded. The keys of vLLM's prefix cache hold its name and path."""
         from vllm.lora.request import LoRARequest
 
         name = stable_hash(adapter.fingerprint())

@@ -20,7 +20,7 @@ LEAST_TOKENS = 1024
 """Tokens of the smallest piece for which a block mask is made. Smaller pieces have a whole mask."""
 
 _BLOCK = 128
-"""Tokens of a block: what FlexAttention takes unless told otherwise."""
+"""Tokens of a block, as by default in FlexAttention."""
 
 _SHAPES = 64
 """Shapes for which the attention is compiled: powers of two of tokens, and of keys."""

@@ -56,7 +56,7 @@ def fastest_attention(
 ) -> Fastest:
     """How a network on a GPU attends fastest: by `mask`, whole masks that are known to be exact, or by blocks, if `check` finds them exact.
 
-    `windows` is the result of `layer_windows`. The other arguments are those of `fastest`.
+    `windows` is the result of `layer_windows`. The other arguments are those of `_fastest_of`.
     """
     ways, refused = {_MASK: mask}, ""
     # FlexAttention is compiled for CUDA alone.
@@ -73,12 +73,12 @@ def fastest_attention(
         else:
             refused = f"; not by {_BLOCKS}: {verdict.reason}"
     with current_reporter().track("find the fastest attention", total=1, unit="model") as advance:
-        found = fastest(network, ways, device=device, tokens=tokens, longest=longest)
+        found = _fastest_of(network, ways, device=device, tokens=tokens, longest=longest)
         advance()
     return replace(found, reason=found.reason + refused)
 
 
-def fastest(network: Any, ways: Mapping[str, TreeAttention], *, device: str, tokens: Sequence[int], longest: int) -> Fastest:
+def _fastest_of(network: Any, ways: Mapping[str, TreeAttention], *, device: str, tokens: Sequence[int], longest: int) -> Fastest:
     """Measure passes over pieces as benchmarks have them, a stem with many branches.
 
     Args:

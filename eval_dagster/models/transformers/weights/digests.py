@@ -1,12 +1,12 @@
 """Hashes of large files, computed once: a restart does not read gigabytes again."""
 
 import json
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from eval_dagster.versions import file_hash
+from eval_dagster.whole_files import replaced
 
 _SETTLED_S = 2.0
 """A file changed more recently than this is hashed again next time: a second write may fall into the same tick of its clock."""
@@ -43,6 +43,5 @@ class Digests:
     def _remember(self, key: str, digest: str) -> None:
         self._known = {**self._read(), **self._known, key: digest}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        partial.write_text(json.dumps(self._known, indent=1, sort_keys=True), "utf-8")
-        partial.replace(self._file)
+        with replaced(self._file) as made:
+            made.write_text(json.dumps(self._known, indent=1, sort_keys=True), "utf-8")
