@@ -38,6 +38,8 @@ def list_models() -> None:
         match model:
             case TransformersModel() | VllmModel():
                 source = [str(part) for part in model.source.model_dump().values()]
+                if isinstance(model, VllmModel) and model.adapter:
+                    source += ["+", *(str(part) for part in model.adapter.model_dump().values())]
             case OpenAIModel():
                 source = [model.base_url, model.model]
             case _:

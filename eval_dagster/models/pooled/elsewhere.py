@@ -63,7 +63,7 @@ class ElsewhereHandle:
     def engine(self) -> str:
         """Where the answers are computed. The engine itself is known to the workers alone."""
         where = f"of {self._workers.python}" if self._workers.python else f"with {self._workers.gpus:g} GPUs each"
-        return f"{self._task.section['backend']}, in {self._workers.count} workers {where}"
+        return f"{self._task.section['backend']}, workers: {self._workers.count} {where}"
 
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""

@@ -62,7 +62,7 @@ class PooledHandle:
     def engine(self) -> str:
         """The engine of each worker, if all nodes are like this machine, and the number of workers."""
         own = f"{self._own.engine()}, " if isinstance(self._own, ExplainedHandle) else ""
-        return f"{own}in {self._workers.count} workers"
+        return f"{own}workers: {self._workers.count}"
 
     def load(self) -> PooledModel:
         """Start the workers.

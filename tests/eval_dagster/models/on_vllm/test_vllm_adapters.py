@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from adapter_maker import write_adapter, write_merged
 
+from eval_dagster.cli.show import list_models
 from eval_dagster.config.models import FolderSource, HubSource, TransformersModel, VllmModel
 from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.models.registry import open_model
@@ -171,3 +172,15 @@ def _requests() -> Any:
     from vllm_adapter_side import REQUESTS
 
     return REQUESTS
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_models_names_the_adapter(
+    tiny_folders: dict[str, Path], tmp_path: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project(tiny_folders["llama"], tmp_path)
+    monkeypatch.chdir(tmp_path)
+    list_models()
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "+ german" in printed
+    assert "with a LoRA adapter" in printed
