@@ -1,5 +1,5 @@
 # demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.
-# test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment.  ui: Dagster and MLflow on loopback.
+# test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment. With VLLM_PYTHON also vLLM, anywhere.  ui: Dagster and MLflow on loopback.
 # docs: writes the generated reference pages and builds the documentation into build/docs.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # bench-gpu: the engines side by side on a GPU; VLLM_PYTHON is the interpreter of an environment with vllm, lm-eval and this package, and
@@ -33,6 +33,7 @@ test-long: $(READY) $(CLUSTER)
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models
+	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -m long tests/eval_dagster/models/on_vllm)
 
 check: $(READY) $(CLUSTER)
 	$(BIN)/ruff check .
@@ -50,6 +51,7 @@ bench: $(READY) $(BENCH)/.ready
 	@$(BIN)/python tests/benchmarks/bench.py --lm-eval $(BENCH)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
 
 bench-gpu: $(READY) $(BENCH)/.ready
+	@$(if $(VLLM_PYTHON),,echo "make bench-gpu needs VLLM_PYTHON=/path/to/python, of an environment with vllm, lm-eval and this package"; exit 2)
 	@$(BIN)/python tests/benchmarks/engines.py --lm-eval $(BENCH)/bin/python --vllm $(VLLM_PYTHON) $(if $(ONLY),--only $(ONLY)) $(if $(MODELS),--models $(MODELS)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
 
 goldens: $(READY)

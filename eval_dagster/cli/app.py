@@ -96,7 +96,7 @@ def tasks(
 
 @app.command()
 def models() -> None:
-    """List the models of evals.yaml, whether each could be loaded, and what would compute its answers."""
+    """List the models of evals.yaml, whether engine and files of each are there, and what would compute its answers."""
     inspecting.list_models()
 
 

@@ -150,7 +150,7 @@ def _print_problems(end: RunEnd) -> None:
 def _commands(end: RunEnd) -> Iterator[Command]:
     """First the commands that help to find the reason of a failure, then those that show results."""
     if any(each.stage == "model_outputs" for each in end.failed):
-        yield "models", "whether each model can be loaded"
+        yield "models", "whether the engine and the files of each model are there"
     of_tasks = [each.eval for each in end.failed if each.stage != "model_outputs"]
     if of_tasks:
         yield f"tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts"

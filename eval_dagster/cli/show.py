@@ -1,9 +1,11 @@
 """The commands `models` and `show`."""
 
-from eval_dagster.cli.console import print_records, print_table
+import typer
+
+from eval_dagster.cli.console import errors, print_records, print_table, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
-from eval_dagster.errors import ModelNotFoundError, UsageError
+from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, UsageError
 from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.models.known_ways import known_ways
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
@@ -17,10 +19,10 @@ _UNKNOWN = "checked on load"
 def list_models() -> None:
     """Print the models of evals.yaml, whether each can be loaded, and what would compute its answers.
 
-    How it computes is checked on load; what the last load found holds for the same version.
+    How it computes is checked on load; what the last load found holds for the same version. Exit status 2 if one cannot be loaded.
     """
     project = Project.open()
-    rows, ways = [], []
+    rows, ways, problems = [], [], []
     for name, model in project.config.models.items():
         try:
             handle = project.handle(name)
@@ -31,10 +33,9 @@ def list_models() -> None:
                 known = known_ways(project.home, version)
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
                 ways.append((name, handle.engine(), scoring, generation))
-        except ModelNotFoundError as error:
-            state = f"not there: {error}"
-        except UsageError as error:
-            state = f"refused: {error}"
+        except EvalDagsterError as error:
+            state = "not there" if isinstance(error, ModelNotFoundError) else "refused"
+            problems.append(str(error))
         match model:
             case TransformersModel() | VllmModel():
                 source = [str(part) for part in model.source.model_dump().values()]
@@ -49,6 +50,10 @@ def list_models() -> None:
     print_table("Models", ("model", "backend", "source", "dtype", "prompt format", "state"), rows)
     if ways:
         print_records("What would compute them", ("model", "engine", "log-probabilities", "texts"), ways)
+    for problem in problems:
+        say(errors, "error", problem, style="red")
+    if problems:
+        raise typer.Exit(2)
 
 
 def show_prompt(eval_name: str, model: str | None, number: int) -> None:

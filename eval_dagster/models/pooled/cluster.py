@@ -8,10 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.errors import ModelError, RequirementError
+from eval_dagster.errors import ConfigError, ModelError, RequirementError
 from eval_dagster.progress.reporting import current_reporter
 
 _ADDRESS = "RAY_ADDRESS"
@@ -37,6 +38,7 @@ def connect(name: str, config: WorkersConfig) -> None:
 
     Raises:
         RequirementError: Ray is not installed.
+        ConfigError: The interpreter of the workers is not there, and they are to run on this machine.
         ModelError: No cluster answers at the address.
     """
     require_ray(name)
@@ -44,6 +46,8 @@ def connect(name: str, config: WorkersConfig) -> None:
     is_local = address in (None, "local")
     if is_local or str(address).startswith(_LOOPBACK):
         os.environ[_CLUSTERS] = "0"  # read where Ray is imported first
+    if is_local and config.python is not None and not Path(config.python).is_file():
+        raise ConfigError(f"Model {name!r}: `python` of its `workers`, {config.python}, does not exist. Correct it in evals.yaml.")
     import ray
 
     if ray.is_initialized():

@@ -58,24 +58,37 @@ class Adapter:
     def most_rank(self) -> int:
         """The least rank of vLLM's that holds the adapter. Raises `ConfigError` for what is no LoRA adapter, or of a greater rank."""
         file = self.folder() / _CONFIG
+        where = f"Model {self._name!r}: the adapter {file}"
         try:
             config = json.loads(file.read_text("utf-8"))
+            kind, has_magnitudes = config.get("peft_type"), config.get("use_dora")
+        except (ValueError, AttributeError) as error:
+            raise ConfigError(f"{where} is no configuration of a LoRA adapter ({type(error).__name__}: {error}).") from error
+        if kind != "LORA":
+            raise ConfigError(f"{where} has the `peft_type` {kind!r}; expected LORA, the only one that vLLM adds.")
+        if has_magnitudes:
+            raise ConfigError(
+                f"{where} has `use_dora`, which vLLM does not add. Merge it into the model's weights, and name these as `source`."
+            )
+        try:
             # Some modules may have ranks of their own.
             ranks = [int(rank) for rank in (config["r"], *(config.get("rank_pattern") or {}).values())]
-            kind, least, rank = config.get("peft_type"), min(ranks), max(ranks)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{where} has no rank that can be read ({type(error).__name__}: {error}); expected whole numbers.") from error
+        found = next((most for most in RANKS if max(ranks) <= most), None)
+        if min(ranks) < 1 or found is None:
+            wrong = max(ranks) if found is None else min(ranks)
             raise ConfigError(
-                f"Model {self._name!r}: {file} is no configuration of a LoRA adapter ({type(error).__name__}: {error})."
-            ) from error
-        if kind != "LORA":
-            raise ConfigError(f"Model {self._name!r}: {file} has the `peft_type` {kind!r}; expected LORA, the only one that vLLM adds.")
-        found = next((most for most in RANKS if rank <= most), None)
-        if least < 1 or found is None:
-            wrong = rank if found is None else least
-            raise ConfigError(f"Model {self._name!r}: {file} has the rank {wrong}; expected 1 to {RANKS[-1]}, for which vLLM has room.")
+                f"{where} has the rank {wrong}; expected 1 to {RANKS[-1]}, for which vLLM has room. Merge a greater one into the model's "
+                "weights, and name these as `source`."
+            )
         return found
 
     def _check_files(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ModelNotFoundError(
+                f"Model {self._name!r}: the adapter's folder {folder} does not exist; correct the adapter in evals.yaml."
+            )
         missing = [name for name in _FILES if not (folder / name).is_file()]
         if missing:
             is_pickled = (folder / "adapter_model.bin").is_file()

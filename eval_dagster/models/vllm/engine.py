@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.vllm.adapter import Adapter
@@ -188,13 +190,16 @@ class Engine:
             self._shared = _shared(arguments)
         except Exception as error:
             raise ModelError(
-                f"Model {name!r}: vLLM cannot load {folder} ({type(error).__name__}: {error}). Check that vLLM supports the architecture, "
-                "and that the device has the memory: `gpu_memory_share` is vLLM's part of it, `max_length` the tokens of context."
+                f"Model {name!r}: vLLM cannot load {folder} ({_reason(error)}). If that is not about keys or files: `gpu_memory_share` "
+                "is vLLM's part of the device's memory, and `max_length` the tokens of context, which need some of it."
             ) from error
         try:
             self._adapter = {} if adapter is None else {"lora_request": self._shared.adapter(adapter)}
         except Exception as error:
-            raise ModelError(f"Model {name!r}: vLLM refuses its adapter ({type(error).__name__}: {error}).") from error
+            raise ModelError(
+                f"Model {name!r}: vLLM refuses its adapter ({_reason(error)}). Check that it was made for this model, and that vLLM adds "
+                "adapters to the modules that it changes."
+            ) from error
 
     def run(self, calls: Iterable[Call[Key]]) -> Iterator[tuple[Call[Key], Any]]:
         """Yield each call with its `RequestOutput` as soon as it is done, or with the exception by which vLLM refused it.
@@ -237,6 +242,13 @@ class Engine:
         except Exception as error:
             self._shared.has_failed = True
             raise ModelError(f"Model {self._name!r}: vLLM's engine failed ({type(error).__name__}: {error})") from error
+
+
+def _reason(error: Exception) -> str:
+    """Class and message of an exception of vLLM, on one line; of wrong arguments, what vLLM says of each, without their values."""
+    if isinstance(error, ValidationError):
+        return "; ".join(each["msg"] for each in error.errors(include_url=False, include_input=False))
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _shut_down(held: list[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, RequirementError
 from eval_dagster.models.transformers.encoding import chat_template
-from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_title
+from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.progress.reporting import current_reporter
@@ -89,9 +89,11 @@ class VllmHandle:
 
     def engine(self) -> str:
         """What would compute the answers, and on which device. Raises `RequirementError` where vLLM is not installed."""
-        several = f", each layer divided among {self._config.tensor_parallel} GPUs" if self._config.tensor_parallel > 1 else ""
+        device = device_of("auto")
+        where = "the CPU, since torch finds no GPU" if device == "cpu" else f"{device}, {device_kind(device)[1]}"
+        several = f", each layer divided in {self._config.tensor_parallel}" if self._config.tensor_parallel > 1 else ""
         added = ", with a LoRA adapter" if self._adapter else ""
-        return f"{self._engine()} on {device_title(device_of('auto'), 'auto')}{several}{added}"
+        return f"{self._engine()} on {where}{several}{added}"
 
     def answers_vary(self) -> bool:
         """True: which requests vLLM computes together depends on the moment, and so does the rounding, which may decide between tokens."""

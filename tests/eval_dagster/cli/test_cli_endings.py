@@ -133,7 +133,7 @@ def test_a_run_without_a_result_does_not_advise_to_run(cli: Run) -> None:
     assert "every evaluation failed. Next: " in cli("leaderboard").stdout
     both = cli("run", "--eval", "wrong", "--eval", "sums", "--model", "sevens")
     assert both.returncode == 1
-    assert commands(both) == ["tasks wrong", "sql attempts", "show sums --model sevens", "ui"], "no question without a row"
+    assert commands(both) == ["tasks wrong", "sql attempts", "show sums --model sevens", "view", "ui"], "no question without a row"
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import typer
 
 from eval_dagster.cli.show import list_models
 from eval_dagster.models.known_ways import known_ways, remember_ways
@@ -61,6 +62,22 @@ def test_a_device_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(devices, "device_kind", lambda device: ("cuda", "NVIDIA H100 80GB HBM3"))
     assert devices.device_title("cuda", "auto") == "cuda, NVIDIA H100 80GB HBM3 (`device: auto`)"
     assert devices.device_title("cpu", "auto") == "the CPU (`device: auto` found no GPU)"
+
+
+def test_what_cannot_be_loaded_is_said_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    far = "/".join(["far"] * 80)
+    config = f"models:\n  gone: {{backend: transformers, source: {{folder: {far}}}}}\n  plain: {{backend: scripted}}\n"
+    (tmp_path / "evals.yaml").write_text(config + "evals: {sums: {task: arithmetic}}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(typer.Exit) as stop:
+        list_models()
+    assert stop.value.exit_code == 2
+    printed = capsys.readouterr()
+    assert "not there" in printed.out
+    assert "ready, version" in printed.out, "one does not hide the other"
+    [line] = printed.err.splitlines()
+    assert line.startswith(f"error: Model 'gone': the folder {tmp_path / far}")
+    assert line.endswith("or save the model with `save_pretrained`."), "what to do comes last"
 
 
 def test_a_damaged_file_costs_its_lines_alone(tmp_path: Path) -> None:

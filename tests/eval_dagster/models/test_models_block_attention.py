@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -87,6 +88,14 @@ def test_few_shapes_are_compiled() -> None:
     assert [padded_length(count) for count in (1, 128, 129, 1024, 5000, 8192)] == [128, 128, 256, 1024, 8192, 8192]
     shapes = {(padded_length(count), padded_length(base + count)) for count in range(1024, 8193, 61) for base in range(0, 32768, 97)}
     assert len(shapes) <= block_attention._SHAPES
+
+
+def test_each_thread_compiles_as_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: lambda: torch._dynamo.config.recompile_limit)
+    attend = block_attention._attention.__wrapped__(compiled=True)
+    with ThreadPoolExecutor(1) as thread:
+        assert [attend(), thread.submit(attend).result()] == [64, 64]
+    assert torch._dynamo.config.recompile_limit < 64, "other code keeps torch's own limit"
 
 
 def test_small_pieces_and_chains_have_whole_masks() -> None:

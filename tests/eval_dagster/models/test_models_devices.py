@@ -124,6 +124,18 @@ def test_a_gpu_is_known_by_what_rounds_differently(monkeypatch: pytest.MonkeyPat
     assert devices.device_kind("cuda") == first
 
 
+def test_the_precision_is_read_by_either_of_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    faked_gpu(monkeypatch)
+    first, matmul = devices.device_kind("cuda"), torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        assert devices.device_kind("cuda") != first, "torch refuses to read `allow_tf32` from here on"
+    finally:
+        matmul.fp32_precision = before
+    assert devices.device_kind("cuda") == first
+
+
 def test_a_device_that_is_lost_ends_the_run_and_another_error_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     illegal = torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with TORCH_USE_CUDA_DSA")
     asked: list[int] = []

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _CUDA_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
 """Devices of cards, of Tegra boards, and of the Windows Subsystem for Linux."""
@@ -71,10 +72,16 @@ def _rounding_settings() -> Iterator[str]:
     import torch
 
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    yield f"tf32 {matmul.allow_tf32} {cudnn.allow_tf32}"
+    yield f"tf32 {_rounds_to_tf32(matmul)} {_rounds_to_tf32(getattr(cudnn, 'conv', cudnn))}"
     yield f"reduced precision {matmul.allow_bf16_reduced_precision_reduction} {matmul.allow_fp16_reduced_precision_reduction}"
     yield f"deterministic {torch.are_deterministic_algorithms_enabled()} {cudnn.deterministic} {cudnn.benchmark}"
     yield f"workspace {os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}"
+
+
+def _rounds_to_tf32(owner: Any) -> bool:
+    """Whether products of float32 have fewer digits. Torch refuses to read `allow_tf32` where its newer name was used to set it."""
+    found = getattr(owner, "fp32_precision", None)
+    return bool(owner.allow_tf32) if found is None else found == "tf32"
 
 
 def _driver_version() -> str:

@@ -126,6 +126,11 @@ def padded_length(count: int) -> int:
 def _attention(*, compiled: bool) -> Callable[..., Any]:
     if not compiled:
         return cast("Callable[..., Any]", flex_attention)
-    # Beyond this number of shapes, torch computes each masked entry.
-    torch._dynamo.config.recompile_limit = max(_SHAPES, torch._dynamo.config.recompile_limit)
-    return torch.compile(flex_attention, dynamic=False)
+    attend: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+
+    def with_limit(*arguments: Any, **options: Any) -> Any:
+        # Beyond this number of shapes, torch computes each masked entry. A thread that does not set it has torch's own.
+        with torch._dynamo.config.patch(recompile_limit=max(_SHAPES, torch._dynamo.config.recompile_limit)):
+            return attend(*arguments, **options)
+
+    return with_limit

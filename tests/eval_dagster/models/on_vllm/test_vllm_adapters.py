@@ -102,7 +102,9 @@ def test_missing_and_pickled_weights_are_named(tiny_folders: dict[str, Path], tm
         ({"peft_type": "IA3"}, "'IA3'; expected LORA"),
         ({"r": 1024}, "rank 1024; expected 1 to 512"),
         ({"rank_pattern": {"q_proj": 0}}, "rank 0; expected 1 to 512"),
-        ({"r": None}, "no configuration of a LoRA adapter"),
+        ({"r": None}, "no rank that can be read"),
+        ({"use_dora": True}, "`use_dora`, which vLLM does not add"),
+        ({"peft_type": "IA3", "r": None}, "'IA3'; expected LORA"),
     ],
 )
 def test_what_vllm_cannot_add_is_refused(change: dict[str, Any], message: str, tmp_path: Path, adapter: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from eval_dagster.cli.show import list_models
 from eval_dagster.config.models import VllmModel
@@ -114,8 +115,9 @@ def test_the_command_models_names_the_reason(
         "utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    list_models()
-    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "fast" in printed
-    assert "bfloat16" in printed
-    assert "vLLM" in printed
+    with pytest.raises(typer.Exit):
+        list_models()
+    printed = capsys.readouterr()
+    assert "refused" in printed.out
+    assert "bfloat16" in printed.out
+    assert "name its interpreter as `workers: {python: /path/to/bin/python}` of this model." in printed.err

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic_core import ValidationError
 
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
@@ -197,6 +198,17 @@ def test_the_weights_are_gone_before_memory_is_given_back(stand_in: StandIn, mon
     monkeypatch.setattr(distributed, "cleanup_dist_env_and_memory", lambda: alive.append(weights() is not None))
     del engine
     assert alive == [False]
+
+
+def test_wrong_arguments_are_said_on_one_line(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**arguments: Any) -> Any:
+        raise ValidationError.from_exception_data(
+            "ModelConfig", [{"type": "value_error", "ctx": {"error": ValueError("Unknown method: awqq")}}]
+        )
+
+    monkeypatch.setattr(sys.modules["vllm"], "LLM", refuse)
+    with pytest.raises(ModelError, match=r"^Model 'm': vLLM cannot load model \(Value error, Unknown method: awqq\)\. [^\n]+$"):
+        Engine("m", CONFIG, Path("model"), 99)
 
 
 def test_an_adapter_that_vllm_refuses_is_an_error_of_loading(stand_in: StandIn, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from servers.ray_cluster import RayCluster, running_cluster
 
 from eval_dagster.config.models import ScriptedModel
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models import registry
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.cluster import connect
@@ -263,6 +263,12 @@ def test_a_cluster_that_is_not_there_is_one_clear_error(tmp_path: Path, monkeypa
     config = WorkersConfig(address="127.0.0.1:1")
     with pytest.raises(ModelError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 \(ConnectionRefusedError"):
         scripted(tmp_path, config).load()
+
+
+def test_an_interpreter_that_is_not_on_this_machine_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=r"`python` of its `workers`, /not/there/python, does not exist"):
+        connect("m", WorkersConfig(python="/not/there/python"))
 
 
 def test_workers_end_where_the_caller_does(cluster: RayCluster, tmp_path: Path) -> None:
