@@ -30,7 +30,7 @@ def list_models() -> None:
             version = handle.version()
             state = f"ready, version {version}"
             if isinstance(handle, ExplainedHandle):
-                known = known_ways(project.home, version)
+                known = known_ways(project.home, name, version)
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
                 ways.append((name, handle.engine(), scoring, generation))
         except EvalDagsterError as error:

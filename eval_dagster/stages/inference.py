@@ -137,8 +137,8 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
             ("layers", usage.layers),
         )
     ]
-    ways = {usage.kind: ": ".join(part for part in (usage.path, usage.reason) if part) for usage in usages}
-    remember_ways(model.project.home, model.version, ways)
+    ways = {usage.kind: ": ".join(part for part in (usage.path, usage.reason) if part) for usage in usages if usage.path or usage.reason}
+    remember_ways(model.project.home, model.name, model.version, ways)
     run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in notes if text}
     return run
 

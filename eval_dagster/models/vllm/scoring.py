@@ -14,6 +14,7 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
+from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.batching import Failure, failure_of, refusal
 from eval_dagster.models.transformers.scoring import PendingJob, ScoringJob
@@ -29,6 +30,9 @@ _NEXT_TOKENS = 128
 
 _WINDOW = 2**22
 """Tokens of the inputs that are encoded together. It bounds the memory for them, and the time to the first answer."""
+
+_LONGEST = 2**14
+"""Most tokens of a text that are asked one by one. Their inputs take a gibibyte."""
 
 
 class _Input:
@@ -124,8 +128,14 @@ def token_by_token(job: ScoringJob) -> ScoringJob:
     """The same job, with each token of its spans as a span of its own: it needs no log-probabilities of prompts.
 
     With an adapter, vLLM fails when it computes those (0.32.0: its adapters expect the logits of last tokens alone). The prefix cache holds
-    nearly all of each input.
+    nearly all of each input. Raises `ModelError` where a span is so long that the inputs would take too much memory.
     """
+    longest = max((len(span.tokens) for span in (*job.spans, *job.shared)), default=0)
+    if longest > _LONGEST:
+        raise ModelError(
+            f"The request scores {longest} tokens at once, each of which is a request of its own with an adapter; expected {_LONGEST} at "
+            f"most. Set `max_length: {_LONGEST}` or less in evals.yaml, so that long texts are scored in windows."
+        )
 
     def respond(scores: Sequence[SpanScore], shared: Sequence[SpanScore]) -> ModelResponse:
         return job.response(_joined(job.spans, scores), _joined(job.shared, shared))

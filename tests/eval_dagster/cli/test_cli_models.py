@@ -1,6 +1,5 @@
 """The command `models`: what would compute the answers of each model, and why."""
 
-import json
 import re
 import textwrap
 from pathlib import Path
@@ -81,13 +80,23 @@ def test_what_cannot_be_loaded_is_said_in_full(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_damaged_file_costs_its_lines_alone(tmp_path: Path) -> None:
-    remember_ways(tmp_path, "v1", {"scoring": "tree: checked"})
-    remember_ways(tmp_path, "v1", {"generation": "rows"})
-    assert known_ways(tmp_path, "v1") == {"scoring": "tree: checked", "generation": "rows"}
-    assert known_ways(tmp_path, "v2") == {}
+    remember_ways(tmp_path, "m", "v1", {"scoring": "tree: checked"})
+    remember_ways(tmp_path, "m", "v1", {"generation": "rows"})
+    assert known_ways(tmp_path, "m", "v1") == {"scoring": "tree: checked", "generation": "rows"}
+    assert known_ways(tmp_path, "m", "v2") == known_ways(tmp_path, "other", "v1") == {}
     (file,) = (tmp_path / "models" / "ways").iterdir()
-    for damage in ("", "[1]", "{"):
+    for damage in ("", "[1]", "{", '{"version": "v1"}', '{"version": "v1", "ways": [1]}'):
         file.write_text(damage)
-        assert known_ways(tmp_path, "v1") == {}
-    remember_ways(tmp_path, "v1", {"scoring": "plain"})
-    assert json.loads(file.read_text()) == {"scoring": "plain"}
+        assert known_ways(tmp_path, "m", "v1") == {}
+    remember_ways(tmp_path, "m", "v1", {"scoring": "plain"})
+    assert known_ways(tmp_path, "m", "v1") == {"scoring": "plain"}
+
+
+def test_versions_leave_one_file_a_model(tmp_path: Path) -> None:
+    """A model whose version changes each night leaves no file of each night."""
+    for night in range(5):
+        remember_ways(tmp_path, "m", f"v{night}", {"scoring": f"tree {night}"})
+    remember_ways(tmp_path, "scripted", "v1", {})
+    (file,) = (tmp_path / "models" / "ways").iterdir()
+    assert file.name == "m.json"
+    assert known_ways(tmp_path, "m", "v4") == {"scoring": "tree 4"}

@@ -10,6 +10,7 @@ from tiny_models import tiny_tokenizer
 
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.vllm import scoring
 from eval_dagster.models.vllm.engine import Call
 from eval_dagster.models.vllm.model import LoadedVllmModel
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
@@ -200,3 +201,16 @@ def test_with_an_adapter_nothing_asks_for_log_probabilities_of_prompts(codec: Co
         assert found[name].token_logprobs == answer.token_logprobs
         assert found[name].unconditioned_logprobs == answer.unconditioned_logprobs
         assert found[name].output_tokens == answer.output_tokens
+
+
+def test_with_an_adapter_a_text_that_would_take_too_much_memory_is_an_error_of_its_own(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "_LONGEST", 10)
+    requests = [
+        Request(request_id="long", prompt=LONG, perplexity=True),
+        Request(request_id="short", prompt="a dog ran", perplexity=True),
+    ]
+    found = answers(SimulatedEngine(), codec, requests, has_adapter=True)
+    assert "Set `max_length: 10` or less in evals.yaml" in (found["long"].error or "")
+    assert found["short"].error is None
