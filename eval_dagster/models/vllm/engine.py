@@ -162,8 +162,8 @@ def _shared(arguments: Mapping[str, Any]) -> Shared:
     for other in list(_LOADED):
         if other.engine is not None and not other.has_failed and other.arguments == arguments:
             return other
-        other.end()
         _LOADED.discard(other)
+        other.end()
     made = Shared(arguments)
     _LOADED.add(made)
     return made
@@ -255,7 +255,9 @@ def _shut_down(held: list[Any]) -> None:
     """End an engine, so that the next model finds the memory of the device free."""
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    held[0].engine_core.shutdown()
-    # What holds adapters refers to the weights, until the engine itself is gone.
-    held.clear()
-    cleanup_dist_env_and_memory()
+    try:
+        held[0].engine_core.shutdown()
+    finally:
+        # What holds adapters refers to the weights, until the engine itself is gone.
+        held.clear()
+        cleanup_dist_env_and_memory()

@@ -7,7 +7,7 @@ The earlier tokens of a span stand in its input. vLLM gives their log-probabilit
 cache: at their places it leaves what its memory held before. Where the cache holds a scored token, the input is computed without it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
@@ -170,8 +170,17 @@ def _is_whole(item: _Input, output: Any) -> bool:
     # The first computed token is predicted by a cached one, whose logits are not there.
     is_computed = item.first() == len(item.tokens) or item.first() > (output.num_cached_tokens or 0)
     return is_computed and all(
-        item.tokens[place] in (output.prompt_logprobs[place] or {}) for place in range(max(1, item.first()), len(item.tokens))
+        item.tokens[place] in _found_at(place, item, output) for place in range(max(1, item.first()), len(item.tokens))
     )
+
+
+def _found_at(place: int, item: _Input, output: Any) -> Mapping[int, Any]:
+    """The log-probabilities at a place of an input; empty if vLLM read the place from its cache.
+
+    On a GPU vLLM leaves those places out (its model runner 2); elsewhere they hold what its memory held before.
+    """
+    left_out = len(item.tokens) - len(output.prompt_logprobs)
+    return (output.prompt_logprobs[place - left_out] if place >= left_out else None) or {}
 
 
 def _score(span: tuple[int, ...], item: _Input, output: Any) -> SpanScore | Failure:
@@ -180,7 +189,7 @@ def _score(span: tuple[int, ...], item: _Input, output: Any) -> SpanScore | Fail
     start = len(item.tokens) + 1 - len(span)
     if not _is_whole(item, output):
         return _INCOMPLETE
-    found = [output.prompt_logprobs[start + offset][token] for offset, token in enumerate(span[:-1])]
+    found = [_found_at(start + offset, item, output)[token] for offset, token in enumerate(span[:-1])]
     scores: list[TokenScore] = [(each.logprob, float("nan"), each.rank == 1) for each in found]
     (written,) = output.outputs
     last = written.logprobs[0][span[-1]]

@@ -74,6 +74,7 @@ def _rounding_settings() -> Iterator[str]:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     yield f"tf32 {_rounds_to_tf32(matmul)} {_rounds_to_tf32(getattr(cudnn, 'conv', cudnn))}"
     yield f"reduced precision {matmul.allow_bf16_reduced_precision_reduction} {matmul.allow_fp16_reduced_precision_reduction}"
+    yield f"half accumulation {getattr(matmul, 'allow_fp16_accumulation', False)}"
     yield f"deterministic {torch.are_deterministic_algorithms_enabled()} {cudnn.deterministic} {cudnn.benchmark}"
     yield f"workspace {os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}"
 

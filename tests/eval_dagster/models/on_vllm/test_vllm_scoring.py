@@ -28,6 +28,9 @@ def logprob(before: tuple[int, ...], token: int) -> float:
 class SimulatedEngine:
     """Answers with vLLM's records. What it reads from its cache has other tokens and numbers in its place, as in vLLM."""
 
+    leaves_out = False
+    """Whether places that it reads from its cache are left out, as by vLLM on a GPU."""
+
     def __init__(self, *, forgets: int | None = None):
         self.cached: set[tuple[int, ...]] = set()
         self.sent: list[tuple[tuple[int, ...], Mapping[str, Any]]] = []
@@ -56,6 +59,8 @@ class SimulatedEngine:
                 scores[place] = {-77: _Found(-1e-35)}
             if self.forgets is not None and len(tokens) > self.forgets and reads:
                 scores[self.forgets] = {-77: _Found(0.0)}
+            if self.leaves_out:
+                scores = [None, *scores[cached + 1 :]]
         last = {token: _Found(logprob(tokens, token)) for token in params.get("logprob_token_ids", ())}
         written = SimpleNamespace(token_ids=[BEST], logprobs=[last], finish_reason="length")
         return SimpleNamespace(prompt_logprobs=scores, outputs=[written], num_cached_tokens=cached)
@@ -65,6 +70,11 @@ class _Found:
     def __init__(self, value: float):
         self.logprob = value
         self.rank = 1 if value > -3 else 5
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["kept places", "left out places"])
+def _places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedEngine, "leaves_out", request.param)
 
 
 @pytest.fixture
