@@ -84,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; rows: {', '.join(names)}; models: demo, {', '.join(SHAPES)}")
     started, demo = datetime.now().astimezone(), _demo_model()
     tables: list[engine_table.Table] = []
+    results = Path(__file__).parent / "results"
     with tempfile.TemporaryDirectory() as scratch:
         for model in models:
             cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "eval_dagster" / "benchmarks"
@@ -94,7 +95,8 @@ def main(arguments: Sequence[str]) -> int:
                     place = Path(scratch) / f"{model}-{work.name}"
                     place.mkdir()
                     tables.append(_measure(work, model, folder, place, options))
-    path = engine_table.save(tables, started, options.dtype, options.repeats, folder=Path(__file__).parent / "results", root=ROOT)
+                    # After each, so that nothing is lost where it is stopped.
+                    path = engine_table.save(tables, started, options.dtype, options.repeats, folder=results, root=ROOT)
     sys.stdout.write(f"{path.read_text('utf-8')}\nWritten to {path}\n")
     return 0 if any(side.runs for table in tables for side in table.sides) else 1
 

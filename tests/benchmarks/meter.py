@@ -5,6 +5,7 @@ Runs in the environment of either side: needs torch alone.
 
 import gc
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+# Asking for a GPU must not keep a process from being forked: lm-eval starts vLLM so.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,6 +14,7 @@ from eval_dagster.models.registry import open_model
 # isort: split
 import meter
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 _TOP = 10
@@ -38,7 +39,9 @@ def main(work_file: str, result_file: str, folder: str, backend: str, dtype: str
 
 def _parts(events: Any, *, on_gpu: bool) -> dict[str, Any]:
     """The seconds in operators of the device, and of the operators that take most of them."""
-    seconds = {event.key: (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 for event in events}
+    # On a GPU an operator has the time of its kernels, which are events of their own.
+    counted = [event for event in events if not on_gpu or event.device_type != DeviceType.CPU]
+    seconds = {event.key: (event.self_device_time_total if on_gpu else event.self_cpu_time_total) / 1e6 for event in counted}
     ordered = sorted(seconds.items(), key=lambda part: part[1], reverse=True)
     return {"in_operators_s": sum(seconds.values()), "operators": dict(ordered[:_TOP])}
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 SHAPES = {
     "tiny": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
@@ -47,8 +47,11 @@ def random_model(shape: str, dtype: str, tokenizer_folder: Path, cache: Path) ->
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.device(device):
-        network = LlamaForCausalLM(config).to(getattr(torch, dtype))
+        network = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     network.save_pretrained(made)
+    # The sides need the memory of the GPU.
+    del network
+    torch.cuda.empty_cache()
     tokenizer.save_pretrained(made)
     made.rename(folder)
     return folder

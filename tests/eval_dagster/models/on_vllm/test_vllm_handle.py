@@ -13,6 +13,7 @@ from eval_dagster.cli.show import list_models
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError, RequirementError
 from eval_dagster.models.registry import open_model
+from eval_dagster.models.vllm import handle
 from eval_dagster.models.vllm.handle import VllmHandle
 from eval_dagster.models.vllm.model import end_tokens
 from eval_dagster.records import Message, Role
@@ -64,6 +65,18 @@ def test_another_release_of_vllm_is_another_version(tiny_folders: dict[str, Path
     before = opened(tiny_folders["llama"], tmp_path).version()
     installed["vllm"] = "0.34.0"
     assert opened(tiny_folders["llama"], tmp_path).version() != before
+
+
+def test_the_version_holds_what_vllm_reads_and_not_what_it_sets(
+    tiny_folders: dict[str, Path], tmp_path: Path, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = opened(tiny_folders["llama"], tmp_path).version()
+    monkeypatch.setattr(handle, "device_kind", lambda _: ("cuda", "H100", "9.0", "driver 13000", "tf32 False False"))
+    on_gpu = opened(tiny_folders["llama"], tmp_path).version()
+    monkeypatch.setattr(handle, "device_kind", lambda _: ("cuda", "H100", "9.0", "driver 13000", "tf32 True True"))
+    assert opened(tiny_folders["llama"], tmp_path).version() == on_gpu != before
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    assert opened(tiny_folders["llama"], tmp_path).version() != on_gpu
 
 
 def test_the_share_of_the_memory_is_no_part_of_the_version(
