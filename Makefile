@@ -1,5 +1,6 @@
 # demo: from nothing to a leaderboard.  test, check: what CI runs.  test-long: minutes each, with the real model.
-# test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment. With VLLM_PYTHON also vLLM, anywhere.  ui: Dagster and MLflow on loopback.
+# test-gpu: the engine on a GPU, skipped elsewhere; needs a torch built for it in the environment. With VLLM_PYTHON also vLLM, anywhere.
+# ui: Dagster and MLflow on loopback.
 # docs: writes the generated reference pages and builds the documentation into build/docs.
 # bench: side by side with lm-eval, for an hour or two; ONLY=mmlu_few,perplexity chooses rows, SCALE=0.1 asks a tenth of the questions.
 # bench-gpu: the engines side by side on a GPU; VLLM_PYTHON is the interpreter of an environment with vllm, lm-eval and this package, and

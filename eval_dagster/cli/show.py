@@ -17,9 +17,9 @@ _UNKNOWN = "checked on load"
 
 
 def list_models() -> None:
-    """Print the models of evals.yaml, whether each can be loaded, and what would compute its answers.
+    """Print the models of evals.yaml, whether engine and files of each are there, and what would compute its answers.
 
-    How it computes is checked on load; what the last load found holds for the same version. Exit status 2 if one cannot be loaded.
+    How it computes is checked on load; what the last load found holds for the same version. Exit status 2 if something is missing.
     """
     project = Project.open()
     rows, ways, problems = [], [], []

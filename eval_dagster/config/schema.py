@@ -75,7 +75,8 @@ class GateConfig(Section):
     severity: Literal["error", "warn"] = "error"
     """Whether a regression fails the gate or is only reported."""
     confirm: Switch = True
-    """Whether samples of a served model are asked again before a result that a test finds worse counts as regressed."""
+    """Whether samples are asked again before a result that a test finds worse counts as regressed, where answers vary: of a served model,
+    of vLLM, and on a GPU."""
 
 
 class SuiteConfig(Section):

@@ -104,6 +104,10 @@ class TransformersHandle:
         """What would compute the answers, on which device, and why. Raises `ModelNotFoundError` if the device is not there."""
         return f"transformers {self._config.dtype} on {device_title(self._device(), self._config.device)}"
 
+    def answers_vary(self) -> bool:
+        """Whether it computes on a GPU, where the way to attend follows from its speed and the size of a batch from the free memory."""
+        return device_of(self._config.device) != "cpu"
+
     def image_mark(self) -> str:
         """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
         from eval_dagster.models.transformers.encoding.vision import image_mark

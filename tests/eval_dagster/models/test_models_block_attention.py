@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +16,7 @@ from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import block_attention, fastest_attention
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.models.transformers.scoring.block_attention import BlockAttention, BlockPlan, padded_length
+from eval_dagster.models.transformers.scoring.block_attention import BlockAttention, BlockPlan, forget_shapes, padded_length
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.self_check import check_tree
@@ -88,6 +89,57 @@ def test_few_shapes_are_compiled() -> None:
     assert [padded_length(count) for count in (1, 128, 129, 1024, 5000, 8192)] == [128, 128, 256, 1024, 8192, 8192]
     shapes = {(padded_length(count), padded_length(base + count)) for count in range(1024, 8193, 61) for base in range(0, 32768, 97)}
     assert len(shapes) <= block_attention._SHAPES
+
+
+class CountingCompiler:
+    """Compiles nothing, and counts what it is given."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: Any, _: Any) -> Any:
+        self.count += 1
+        return graph.forward
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[CountingCompiler]:
+    found, compile_ = CountingCompiler(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, **{"backend": found, **options}))
+    block_attention._attention.cache_clear()
+    forget_shapes()
+    yield found
+    block_attention._attention.cache_clear()
+    forget_shapes()
+
+
+@torch.inference_mode()
+def attended(piece: Piece, *, heads: int = 2, window: int | None = None) -> None:
+    """Attend over a piece by compiled blocks, as a layer does."""
+    sign, count = torch.zeros(1), len(piece.tokens)
+    plan = BlockPlan(piece, {sign.data_ptr(): window}, device="cpu", attend=block_attention._attention(compiled=True))
+    query, key = torch.randn(1, heads, count, 16), torch.randn(1, heads, piece.base + count, 16)
+    plan.attend(query, key, key, sign.expand(1, 1, count, piece.base + count), None)
+
+
+def test_pieces_of_one_padded_shape_are_compiled_once(compiler: CountingCompiler) -> None:
+    """Whatever their tokens, branches, lengths and windows."""
+    for base, window in ((0, None), (3, None), (9, 16), (20, 5)):
+        attended(piece_after(base)[0], window=window)
+    assert compiler.count == 1
+    attended(piece_after(0)[0], heads=3)
+    assert compiler.count == 2, "another model is another shape"
+
+
+def test_the_shapes_of_an_earlier_model_do_not_count(compiler: CountingCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_attention, "_SHAPES", 0)
+    most, piece = torch._dynamo.config.recompile_limit, piece_after(0)[0]
+    for heads in range(1, most + 3):
+        attended(piece, heads=heads)
+    assert compiler.count == most, "beyond the limit torch does not compile any more"
+    forget_shapes()
+    attended(piece, heads=most + 3)
+    assert compiler.count == most + 1
 
 
 def test_each_thread_compiles_as_many_shapes(monkeypatch: pytest.MonkeyPatch) -> None:

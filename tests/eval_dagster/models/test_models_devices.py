@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from eval_dagster.config.models import TransformersModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.base import VaryingHandle
+from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.network import devices
 from eval_dagster.models.transformers.network.batching import BatchRunner, check_device
 
@@ -158,3 +161,11 @@ def test_a_device_that_is_lost_ends_the_run_and_another_error_does_not(monkeypat
     runner = BatchRunner(rows=2, tokens=None)
     with pytest.raises(ModelError, match=r"computes nothing more in this process \(AcceleratorError: CUDA error: an illegal memory access"):
         list(runner.run([1, 2, 3], length=lambda _: 1, forward=forward))
+
+
+@pytest.mark.parametrize(("device", "vary"), [("cpu", False), ("cuda", True), ("cuda:1", True), ("mps", True)])
+def test_answers_of_a_gpu_are_asked_again_before_they_count_as_worse(device: str, vary: bool, tmp_path: Path) -> None:
+    config = TransformersModel.model_validate({"backend": "transformers", "source": {"folder": "m"}, "device": device})
+    handle = TransformersHandle.open("m", config, folder=tmp_path, home=tmp_path)
+    assert isinstance(handle, VaryingHandle)
+    assert handle.answers_vary() is vary

@@ -122,6 +122,11 @@ def padded_length(count: int) -> int:
     return max(_BLOCK, 1 << (count - 1).bit_length())
 
 
+def forget_shapes() -> None:
+    """Begin to count shapes anew. Torch counts those of all models of a process, which differ in heads, widths and types."""
+    torch._dynamo.reset()
+
+
 @cache
 def _attention(*, compiled: bool) -> Callable[..., Any]:
     if not compiled:

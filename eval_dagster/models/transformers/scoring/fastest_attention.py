@@ -11,7 +11,7 @@ import torch
 from eval_dagster.models.transformers.network.architecture import logits_at
 from eval_dagster.models.transformers.network.batching import check_device, failure_of
 from eval_dagster.models.transformers.network.free_memory import release_memory
-from eval_dagster.models.transformers.scoring.block_attention import BlockAttention
+from eval_dagster.models.transformers.scoring.block_attention import BlockAttention, forget_shapes
 from eval_dagster.models.transformers.scoring.piece_limits import GPU_TOKENS
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.self_check import Verdict
@@ -61,6 +61,7 @@ def fastest_attention(
     ways, refused = {_MASK: mask}, ""
     # FlexAttention is compiled for CUDA alone.
     if device.startswith("cuda"):
+        forget_shapes()
         with current_reporter().track("compile the attention", total=1, unit="kernel") as advance:
             try:
                 verdict = check(BlockAttention(windows, dtype=network.dtype, device=device, least=0))
