@@ -134,7 +134,8 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
     assert evaluated["SUCCESS"] >= NIGHTS - disturbed - 2, "no night fails because an earlier one was disturbed"
     for name, each in figures.items():
         assert each.growth("memory_mb") < MOST_GROWTH_MB, name
-        assert each.growth("threads") <= 2, name
+        # The server's pool gets three threads once, in the night in which calls of the daemon first meet.
+        assert each.growth("threads") <= 4, name
         assert each.growth("descriptors") <= 4, name
     assert others[-1] - others[len(others) // 4] <= 6 + 2 * faults["workers killed"] + faults["stores damaged"], _other_files(home)
     assert len(temporary) < 10, temporary
