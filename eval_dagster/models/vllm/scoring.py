@@ -31,8 +31,8 @@ _NEXT_TOKENS = 128
 _WINDOW = 2**22
 """Tokens of the inputs that are encoded together. It bounds the memory for them, and the time to the first answer."""
 
-_LONGEST = 2**14
-"""Most tokens of a text that are asked one by one. Their inputs take a gibibyte."""
+_ASKED_BY_ONE = 2**27
+"""Most tokens in the inputs of a request that is asked token by token. They take a gibibyte."""
 
 
 class _Input:
@@ -128,13 +128,14 @@ def token_by_token(job: ScoringJob) -> ScoringJob:
     """The same job, with each token of its spans as a span of its own: it needs no log-probabilities of prompts.
 
     With an adapter, vLLM fails when it computes those (0.32.0: its adapters expect the logits of last tokens alone). The prefix cache holds
-    nearly all of each input. Raises `ModelError` where a span is so long that the inputs would take too much memory.
+    nearly all of each input. Raises `ModelError` where the inputs would take too much memory.
     """
-    longest = max((len(span.tokens) for span in (*job.spans, *job.shared)), default=0)
-    if longest > _LONGEST:
+    spans = (*job.spans, *job.shared)
+    scored = sum(len(span.tokens) for span in spans)
+    if sum(len(span.tokens) * (len(span.input) - len(span.tokens) // 2) for span in spans) > _ASKED_BY_ONE:
         raise ModelError(
-            f"The request scores {longest} tokens at once, each of which is a request of its own with an adapter; expected {_LONGEST} at "
-            f"most. Set `max_length: {_LONGEST}` or less in evals.yaml, so that long texts are scored in windows."
+            f"The request scores {scored} tokens. With an adapter each is a request of its own, and their inputs would take more than a "
+            f"gibibyte. Set `max_length: {_ASKED_BY_ONE // scored}` or less in evals.yaml, so that it is scored in shorter windows."
         )
 
     def respond(scores: Sequence[SpanScore], shared: Sequence[SpanScore]) -> ModelResponse:

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 import tiny_architectures
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import LlamaConfig
 
 from eval_dagster.models.transformers.network import control_groups
 from eval_dagster.models.transformers.network.free_memory import free_memory, release_memory
 from eval_dagster.models.transformers.scoring import piece_limits as memory
-from eval_dagster.models.transformers.scoring.piece_limits import cell_bytes, piece_limits, token_bytes
+from eval_dagster.models.transformers.scoring.block_attention import BlockAttention, BlockPlan
+from eval_dagster.models.transformers.scoring.piece_limits import piece_limits, token_bytes
 from eval_dagster.models.transformers.scoring.prefix_tree import LEAST_TOKENS, PieceLimits, PrefixTree
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
 
@@ -37,17 +39,17 @@ def test_plenty_of_memory_gives_the_most_useful_size_and_little_gives_less(monke
     assert found[0].scored * network.config.vocab_size * 4 <= 2**28
 
 
-@pytest.mark.parametrize(("masks", "most"), [(1, 8192), (2, 4096)])
-def test_on_a_gpu_the_mask_counts(masks: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cell_bytes", "most"), [(8, 8192), (12, 4096), (40, 4096)])
+def test_on_a_gpu_the_mask_counts(cell_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     network = tiny_architectures.network("llama")
     found = []
     for free in (64 * GIB, GIB, GIB // 4):
         monkeypatch.setattr(memory, "free_memory", lambda device, free=free: free)
-        limits = piece_limits(network, "cuda", masks=masks, most=most)
+        limits = piece_limits(network, "cuda", cell_bytes=cell_bytes, most=most)
         found.append(limits.wide(0))
         for base in (0, 1000, 100_000):
             tokens = limits.wide(base)
-            assert tokens == LEAST_TOKENS or tokens * (base + tokens) * cell_bytes(masks, 4) < free / 4
+            assert tokens == LEAST_TOKENS or tokens * (base + tokens) * cell_bytes < free / 4
         assert limits.wide(100_000) < limits.wide(0)
     assert limits.tokens == limits.chain == most, "keys and values of a tiny network are no limit"
     assert found[0] > most > found[2], "with little memory the mask is"
@@ -57,11 +59,29 @@ def test_a_mask_takes_no_more_than_was_counted(monkeypatch: pytest.MonkeyPatch) 
     windows = {"full_attention": None, "sliding_attention": 7}
     sequences = sorted({(1, 2, index, *range(9)) for index in range(40)})
     piece = PrefixTree(sequences).piece(0, 2, PieceLimits(tokens=300, chain=300, scored=300), [1] * len(sequences))
-    masks = TreeAttention(windows, dtype=torch.bfloat16, device="cpu").arguments(piece)["attention_mask"]
+    attention = TreeAttention(windows, dtype=torch.bfloat16, device="cpu")
+    masks = attention.arguments(piece)["attention_mask"]
     entries = len(piece.tokens) * (piece.base + len(piece.tokens))
     numbers = sum(mask.untyped_storage().nbytes() for mask in masks.values())
-    assert numbers <= entries * cell_bytes(2, 2)
+    assert numbers <= entries * attention.cell_bytes()
     assert all(mask.stride(2) % 8 == 0 for mask in masks.values()), "torch copies other masks in each layer of a GPU"
+
+
+def test_a_block_mask_takes_no_more_than_was_counted() -> None:
+    """As torch's profiler sees it, for a piece of which padding makes three times as many entries."""
+    sequences = sorted({(*range(200), index, *range(index, index + 20)) for index in range(17)})
+    piece = PrefixTree(sequences).piece(0, 30, PieceLimits(tokens=10_000, chain=10_000, scored=10_000), [1] * len(sequences))
+    attention = BlockAttention({"full_attention": None}, dtype=torch.bfloat16, device="cpu", compiled=False)
+    plan = BlockPlan(piece, {0: None}, device="cpu", attend=print)
+    with torch.inference_mode(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+        plan._block_mask(0)
+    taken, most = 0, 0
+    for event in measured.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            taken += event.nbytes()
+            most = max(most, taken)
+    entries = len(piece.tokens) * (piece.base + len(piece.tokens))
+    assert entries * attention.cell_bytes() / 8 < most <= entries * attention.cell_bytes()
 
 
 def test_a_piece_has_no_more_entries_of_the_mask_than_allowed() -> None:

@@ -25,6 +25,12 @@ _BLOCK = 128
 _SHAPES = 64
 """Shapes for which the attention is compiled: powers of two of tokens, and of keys."""
 
+_PADDING = 4
+"""How many times as many entries a mask has at most whose two sides are padded to powers of two."""
+
+_COUNTED_BYTES = 10
+"""Bytes of an entry while `create_block_mask` counts: two booleans, and a number of eight bytes."""
+
 _UNSEEN = 2**30
 
 
@@ -47,6 +53,10 @@ class BlockAttention(TreeAttention):
             return super().computed(piece)
         windows = {sign.data_ptr(): self._windows[kind] for kind, sign in self._signs.items()}
         return attending(BlockPlan(piece, windows, device=self._device, attend=self._attend))
+
+    def cell_bytes(self) -> int:
+        """The bytes that an entry takes at most. Torch counts the entries of each block in a whole mask, which is padded on both sides."""
+        return max(super().cell_bytes(), _PADDING * _COUNTED_BYTES)
 
     def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         if not self._is_blocked(piece):

@@ -221,10 +221,11 @@ class ScoringEngine:
         self._proved = proved
         beyond = "" if proved == self._longest else f"; inputs of more than {proved} tokens by plain rows"
         self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
-        limits: Callable[[], PieceLimits] = partial(piece_limits, network, self._device, masks=len(windows))
+        limits: Callable[[], PieceLimits] = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes())
         if self._device != "cpu":
             found = fastest_attention(network, attention, windows, verdict_on, device=self._device, tokens=tokens, longest=proved)
-            attention, limits = found.attention, partial(piece_limits, network, self._device, masks=len(windows), most=found.tokens)
+            attention = found.attention
+            limits = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes(), most=found.tokens)
             self.usage.reason += f"; {found.reason}"
         return TreeScorer(network, attention, limits=limits, device=self._device, usage=self.usage)
 

@@ -25,13 +25,13 @@ _SHARE = 0.4
 _LEAST = 64
 
 
-def piece_limits(network: Any, device: str, *, masks: int = 1, most: int = GPU_TOKENS) -> PieceLimits:
+def piece_limits(network: Any, device: str, *, cell_bytes: int = 8, most: int = GPU_TOKENS) -> PieceLimits:
     """The limits of a piece by what is free on a device now; running out of memory halves them.
 
     Args:
         network: The network.
         device: Its device.
-        masks: Kinds of layers, each of which has a mask of its own.
+        cell_bytes: Bytes that an entry of the mask takes, as `TreeAttention.cell_bytes` counts them.
         most: Tokens of a piece that are of use on a GPU.
     """
     is_cpu = device == "cpu"
@@ -44,7 +44,7 @@ def piece_limits(network: Any, device: str, *, masks: int = 1, most: int = GPU_T
         tokens=max(_LEAST, min(tokens, held)),
         chain=max(_LEAST, min(chain, held)),
         scored=max(_LEAST, logits // (4 * config.vocab_size)),
-        cells=max(_LEAST**2, room // 4 // cell_bytes(masks, network.dtype.itemsize)),
+        cells=max(_LEAST**2, room // 4 // cell_bytes),
     )
 
 
@@ -55,11 +55,6 @@ def token_bytes(config: Any, itemsize: int) -> int:
     cached = 2 * config.num_hidden_layers * (_most(getattr(config, "num_key_value_heads", None)) or heads) * width
     inner = _most(getattr(config, "intermediate_size", None)) or 4 * config.hidden_size
     return int((cached + 8 * config.hidden_size + 3 * inner) * itemsize)
-
-
-def cell_bytes(masks: int, itemsize: int) -> int:
-    """The bytes that an entry of the mask takes: a number in each of the masks, and four booleans of which they are made."""
-    return masks * itemsize + 4
 
 
 def _most(value: Any) -> Any:

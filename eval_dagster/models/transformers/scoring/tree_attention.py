@@ -29,6 +29,10 @@ class TreeAttention:
         """The context of the forward pass over a piece. On a CPU, its attention leaves out keys that no token sees."""
         return in_strips(piece) if self._device == "cpu" and not piece.is_plain() else nullcontext()
 
+    def cell_bytes(self) -> int:
+        """The bytes that an entry of the mask takes: a number for each kind of layers, and four booleans of which they are made."""
+        return len(self._windows) * self._dtype.itemsize + 4
+
     def _mask(self, piece: Piece, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         index = torch.arange(len(piece.tokens), device=self._device)
         ends = torch.tensor(piece.ends, device=self._device)

@@ -1,6 +1,7 @@
 """Scores by an engine that answers as vLLM does, its prefix cache included; the numbers are a function of the tokens alone."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -216,11 +217,11 @@ def test_with_an_adapter_nothing_asks_for_log_probabilities_of_prompts(codec: Co
 def test_with_an_adapter_a_text_that_would_take_too_much_memory_is_an_error_of_its_own(
     codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "_LONGEST", 10)
+    monkeypatch.setattr(scoring, "_ASKED_BY_ONE", 100)
     requests = [
         Request(request_id="long", prompt=LONG, perplexity=True),
         Request(request_id="short", prompt="a dog ran", perplexity=True),
     ]
     found = answers(SimulatedEngine(), codec, requests, has_adapter=True)
-    assert "Set `max_length: 10` or less in evals.yaml" in (found["long"].error or "")
+    assert re.search(r"scores (\d+) tokens\..* Set `max_length: \d+` or less in evals\.yaml", found["long"].error or "")
     assert found["short"].error is None
