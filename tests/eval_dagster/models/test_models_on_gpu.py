@@ -15,6 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.registry import open_model
+from eval_dagster.models.transformers.generation.graph_network import GraphNetwork
+from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.models.transformers.network import free_memory
@@ -180,6 +182,25 @@ class TestOnCudaAlone:
         model = handle_on("cuda", home, dtype="bfloat16").load()
         assert "attends by" in model._scorer.usage.reason
         assert "FlexAttention in pieces of 8192" in model._scorer.usage.reason, "it was compiled, and timed"
+
+    @pytest.mark.model
+    def test_steps_of_texts_are_recorded(self, home: Path) -> None:
+        model = handle_on("cuda", home).load()
+        how = GenerationSettings(max_tokens=400)
+        requests = [Request(request_id=f"{index}", prompt=f"The number {index} is", generation=how) for index in range(40)]
+        found = answers(model, requests)
+        generator = model._generator
+        recorded, reason = generator._decoder.network, generator.usage.reason
+        assert isinstance(recorded, GraphNetwork), reason
+        assert "steps are recorded and replayed" in reason
+        assert recorded.problem is None, "new buffers, and fewer rows, were recorded too"
+        assert max(len(response.output_tokens[0]) for response in found.values()) > 256
+        generator._decoder.network = RowNetwork(generator._network, generator.usage, device="cuda")
+        generator._decoder.network.prefill([1, 2], 2)
+        right = answers(model, requests)
+        # Rounding may decide between two tokens that are nearly equal, and then all that follows.
+        same = [found[name].output_tokens[0][:32] == right[name].output_tokens[0][:32] for name in found]
+        assert sum(same) >= 36
 
     @pytest.mark.model
     def test_real_lack_of_memory_loses_no_answer(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from eval_dagster.models.transformers.network.masks import additive_mask
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece
 from eval_dagster.models.transformers.scoring.strip_attention import in_strips
 
@@ -39,14 +40,8 @@ class TreeAttention:
         descends = (index[None] <= index[:, None]) & (index[:, None] < ends[None])
         visible = torch.cat([descends.new_ones(len(index), piece.base), descends], dim=1)
         seen = torch.cat([torch.arange(piece.base, device=self._device), positions])
-        masks = {
-            kind: self._additive(visible if window is None else visible & (positions[:, None] < seen[None] + window))
-            for kind, window in self._windows.items()
-        }
+        masks = {}
+        for kind, window in self._windows.items():
+            shown = visible if window is None else visible & (positions[:, None] < seen[None] + window)
+            masks[kind] = additive_mask(shown, self._dtype)[None, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
-
-    def _additive(self, visible: torch.Tensor) -> torch.Tensor:
-        # GPUs read rows that begin at multiples of eight numbers. Torch would copy any other mask in each layer.
-        rows, columns = visible.shape
-        mask = torch.zeros((rows, -(-columns // 8) * 8), dtype=self._dtype, device=self._device)[:, :columns]
-        return mask.masked_fill_(~visible, torch.finfo(self._dtype).min)[None, None]
