@@ -33,8 +33,9 @@ test-long: $(READY) $(CLUSTER)
 	$(BIN)/python -m pytest -m long
 
 test-gpu: $(READY)
-	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models
-	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -m long tests/eval_dagster/models/on_vllm)
+	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models; status=$$?; \
+	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -m long tests/eval_dagster/models/on_vllm || status=$$?;) \
+	exit $$status
 
 check: $(READY) $(CLUSTER)
 	$(BIN)/ruff check .

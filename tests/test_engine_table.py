@@ -48,8 +48,13 @@ def test_a_model_of_random_weights_loads_and_is_made_once(tiny_model: Path, tmp_
     assert make("tiny", "float32", tiny_model, tmp_path) != folder
 
 
-def table(modules: dict[str, Any], work: str, seconds: dict[str, float | str], *, tokens: int = 100, off: float = 0.0) -> Any:
-    """A table in which the sides took so many seconds, or failed for a reason."""
+def table(
+    modules: dict[str, Any], work: str, seconds: dict[str, float | str], *, tokens: int = 100, off: float = 0.0, peers_off: float = 0.0
+) -> Any:
+    """A table in which the sides took so many seconds, or failed for a reason.
+
+    A log-probability of this engine is off by `off` from the plain forward, one of the other sides by `peers_off`.
+    """
     engine_table, engines, works = (modules[name] for name in ("engine_table", "engines", "works"))
     found = engine_table.Table(
         work=next(each for each in works.GPU_WORKS if each.name == work),
@@ -64,14 +69,15 @@ def table(modules: dict[str, Any], work: str, seconds: dict[str, float | str], *
         answers: list[Any] = [{"text": "a", "output_tokens": [1], "input_tokens": [2]}]
     else:
         found.asked = {"kind": "choices", "items": [{"context": "q", "continuations": ["a", "b"], "gold": [0]}]}
-        answers, found.plain = [[-1.0, -2.0]], [[-1.0 - off, -2.0]]
+        answers, found.plain = [], [[-1.0, -2.0]]
     for name, taken in seconds.items():
         side = engines.Side(name=name, python=Path("python"), script="side.py", arguments=[])
         if isinstance(taken, str):
             side.error = taken
         else:
             run = {"tokens": tokens, "peak_bytes": 2**20, "loading_s": 1.0, "versions": {"torch": "2"}, "ways": {"scoring": "tree: exact"}}
-            side.runs = [{**run, "seconds": taken, "answers": answers}]
+            difference = off if name == OURS else peers_off
+            side.runs = [{**run, "seconds": taken, "answers": answers or [[-1.0 - difference, -2.0]]}]
         found.sides.append(side)
     return found
 
@@ -94,6 +100,8 @@ PEER, SERVED, OURS = "lm-eval, transformers (batch 64)", "lm-eval, vLLM", "this 
         ("gsm8k", {PEER: 20.0, SERVED: 10.0, OURS: 15.1}, {}, ["texts within 1.5 times of vLLM"]),
         ("mmlu", {PEER: 40.0, SERVED: 10.0, OURS: 10.0}, {"tokens": 106}, ["tokens at most 1.05 of the tree"]),
         ("mmlu", {PEER: 40.0, SERVED: 10.0, OURS: 10.0}, {"off": 2e-3}, ["log-probabilities to 0.001"]),
+        ("mmlu", {PEER: 40.0, SERVED: 10.0, OURS: 10.0}, {"off": 0.14, "peers_off": 0.1}, []),
+        ("mmlu", {PEER: 40.0, SERVED: 10.0, OURS: 10.0}, {"off": 0.16, "peers_off": 0.1}, ["log-probabilities to 0.2"]),
         ("mmlu", {PEER: 40.0, SERVED: 10.0, OURS: "out of memory"}, {}, ["no measurement of this engine"]),
     ],
 )
@@ -107,6 +115,7 @@ def test_a_side_that_fails_is_a_line_and_the_others_go_on(tmp_path: Path, module
     side = modules["engines"].Side(name=SERVED, python=Path(sys.executable), script="no_such_side.py", arguments=[])
     assert side.measure(tmp_path / "work.json", tmp_path, tmp_path) is None
     assert "no_such_side.py" in side.error
+    assert f"== {SERVED}\nno_such_side.py ended with status 2:\n" in (tmp_path / modules["engines"].ERRORS).read_text("utf-8")
     found = table(modules, "mmlu", {PEER: 40.0, SERVED: "no | vLLM\nhere", OURS: 8.0})
     text = "\n".join(modules["engine_table"].markdown(found))
     assert "| lm-eval, vLLM | failed: no / vLLM here |" in text

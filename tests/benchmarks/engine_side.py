@@ -32,12 +32,24 @@ def main(work_file: str, result_file: str, folder: str, backend: str = "transfor
             Request(request_id="choices", prompt="Once upon a", choices=(" time", " day")),
             Request(request_id="text", prompt="Once upon a", generation=GenerationSettings(max_tokens=2)),
         ]
-        result = meter.measure(lambda: answers_of(model, requests, work["kind"]), lambda: list(model.respond(warm)))
+        result = meter.measure(lambda: answers_of(model, requests, work["kind"]), lambda: _warm_up(model, warm, backend, requests))
     usages = [usage for usage in model.usage() if usage.requests]
-    counted = {"tokens": sum(usage.computed() for usage in usages), "peak_bytes": None} if backend == "vllm" else {}
+    counted: dict[str, Any] = {}
+    if backend == "vllm":
+        counted = {"tokens": sum(usage.computed() for usage in usages), "peak_bytes": None}
+    elif meter.DEVICE == "cuda":
+        # A recorded step calls no module. The work was done twice.
+        counted = {"tokens": sum(usage.computed() for usage in usages) // 2}
     ways = {usage.kind: f"{usage.path}: {usage.reason}" for usage in usages}
     packages = ("vllm",) if backend == "vllm" else ("torch", "transformers")
     meter.write(result_file, {**result, **counted, "loading_s": loading, "ways": ways, "versions": meter.versions(*packages)})
+
+
+def _warm_up(model: Model, warm: Sequence[Request], backend: str, requests: Sequence[Request]) -> None:
+    list(model.respond(warm))
+    if backend == "transformers" and meter.DEVICE == "cuda":
+        # Attention is compiled for each padded shape at its first piece, which vLLM does while it loads. No answer is kept.
+        list(model.respond(requests))
 
 
 def section(folder: str, backend: str, dtype: str, longest: str) -> ModelConfig:

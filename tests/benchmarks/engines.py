@@ -28,6 +28,9 @@ from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.project import Project
 
 _DEMO = "smollm2-135m"
+ERRORS = "errors.txt"
+"""The file with the whole messages of sides that failed."""
+
 _PART = 24
 """About as many requests find the best batch size, are scored by plain forward passes, and are profiled."""
 
@@ -51,6 +54,8 @@ class Side:
             found = run_process(self.python, self.script, scratch, folder, work, *self.arguments)
         except RuntimeError as problem:
             found = {"error": str(problem).strip().splitlines()[-1]}
+            with (scratch / ERRORS).open("a", encoding="utf-8") as file:
+                file.write(f"== {self.name}\n{problem}\n")
         if "error" in found:
             self.error = found["error"][:300]
             return None
@@ -97,6 +102,9 @@ def main(arguments: Sequence[str]) -> int:
                     tables.append(_measure(work, model, folder, place, options))
                     # After each, so that nothing is lost where it is stopped.
                     path = engine_table.save(tables, started, options.dtype, options.repeats, folder=results, root=ROOT)
+                    if (place / ERRORS).is_file():
+                        with path.with_suffix(f".{ERRORS}").open("a", encoding="utf-8") as errors:
+                            errors.write(f"# {model} {work.name}\n{(place / ERRORS).read_text('utf-8')}\n")
     sys.stdout.write(f"{path.read_text('utf-8')}\nWritten to {path}\n")
     return 0 if any(side.runs for table in tables for side in table.sides) else 1
 

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -20,8 +21,15 @@ def machine() -> str:
     """Processor, accelerator and memory, in words."""
     lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines() if Path("/proc/cpuinfo").is_file() else []
     processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
-    device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    device = f", {asked_of_driver('name')}" if torch.cuda.is_available() else ""
     return f"{processor}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB{device}"
+
+
+def asked_of_driver(name: str) -> str:
+    """What the driver says of the first GPU. Torch would keep some of its memory for the answer."""
+    command = ["nvidia-smi", f"--query-gpu={name}", "--format=csv,noheader"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False) if shutil.which(command[0]) else None
+    return found.stdout.strip().splitlines()[0] if found and found.returncode == 0 and found.stdout.strip() else "unknown"
 
 
 def markdown(rows: Sequence[Row], skipped: Mapping[str, str], started: datetime, load: float, setting: Setting) -> str:

@@ -20,6 +20,8 @@ _PROBED = 32
 """About as many requests tell which batch size is best; a batch of the largest size is among them."""
 _MOST_BARE_TOKENS = 16_384
 """The bare model's rate does not change any more after so many."""
+_LONGEST_S = 3600
+"""Seconds after which a process counts as one that hangs."""
 _RATE = 0.85
 _OVER_NODES = 1.05
 
@@ -210,10 +212,14 @@ def run_process(python: Path, script: str, scratch: Path, folder: Path, work: Pa
     command = [str(python), str(_HERE / script), *([str(work)] if work else []), str(result), str(folder), *arguments]
     # Each side chooses how its threads wait: the choice of this process is that of the package, which it has imported.
     inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, env={**inherited, **quiet}, capture_output=True, text=True, check=False)
+    # vLLM logs to the standard output if not told otherwise, and there is the cause of what fails.
+    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
+    try:
+        done = subprocess.run(command, env={**inherited, **quiet}, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
+    except subprocess.TimeoutExpired as problem:
+        raise RuntimeError(f"{script} did not end within {_LONGEST_S} s") from problem
     if done.returncode or not result.is_file():
-        raise RuntimeError(f"{script} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{script} ended with status {done.returncode}:\n{done.stderr[-20_000:]}")
     found: dict[str, Any] = json.loads(result.read_text("utf-8"))
     return found
 

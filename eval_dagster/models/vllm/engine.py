@@ -45,11 +45,35 @@ class Call(Generic[Key]):
     """Those of `StructuredOutputsParams`; empty without a grammar."""
 
 
+_set_here: set[str] = set()
+"""Variables that the user has not set."""
+
+
 def environment_of(config: VllmModel) -> dict[str, str]:
-    """The variables that vLLM reads when it is imported. Those that the user has set are kept."""
+    """The variables for a model, unless the user has set them. vLLM reads them when it is imported, and when a model is loaded."""
     # In one process, the engine ends with the model, and its order of work depends on nothing else.
     in_process = {} if config.tensor_parallel > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    return {**_ENVIRONMENT, **in_process}
+    # The attention for float32 on a GPU is Triton's, which else multiplies with the ten bits of TF32.
+    whole = {"TRITON_F32_DEFAULT": "ieee"} if config.dtype == "float32" else {}
+    return {**_ENVIRONMENT, **in_process, **whole}
+
+
+def variables(config: VllmModel, names: Iterable[str]) -> dict[str, str]:
+    """The values that variables have when the model is loaded, of those that then have one."""
+    users = {name: value for name, value in os.environ.items() if name not in _set_here}
+    found = {**environment_of(config), **users}
+    return {name: found[name] for name in names if name in found}
+
+
+def set_environment(config: VllmModel) -> None:
+    """Set the variables for a model, in place of those for the last one."""
+    for name in _set_here:
+        os.environ.pop(name, None)
+    _set_here.clear()
+    for name, value in environment_of(config).items():
+        if name not in os.environ:
+            os.environ[name] = value
+            _set_here.add(name)
 
 
 def engine_arguments(config: VllmModel, folder: Path, length: int) -> dict[str, Any]:
@@ -177,8 +201,7 @@ class Engine:
 
         `name` is that of the model in evals.yaml. Raises `ModelError` where vLLM refuses the model or the adapter.
         """
-        for variable, value in environment_of(config).items():
-            os.environ.setdefault(variable, value)
+        set_environment(config)
         import vllm
         from vllm.sampling_params import StructuredOutputsParams
 

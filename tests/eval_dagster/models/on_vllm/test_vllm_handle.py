@@ -1,6 +1,8 @@
 """The handle of a model that vLLM runs, on a machine without vLLM."""
 
 import json
+import os
+from collections.abc import Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +15,7 @@ from eval_dagster.cli.show import list_models
 from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError, RequirementError
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.vllm import handle
+from eval_dagster.models.vllm import engine, handle
 from eval_dagster.models.vllm.handle import VllmHandle
 from eval_dagster.models.vllm.model import end_tokens
 from eval_dagster.records import Message, Role
@@ -77,6 +79,47 @@ def test_the_version_holds_what_vllm_reads_and_not_what_it_sets(
     assert opened(tiny_folders["llama"], tmp_path).version() == on_gpu != before
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     assert opened(tiny_folders["llama"], tmp_path).version() != on_gpu
+
+
+@pytest.fixture
+def _own_environment() -> Iterator[None]:
+    yield
+    for name in engine._set_here:
+        os.environ.pop(name, None)
+    engine._set_here.clear()
+
+
+@pytest.mark.usefixtures("installed", "_own_environment")
+def test_variables_of_a_model_are_not_those_of_the_next(
+    tiny_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRITON_F32_DEFAULT", "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tiny_folders["llama"]
+    models = {
+        name: opened(folder, tmp_path, **settings)
+        for name, settings in (("single", {"dtype": "float32"}), ("divided", {"dtype": "bfloat16", "tensor_parallel": 2}))
+    }
+    versions = {name: model.version() for name, model in models.items()}
+    for name in ("single", "divided", "single"):
+        engine.set_environment(models[name]._config)
+        assert os.environ["VLLM_LOGGING_LEVEL"] == "ERROR"
+        is_single = name == "single"
+        assert os.environ.get("TRITON_F32_DEFAULT") == ("ieee" if is_single else None)
+        assert os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == ("0" if is_single else None)
+        assert {each: model.version() for each, model in models.items()} == versions, "whatever was loaded last"
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
+    engine._set_here.discard("VLLM_LOGGING_LEVEL")
+    engine.set_environment(models["divided"]._config)
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO", "what the user has set is kept"
+
+
+@pytest.mark.usefixtures("installed")
+def test_coarser_products_are_another_version(tiny_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = opened(tiny_folders["llama"], tmp_path, dtype="float32")
+    before = model.version()
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")
+    assert model.version() != before
 
 
 def test_the_share_of_the_memory_is_no_part_of_the_version(
