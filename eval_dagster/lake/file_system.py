@@ -12,18 +12,27 @@ from fsspec import AbstractFileSystem
 
 from eval_dagster.lake.damage import damage_named, require_sound
 
-_SCHEME = "file://"
+ANY_SCHEME, HELD_SCHEME = "file://", "lake://"
 
 
 def url_of(path: Path) -> str:
-    """A path as a URL. Relations name files by URLs, which a held session opens by `LakeFileSystem` and other sessions as paths."""
-    return f"{_SCHEME}{path}"
+    """A path as a URL that any session opens. Relations name files by it: held sessions ask `LakeFileSystem`, others open the path."""
+    return f"{ANY_SCHEME}{path}"
+
+
+def held_url_of(path: Path) -> str:
+    """A path as the URL that held sessions know its file by, as in the column `filename` of `read_parquet`.
+
+    DuckDB 2.0.1 asks `LakeFileSystem` which files a `file://` URL stands for, but opens such URLs by its own local file system, which held
+    sessions switch off. So the answer to that question has a scheme that no version of DuckDB opens by itself.
+    """
+    return f"{HELD_SCHEME}{path}"
 
 
 class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Serves the Parquet files below a folder to DuckDB, and refuses all else."""
 
-    protocol = "file"
+    protocol = (HELD_SCHEME.removesuffix("://"), ANY_SCHEME.removesuffix("://"))
     cachable = False
 
     def __init__(self, root: Path) -> None:
@@ -50,8 +59,8 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """The files of a pattern. A file whose name is the pattern itself stands for itself."""
         pattern = self._place(path)
         if pattern.exists() or not glob.has_magic(str(pattern)):
-            return [url_of(pattern)]
-        return [url_of(Path(found)) for found in sorted(glob.glob(str(pattern), recursive=True)) if found.endswith(".parquet")]  # noqa: PTH207
+            return [held_url_of(pattern)]
+        return [held_url_of(Path(found)) for found in sorted(glob.glob(str(pattern), recursive=True)) if found.endswith(".parquet")]  # noqa: PTH207
 
     def exists(self, path: str, **_settings: Any) -> bool:
         """Whether there is such a file."""
@@ -61,7 +70,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Name, size in bytes and kind of a file."""
         place = self._place(path)
         with damage_named(place):
-            return {"name": url_of(place), "size": place.stat().st_size, "type": "file"}
+            return {"name": held_url_of(place), "size": place.stat().st_size, "type": "file"}
 
     def modified(self, path: str) -> datetime:
         """When a file was written; UTC."""
@@ -71,7 +80,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _place(self, path: str) -> Path:
         if path not in self._places:
-            place = Path(os.path.normpath(path.removeprefix(_SCHEME)))
+            place = Path(os.path.normpath(path.removeprefix(HELD_SCHEME if path.startswith(HELD_SCHEME) else ANY_SCHEME)))
             if not place.is_relative_to(self._root) or place.suffix != ".parquet":
                 raise PermissionError(
                     f"{path} cannot be read: sessions on the results read the Parquet files in {self._root}, and no others"

@@ -27,7 +27,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
-FORMAT = 5
+FORMAT = 6
 """Version of the catalog's form. A catalog of another form is made again."""
 _CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
@@ -216,10 +216,12 @@ def damages_of(lake: Lake, index: Index) -> dict[str, str]:
 
 def _scans(root: Path, files: Sequence[Indexed], *, source: str | None = None) -> list[str]:
     """Queries of the rows of files, one for those with the same columns."""
-    prefix, parts = quoted(root), []
+    folder, parts = f"'{quoted(root)}/'", []
     for paths in _by_columns((each.columns, each.path) for each in files).values():
         scan = f"read_parquet({_urls(root, paths)}, hive_partitioning = false, filename = {str(source is not None).lower()})"
-        renamed = f"exclude (filename), replace(replace(filename, 'file://', ''), '{prefix}/', '') as {source}" if source else ""
+        # The name of a file begins with a scheme in held sessions alone.
+        path = f"substring(filename, position({folder} in filename) + length({folder}))"
+        renamed = f"exclude (filename), {path} as {source}" if source else ""
         parts.append(f"select * {renamed} from {scan}")
     return parts
 

@@ -9,7 +9,7 @@ import duckdb
 import psutil
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.file_system import LakeFileSystem
+from eval_dagster.lake.file_system import ANY_SCHEME, HELD_SCHEME, LakeFileSystem
 
 _MEMORY_SHARE = 0.8
 """The share of free memory that a query may use. A query that needs more fails with an error."""
@@ -49,10 +49,26 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
         duckdb.Error: The catalog cannot be opened.
     """
     session = _attached(duckdb.connect(config=_HELD | _memory_limit()), catalog)
-    session.register_filesystem(LakeFileSystem(lake))
-    session.execute("set disabled_filesystems = 'LocalFileSystem'")
-    session.execute("set lock_configuration = true")
+    try:
+        session.register_filesystem(LakeFileSystem(lake))
+        session.execute("set disabled_filesystems = 'LocalFileSystem'")
+        session.execute("set lock_configuration = true")
+        _adapt_older_views(session)
+    except BaseException:
+        session.close()
+        raise
     return session
+
+
+def _adapt_older_views(session: duckdb.DuckDBPyConnection) -> None:
+    """Catalogs before format 6 find the name of a file in its URL, with the scheme that a file had in held sessions then."""
+    views = session.execute(
+        "select sql from duckdb_views() where database_name = 'evals' and contains(sql, $scheme)", {"scheme": f"'{ANY_SCHEME}'"}
+    ).fetchall()
+    for (sql,) in views:
+        adapted = sql.replace(f"'{ANY_SCHEME}'", f"'{HELD_SCHEME}'")
+        with suppress(duckdb.Error):  # a file that it reads is damaged or was deleted, as a query of the view tells
+            session.execute(adapted.replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
 
 
 def _attached(session: duckdb.DuckDBPyConnection, catalog: Path) -> duckdb.DuckDBPyConnection:

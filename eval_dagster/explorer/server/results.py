@@ -11,7 +11,7 @@ from typing import Any
 
 from eval_dagster.errors import LakeError
 from eval_dagster.explorer.server.parameters import NotFoundError
-from eval_dagster.lake.file_system import url_of
+from eval_dagster.lake.file_system import held_url_of
 from eval_dagster.lake.files import Lake, parquet_files, time_of
 from eval_dagster.lake.reader import CatalogState
 
@@ -43,7 +43,7 @@ class Result:
         """The URL of the scores, as the argument of `read_parquet`. Raises `LakeError` where they were deleted."""
         if self.scores_file is None or not self.has_scores:
             raise LakeError(f"the scores of {self.name} are no longer in the lake")
-        return [url_of(self.lake.root / self.scores_file)]
+        return [held_url_of(self.lake.root / self.scores_file)]
 
     @cached_property
     def prompts(self) -> list[str] | None:
@@ -85,7 +85,7 @@ class Result:
             paths = sorted(list_files(folder), key=lambda path: (time_of(path) <= self.materialized_at, path.name), reverse=True)
             for path in paths:
                 if self._has_version(path, version):
-                    return [url_of(path)]
+                    return [held_url_of(path)]
         return None
 
     def _has_version(self, path: Path, version: str | None) -> bool:

@@ -11,7 +11,7 @@ from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result, other_results
 from eval_dagster.explorer.server.texts import answers_of, compared_with, or_alone, prompts_of
-from eval_dagster.lake.file_system import url_of
+from eval_dagster.lake.file_system import held_url_of
 from eval_dagster.lake.reader import CatalogState
 
 _MOST_PAST, _MOST_OTHERS = 20, 12
@@ -109,7 +109,7 @@ def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> l
         {"eval": result.eval, "model": result.model, "most": _MOST_PAST},
     )
     files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
-    urls = {name: url_of(path) for name, path in files.items() if path.exists()}
+    urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
     values = _values(state, urls, sample_id, metric)
     return [{**row, **values.get(row["scores_file"] or "", {"value": None, "error": None})} for row in points]
 

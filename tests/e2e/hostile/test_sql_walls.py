@@ -29,9 +29,15 @@ REACHING_OUT = [
     "copy (select 42 as x) to '{lake}/x.parquet'",
     "copy (select 42 as x) to 'file://{lake}/x.parquet'",
     "copy (select 42 as x) to 'file://{lake}/x.parquet' (use_tmp_file false)",
+    "copy (select 42 as x) to 'lake://{lake}/x.parquet'",
+    "copy (select 42 as x) to 'lake://{lake}/x.parquet' (use_tmp_file false)",
     "copy (select 42 as x) to '{lake}/d' (format parquet, partition_by (x))",
     "copy (select 42 as x) to '{scores}'",
     "copy (select 42 as x) to 'file://{scores}' (use_tmp_file false)",
+    "copy (select 42 as x) to 'file:{scores}' (use_tmp_file false)",
+    "copy (select 42 as x) to 'file://localhost{scores}' (use_tmp_file false)",
+    "copy (select 42 as x) to 'lake://{scores}' (use_tmp_file false)",
+    "copy (select 42 as x) to 'lake://{lake}/scores' (format parquet, partition_by (x), overwrite)",
     "copy (select 42 as x) to '/dev/stdout'",
     "with x as (copy (select 42 as x) to '{outside}/x.parquet') from x",
     "with x as (copy (select 42 as x) to 'file://{scores}') from x",
@@ -40,16 +46,33 @@ REACHING_OUT = [
     "from query('with x as (copy (select 42) to ''{outside}/x.csv'') from x')",
     "export database '{outside}/all'",
     "export database 'file://{lake}/all'",
+    "export database 'lake://{lake}/all'",
     "from read_text('{secret}')",
     "from read_text('file://{secret}')",
+    "from read_text('file:{secret}')",
+    "from read_text('file://localhost{secret}')",
+    "from read_text('lake://{secret}')",
+    "from read_text('lake://file://{secret}')",
+    "from read_text('lake://localhost{secret}')",
     "from read_blob('file://{lake}/../../secret.txt')",
+    "from read_blob('lake://{lake}/../../secret.txt')",
     "from read_csv('{secret}', header = false)",
     "from '{secret}'",
     "from read_parquet('file://{outside}/other.parquet')",
+    "from read_parquet('file:{outside}/other.parquet')",
+    "from read_parquet('file://localhost{outside}/other.parquet')",
+    "from read_parquet('lake://{outside}/other.parquet')",
+    "from read_parquet('lake://{lake}/../../outside/other.parquet')",
+    "from read_parquet('file://{lake}/../../outside/other.parquet')",
     "from read_parquet('{outside}/other.parquet')",
+    "from read_parquet('{scores}')",
+    "from read_parquet('file:{scores}')",
     "from glob('{outside}/*')",
+    "from glob('file:{outside}/*')",
     "from glob('file://{outside}/*')",
+    "from glob('lake://{outside}/*')",
     "from glob('file://{lake}/../../*')",
+    "from glob('lake://{lake}/../../*')",
     "from read_json('{secret}')",
     "from sniff_csv('{secret}')",
     "from parquet_metadata('{outside}/other.parquet')",
@@ -61,6 +84,9 @@ REACHING_OUT = [
     "attach '{outside}/x.duckdb'",
     "attach '{outside}/x.duckdb' (read_only)",
     "attach '{home}/evals.duckdb' as again (read_only)",
+    "attach 'file://{home}/evals.duckdb' as again (read_only)",
+    "attach 'lake://{home}/evals.duckdb' as again (read_only)",
+    "attach 'lake://{lake}/x.duckdb'",
     "attach 'sqlite:x'",
     "attach 'postgres:host=127.0.0.1'",
     "attach 'https://127.0.0.1:1/x.duckdb'",
@@ -138,10 +164,12 @@ def test_the_results_can_be_read_whole(lake: Lake) -> None:
             session.execute(f'select * from "{name}"').fetchall()
         assert session.execute("select n_common from paired_difference('a', 'b')").fetchall() == [(SAMPLES,)]
         [name] = {name for (name,) in session.execute("select scores_file from _all_scores where model = 'a'").fetchall()}
-        file = f"file://{lake.root}/{name}"
-        assert session.execute(f"select count(*) from read_parquet('{file}')").fetchall() == [(SAMPLES,)]
-        files = session.execute(f"select count(*) from glob('file://{lake.root}/scores/**/*.parquet')").fetchall()
-        assert files == [(2,)]
+        for scheme in ("file", "lake"):
+            file = f"{scheme}://{lake.root}/{name}"
+            assert session.execute(f"select count(*) from read_parquet('{file}')").fetchall() == [(SAMPLES,)]
+            assert session.execute(f"select distinct filename from read_parquet('{file}')").fetchall() == [(f"lake://{lake.root}/{name}",)]
+            files = session.execute(f"select count(*) from glob('{scheme}://{lake.root}/scores/**/*.parquet')").fetchall()
+            assert files == [(2,)]
 
 
 def test_a_refusal_says_how_to_write_the_rows(lake: Lake, tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Catalogs that earlier versions of this package wrote can be queried."""
+
+import shutil
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake import publishing, relations
+from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows, refresh
+from eval_dagster.lake.file_system import url_of
+from eval_dagster.lake.files import FileInfo, Lake, table_of
+from eval_dagster.lake.index import Indexed
+from eval_dagster.lake.sessions import quoted, quoted_list
+
+HISTORY = "select h.value, m.scores_file from scores_history h join _metrics_files m using (materialized_at) order by materialized_at"
+NIGHT = "2026-01-31"
+
+
+def write(lake: Lake, value: float) -> str:
+    """Write scores and their metrics; the path of the scores in the lake."""
+    key, at = {"eval": "it's", "model": "m"}, lake.next_time("scores", "it's", "m")
+    info = FileInfo(fingerprint="f", version="v", run_id="r", materialized_at=at)
+    row = {**key, "sample_id": "s", "metric": "accuracy", "value": value}
+    scores = lake.write("scores", table_of("scores", [row]), eval_name="it's", model="m", info=info).path
+    path = str(scores.relative_to(lake.root))
+    measured = {**key, "metric": "accuracy", "n": 1, "scores_file": path, "materialized_at": datetime.fromisoformat(at)}
+    lake.write("metrics", table_of("metrics", [measured]), eval_name="it's", model="m", info=info)
+    return path
+
+
+def scans_of_format_5(root: Path, files: Sequence[Indexed], *, source: str | None = None) -> list[str]:
+    """The queries of files as format 5 had them."""
+    urls = quoted_list(url_of(root / each.path) for each in files)
+    path = f"exclude (filename), replace(replace(filename, 'file://', ''), '{quoted(root)}/', '') as {source}" if source else ""
+    scan = f"read_parquet({urls}, hive_partitioning = false, filename = {str(source is not None).lower()})"
+    return [f"select * {path} from {scan}"] if files else []
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A lake in a folder whose name has a quote and a letter that some systems write as two."""
+    return Lake(tmp_path / "o\u0308'clock")
+
+
+@pytest.fixture
+def expected(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str]]:
+    """Two results, published in format 5."""
+    rows = [(value, write(lake, value)) for value in (0.0, 1.0)]
+    with monkeypatch.context() as earlier:
+        earlier.setattr(relations, "_scans", scans_of_format_5)
+        for module in (relations, publishing):
+            earlier.setattr(module, "FORMAT", 5)
+        publish(lake)
+    with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
+        assert "'file://'" in stock.execute("select sql from duckdb_views() where view_name = '_all_scores'").fetchall()[0][0]
+    return rows
+
+
+def test_a_session_reads_a_catalog_of_format_5(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    with connect(lake) as session:
+        assert session.execute("select scores_file from _all_scores order by scores_file").fetchall() == [(path,) for _, path in expected]
+        assert session.execute(HISTORY).fetchall() == expected
+        assert session.execute("select value from scores").fetchall() == [(1.0,)]
+
+
+def test_the_catalog_of_a_past_day_stays_readable(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    past = lake.home / "catalogs" / f"{NIGHT}.duckdb"
+    past.parent.mkdir()
+    shutil.copy2(catalog_path(lake), past)
+    write(lake, 2.0)
+    publish(lake)
+    assert len(read_rows(lake, HISTORY)) == 3
+    assert [tuple(row.values()) for row in read_rows(lake, HISTORY, past=past)] == expected
+
+
+def test_a_past_day_with_a_deleted_file_is_read_but_for_that(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    past = lake.home / "catalogs" / f"{NIGHT}.duckdb"
+    past.parent.mkdir()
+    shutil.copy2(catalog_path(lake), past)
+    (lake.root / expected[0][1]).unlink()
+    assert len(read_rows(lake, "select * from metrics_history", past=past)) == 2
+    with pytest.raises(LakeError, match=f"the state of {NIGHT} cannot be read whole: .*{Path(expected[0][1]).name} is missing"):
+        read_rows(lake, HISTORY, past=past)
+
+
+def test_a_catalog_of_format_5_is_made_again(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    assert refresh(lake)
+    assert read_rows(lake, "select version from _catalog_format") == [{"version": relations.FORMAT}]
+    assert [tuple(row.values()) for row in read_rows(lake, HISTORY)] == expected
+
+
+def test_any_duckdb_reads_a_new_catalog(lake: Lake) -> None:
+    expected = [(value, write(lake, value)) for value in (0.0, 1.0)]
+    publish(lake)
+    with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
+        assert stock.execute(HISTORY).fetchall() == expected
+        assert stock.execute("select distinct scores_file from _all_scores order by 1").fetchall() == [(path,) for _, path in expected]
