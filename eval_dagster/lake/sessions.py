@@ -8,11 +8,13 @@ from pathlib import Path
 import duckdb
 import psutil
 
-from eval_dagster.errors import LakeError
-from eval_dagster.lake.file_system import ANY_SCHEME, HELD_SCHEME, LakeFileSystem
+from eval_dagster.errors import LakeError, QueryError
+from eval_dagster.lake.file_system import ANY_SCHEME, HELD_SCHEME, LakeFileSystem, url_of
 
 _MEMORY_SHARE = 0.8
 """The share of free memory that a query may use. A query that needs more fails with an error."""
+_LOCAL_FILES = "LocalFileSystem"
+"""DuckDB's name for its own file system of this machine."""
 _DAMAGE = re.compile(rf"(?:{re.escape(LakeError.__module__)}\.)?{LakeError.__qualname__}: ")
 _HELD: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
@@ -46,18 +48,40 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
     folder that may be read. So the local file system is switched off after the catalog is opened, and `LakeFileSystem` serves the lake.
 
     Raises:
+        QueryError: This version of DuckDB does not hold the session so, or does not let it read the lake.
         duckdb.Error: The catalog cannot be opened.
     """
     session = _attached(duckdb.connect(config=_HELD | _memory_limit()), catalog)
     try:
         session.register_filesystem(LakeFileSystem(lake))
-        session.execute("set disabled_filesystems = 'LocalFileSystem'")
+        session.execute(f"set disabled_filesystems = '{_LOCAL_FILES}'")
         session.execute("set lock_configuration = true")
+        _require_walls(session, catalog, lake)
         _adapt_older_views(session)
     except BaseException:
         session.close()
         raise
     return session
+
+
+def _require_walls(session: duckdb.DuckDBPyConnection, catalog: Path, lake: Path) -> None:
+    """Try the two things that another version of DuckDB may do otherwise: it looks up files of the lake, and opens no other file."""
+    try:
+        session.execute("select count(*) from glob($url)", {"url": url_of(lake / "any.parquet")}).fetchall()
+    except duckdb.Error as error:
+        raise _unfit("read the lake") from error
+    try:
+        session.execute("select size from read_blob($path)", {"path": str(catalog)}).fetchall()
+    except duckdb.PermissionException:
+        return
+    raise _unfit("keep queries from other files")
+
+
+def _unfit(purpose: str) -> QueryError:
+    return QueryError(
+        f"with DuckDB {duckdb.__version__}, which is installed, sessions cannot {purpose}; install a version that was tried: "
+        "pip install duckdb==2.0.1"
+    )
 
 
 def _adapt_older_views(session: duckdb.DuckDBPyConnection) -> None:

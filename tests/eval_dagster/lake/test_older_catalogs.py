@@ -1,4 +1,4 @@
-"""Catalogs that earlier versions of this package wrote can be queried."""
+"""Catalogs that earlier versions of this package wrote can be queried, and versions of DuckDB that do not fit are named."""
 
 import shutil
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from eval_dagster.errors import LakeError
-from eval_dagster.lake import publishing, relations
+from eval_dagster.errors import LakeError, QueryError
+from eval_dagster.lake import publishing, relations, sessions
 from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows, refresh
-from eval_dagster.lake.file_system import url_of
+from eval_dagster.lake.file_system import LakeFileSystem, url_of
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.lake.index import Indexed
 from eval_dagster.lake.sessions import quoted, quoted_list
@@ -99,3 +99,17 @@ def test_any_duckdb_reads_a_new_catalog(lake: Lake) -> None:
     with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
         assert stock.execute(HISTORY).fetchall() == expected
         assert stock.execute("select distinct scores_file from _all_scores order by 1").fetchall() == [(path,) for _, path in expected]
+
+
+def test_a_catalog_is_not_opened_where_duckdb_looks_up_files_otherwise(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(lake)
+    monkeypatch.setattr(LakeFileSystem, "protocol", "lake")
+    with pytest.raises(QueryError, match=rf"DuckDB {duckdb.__version__}, .* cannot read the lake; .*pip install duckdb=="):
+        connect(lake)
+
+
+def test_a_catalog_is_not_opened_where_other_files_can_be_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(lake)
+    monkeypatch.setattr(sessions, "_LOCAL_FILES", "")
+    with pytest.raises(QueryError, match="cannot keep queries from other files"):
+        connect(lake)
