@@ -32,5 +32,5 @@ inner join means
     on better.eval = means.eval
     and better.model = means.model
     and better.metric = means.metric
-    and if(means.higher_is_better, better.score > worse.score, better.score < worse.score)
+    and case when means.higher_is_better then better.score > worse.score else better.score < worse.score end
 order by better.eval, better.metric, better.sample_id, better_model, worse_model

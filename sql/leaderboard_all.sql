@@ -55,12 +55,12 @@ compared as (
         nullif(
             concat_ws(
                 ', ',
-                if(not is_configured, 'not in evals.yaml', null),
-                if(metric != ranked_metric or aggregation != ranked_aggregation, 'metric', null),
-                if(metric = ranked_metric and metric_version is distinct from ranked_metric_version, 'metric version', null),
-                if(samples_version != ranked_samples_version, 'samples', null),
-                if(samples_version != ranked_samples_version and not is_dataset_equal, 'dataset version', null),
-                if(samples_version = ranked_samples_version and questions_version != ranked_questions_version, 'prompts', null)
+                case when not is_configured then 'not in evals.yaml' end,
+                case when metric != ranked_metric or aggregation != ranked_aggregation then 'metric' end,
+                case when metric = ranked_metric and metric_version is distinct from ranked_metric_version then 'metric version' end,
+                case when samples_version != ranked_samples_version then 'samples' end,
+                case when samples_version != ranked_samples_version and not is_dataset_equal then 'dataset version' end,
+                case when samples_version = ranked_samples_version and questions_version != ranked_questions_version then 'prompts' end
             ),
             ''
         ) as differs
@@ -77,10 +77,10 @@ select
     ci_high,
     n,
     n_errors,
-    if(value is null or differs is not null, null, rank() over (
+    case when value is not null and differs is null then rank() over (
         partition by eval, differs is null
-        order by if(higher_is_better, value, -value) desc nulls last
-    )) as rank,
+        order by case when higher_is_better then value else -value end desc nulls last
+    ) end as rank,
     differs,
     is_configured
 from compared

@@ -16,7 +16,7 @@ pairs as (
         a.metric,
         a.cluster,
         a.value - b.value as difference,
-        if(means.higher_is_better, a.value - b.value, b.value - a.value) as advantage
+        case when means.higher_is_better then a.value - b.value else b.value - a.value end as advantage
     from scores as a
     inner join scores as b
         on a.eval = b.eval and a.metric = b.metric and a.sample_id = b.sample_id

@@ -25,7 +25,7 @@ ordered as (
 compared as (
     select
         *,
-        if(changed_since = previous_at, changed_inputs, null) as known_inputs
+        case when changed_since = previous_at then changed_inputs end as known_inputs
     from ordered
 )
 
@@ -42,13 +42,13 @@ select
     list_filter(
         [
             -- Versions alone do not tell a changed row from a changed limit: used only where nothing better was written down.
-            if(coalesce(list_contains(known_inputs, 'data'), dataset_version != previous_dataset), 'data', null),
-            if(list_contains(known_inputs, 'samples'), 'samples', null),
-            if(coalesce(list_contains(known_inputs, 'prompt'), prompt_version != previous_prompt), 'prompt', null),
-            if(declared_version != previous_declared, 'model', null),
-            if(model_content_version != previous_content and declared_version = previous_declared, 'endpoint', null),
-            if(model_version != previous_model and model_content_version = previous_content, 'engine', null),
-            if(metric_version != previous_metric, 'metric', null)
+            case when coalesce(list_contains(known_inputs, 'data'), dataset_version != previous_dataset) then 'data' end,
+            case when list_contains(known_inputs, 'samples') then 'samples' end,
+            case when coalesce(list_contains(known_inputs, 'prompt'), prompt_version != previous_prompt) then 'prompt' end,
+            case when declared_version != previous_declared then 'model' end,
+            case when model_content_version != previous_content and declared_version = previous_declared then 'endpoint' end,
+            case when model_version != previous_model and model_content_version = previous_content then 'engine' end,
+            case when metric_version != previous_metric then 'metric' end
         ],
         lambda what: what is not null
     ) as changed,

@@ -113,3 +113,14 @@ def test_a_catalog_is_not_opened_where_other_files_can_be_read(lake: Lake, monke
     monkeypatch.setattr(sessions, "_LOCAL_FILES", "")
     with pytest.raises(QueryError, match="cannot keep queries from other files"):
         connect(lake)
+
+
+def test_views_and_macros_call_what_duckdb_1_knows(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    """DuckDB 2 keeps `if(...)` as the call of a function that version 1 has not, and other programs may be of version 1."""
+    refresh(lake)
+    with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
+        views = stock.execute("select view_name, sql from duckdb_views() where not internal").fetchall()
+        macros = stock.execute("select function_name, macro_definition from duckdb_functions() where not internal").fetchall()
+    assert len(views) > 20
+    assert macros
+    assert [name for name, sql in [*views, *macros] if '"if"(' in (sql or "")] == []
