@@ -11,7 +11,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import connect, rows_of
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.publishing import catalog_path
-from eval_dagster.lake.sessions import damage_in, plain
+from eval_dagster.lake.sessions import adapt_older_views, damage_in, plain
 from eval_dagster.versions import file_stamp
 
 
@@ -68,6 +68,7 @@ class CatalogReader:
             # A cursor is a connection of its own to the same database; what `use` chose is not copied.
             with opened.session.cursor() as cursor:
                 cursor.execute("use evals")
+                adapt_older_views(cursor)
                 yield CatalogState(self.lake, cursor)
         finally:
             self._leave(opened)

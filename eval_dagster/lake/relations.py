@@ -219,7 +219,7 @@ def _scans(root: Path, files: Sequence[Indexed], *, source: str | None = None) -
     folder, parts = f"'{quoted(root)}/'", []
     for paths in _by_columns((each.columns, each.path) for each in files).values():
         scan = f"read_parquet({_urls(root, paths)}, hive_partitioning = false, filename = {str(source is not None).lower()})"
-        # The name of a file begins with a scheme in held sessions alone.
+        # The name of a file may begin with a scheme, as in held sessions.
         path = f"substring(filename, position({folder} in filename) + length({folder}))"
         renamed = f"exclude (filename), {path} as {source}" if source else ""
         parts.append(f"select * {renamed} from {scan}")

@@ -57,7 +57,7 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
         session.execute(f"set disabled_filesystems = '{_LOCAL_FILES}'")
         session.execute("set lock_configuration = true")
         _require_walls(session, catalog, lake)
-        _adapt_older_views(session)
+        adapt_older_views(session)
     except BaseException:
         session.close()
         raise
@@ -65,16 +65,20 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _require_walls(session: duckdb.DuckDBPyConnection, catalog: Path, lake: Path) -> None:
-    """Try the two things that another version of DuckDB may do otherwise: it looks up files of the lake, and opens no other file."""
+    """Try what another version of DuckDB may do otherwise: it opens files of the lake by `LakeFileSystem`, and no other file at all."""
+    opened = "select size from read_blob($path)"
     try:
-        session.execute("select count(*) from glob($url)", {"url": url_of(lake / "any.parquet")}).fetchall()
+        session.execute(opened, {"path": url_of(lake / "no such file.parquet")}).fetchall()
     except duckdb.Error as error:
-        raise _unfit("read the lake") from error
-    try:
-        session.execute("select size from read_blob($path)", {"path": str(catalog)}).fetchall()
-    except duckdb.PermissionException:
-        return
-    raise _unfit("keep queries from other files")
+        # The error of `LakeFileSystem` about a file that is not there.
+        if damage_in(error) is None:
+            raise _unfit("read the lake") from error
+    for other in (str(catalog), f"file:{catalog}", url_of(catalog)):
+        try:
+            session.execute(opened, {"path": other}).fetchall()
+        except duckdb.Error:
+            continue
+        raise _unfit("keep queries from other files")
 
 
 def _unfit(purpose: str) -> QueryError:
@@ -84,15 +88,25 @@ def _unfit(purpose: str) -> QueryError:
     )
 
 
-def _adapt_older_views(session: duckdb.DuckDBPyConnection) -> None:
-    """Catalogs before format 6 find the name of a file in its URL, with the scheme that a file had in held sessions then."""
+def adapt_older_views(session: duckdb.DuckDBPyConnection) -> None:
+    """Replace views of a catalog before format 6, in this connection alone: a cursor of it is another one.
+
+    They find the name of a file in its URL, with the scheme that it had in held sessions then. A view stays as it is where a file that it
+    reads is damaged or was deleted: a query of it fails, and names the file.
+
+    Raises:
+        duckdb.Error: A view cannot be replaced for another reason.
+    """
     views = session.execute(
         "select sql from duckdb_views() where database_name = 'evals' and contains(sql, $scheme)", {"scheme": f"'{ANY_SCHEME}'"}
     ).fetchall()
     for (sql,) in views:
         adapted = sql.replace(f"'{ANY_SCHEME}'", f"'{HELD_SCHEME}'")
-        with suppress(duckdb.Error):  # a file that it reads is damaged or was deleted, as a query of the view tells
+        try:
             session.execute(adapted.replace("CREATE VIEW", "CREATE TEMP VIEW", 1))
+        except duckdb.Error as error:
+            if damage_in(error) is None:
+                raise
 
 
 def _attached(session: duckdb.DuckDBPyConnection, catalog: Path) -> duckdb.DuckDBPyConnection:

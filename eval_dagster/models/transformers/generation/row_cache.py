@@ -17,7 +17,7 @@ AHEAD = 128
 """Tokens for which room is made at a time."""
 
 _ALIGNED = 8
-"""The number of columns is a multiple of this. GPUs read rows of a mask that begin at multiples of eight numbers."""
+"""The number of columns is a multiple of this, and so are the strides of a mask over all of them, as GPUs want them."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class _Frame:
     end: int = 0
     """Column after the last token of each row."""
     place: torch.Tensor | None = None
-    """The same on the device, in a forward pass that is recorded: one number."""
+    """`end` on the device, in a forward pass that is recorded: one number."""
 
 
 class _Layer(DynamicLayer):  # type: ignore[misc]
@@ -174,6 +174,8 @@ class RowCache(Cache):  # type: ignore[misc]
                 layer.allocate(source.keys, source.values)
             for mine, theirs in ((layer.keys, source.keys), (layer.values, source.values)):
                 mine[row, :, :begin] = 0
+                # A recorded step sees all columns, and what is no number in one of them would spoil it through the mask.
+                mine[row, :, frame.end :] = 0
                 mine[row, :, begin : frame.end] = theirs[0, :, :length]
         self.lengths.append(length)
         frame.start = frame.end - max(self.lengths)

@@ -32,8 +32,8 @@ class RowNetwork:
 
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
         """Clear everything and prepare `rows` rows with prompts of at most `longest` tokens and texts of about `ahead` tokens."""
-        # The old memory must be freed first.
         self._longest, self._ahead = longest, ahead
+        # The old memory must be freed first.
         self._prompt, self._batch = RowCache(1, longest), self._new_batch(rows)
         self.rows = rows
         """Most rows of the batch: once the first is there, no more than memory can hold."""

@@ -116,10 +116,11 @@ def test_variables_of_a_model_are_not_those_of_the_next(
 
 @pytest.mark.usefixtures("installed")
 def test_coarser_products_are_another_version(tiny_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = opened(tiny_folders["llama"], tmp_path, dtype="float32")
-    before = model.version()
+    model, other = (opened(tiny_folders["llama"], tmp_path, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    before = model.version(), other.version()
     monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")
-    assert model.version() != before
+    assert model.version() != before[0]
+    assert other.version() == before[1], "it has no products of float32"
 
 
 def test_the_share_of_the_memory_is_no_part_of_the_version(
