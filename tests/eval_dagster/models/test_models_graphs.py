@@ -164,6 +164,7 @@ def test_what_is_no_number_in_one_row_does_not_spoil_the_next(recordings: Record
     for _ in range(2):
         graph.prefill([5, 6, 7], 3)
         graph.join()
+    graph.step([8, 8])
     with torch.no_grad():
         kept = network.model.embed_tokens.weight[9].clone()
         network.model.embed_tokens.weight[9] = torch.nan
