@@ -151,12 +151,15 @@ def cuda_graph(compute: Compute, device: str) -> Compute:
     graph, stream = torch.cuda.CUDAGraph(), _stream(device)
     with torch.cuda.device(device):
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            # At first, libraries choose kernels and take memory.
-            compute()
-            with _no_waiting():
+        try:
+            with torch.cuda.stream(stream):
+                # At first, libraries choose kernels and take memory.
                 compute()
-        torch.cuda.current_stream().wait_stream(stream)
+                with _no_waiting():
+                    compute()
+        finally:
+            # What it wrote is written before anything else is, also where it failed.
+            torch.cuda.current_stream().wait_stream(stream)
         # The outer context matters where a recording fails: torch then leaves the stream of the recording as the current one.
         # Calls of other threads do not spoil a recording.
         with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
