@@ -269,6 +269,7 @@ def test_a_catalog_brought_up_to_date_is_that_made_from_nothing(seed: int, tmp_p
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)
 def test_many_catalogs_brought_up_to_date_are_those_made_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(SEEDS, MANY_SEEDS):
         play(tmp_path, seed, 2 * STEPS, monkeypatch)
