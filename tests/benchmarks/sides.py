@@ -212,7 +212,7 @@ def run_process(python: Path, script: str, scratch: Path, folder: Path, work: Pa
     command = [str(python), str(_HERE / script), *([str(work)] if work else []), str(result), str(folder), *arguments]
     # Each side chooses how its threads wait: the choice of this process is that of the package, which it has imported.
     inherited = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    # vLLM logs to the standard output if not told otherwise, and there is the cause of what fails.
+    # By default, vLLM logs to the standard output. Its log names the cause of a failure.
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}
     try:
         done = subprocess.run(command, env={**inherited, **quiet}, capture_output=True, text=True, check=False, timeout=_LONGEST_S)

@@ -158,7 +158,7 @@ def cuda_graph(compute: Compute, device: str) -> Compute:
                 with _no_waiting():
                     compute()
         finally:
-            # What it wrote is written before anything else is, also where it failed.
+            # Later steps wait for its writes, also where it failed.
             torch.cuda.current_stream().wait_stream(stream)
         # The outer context matters where a recording fails: torch then leaves the stream of the recording as the current one.
         # Calls of other threads do not spoil a recording.
