@@ -1,6 +1,6 @@
 """The base classes of metrics, and the values that they return."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, SupportsFloat, TypeAlias, get_args, get_origin
 
@@ -82,7 +82,13 @@ class LoglikelihoodMetric(BaseMetric[Loglikelihood]):
 
 
 class PerplexityMetric(LoglikelihoodMetric):
-    """A metric that also applies to a perplexity, where the text is the only choice and the correct one."""
+    """A metric that also applies to a perplexity, where the text is the only choice and the correct one.
+
+    Where an eval asks for perplexities and for log-probabilities of choices, it scores the perplexities alone.
+    """
+
+    SCORES_CHOICES: ClassVar[bool] = True
+    """Whether it scores the correct choice of a question, in an eval that asks for no perplexity."""
 
 
 class CompletionMetric(BaseMetric[Completion]):
@@ -130,7 +136,7 @@ class RepeatedMetric(BaseMetric[Completion]):
 class RowMetric(BaseMetric[ResponseT]):
     """A metric of a row whose task asks several questions about it: which of two prompts makes a text more probable, for instance.
 
-    The score belongs to the first question of the row.
+    The score belongs to the first question of the row that the metric can score.
     """
 
     def calculate(self, response: ResponseT) -> Result:
@@ -160,12 +166,27 @@ def declared(metric: type[BaseMetric[Any]], attribute: Literal["COMPANIONS", "PA
     return tuple(sorted({name for parent in metric.__mro__ for name in vars(parent).get(attribute, ())}))
 
 
-def metrics_for(metrics: Sequence[type[BaseMetric[Any]]], response_type: ResponseType) -> list[type[BaseMetric[Any]]]:
-    """The metrics of a task that score this type of response: all, unless the task asks for several types."""
+def metrics_for(
+    metrics: Sequence[type[BaseMetric[Any]]], response_type: ResponseType, asked: Collection[ResponseType] = ()
+) -> list[type[BaseMetric[Any]]]:
+    """The metrics of a task that score this type of response: all, unless the task asks for several types.
+
+    Args:
+        metrics: The metrics of the task.
+        response_type: The type of the response.
+        asked: All types that the eval asks for. With a perplexity among them, a perplexity metric scores no choices.
+    """
     if response_type is ResponseType.PERPLEXITY:
         return [metric for metric in metrics if issubclass(metric, PerplexityMetric)]
-    kind = Completion if response_type is ResponseType.COMPLETION else Loglikelihood
-    return [metric for metric in metrics if response_kind(metric) is kind]
+    if response_type is ResponseType.COMPLETION:
+        return [metric for metric in metrics if response_kind(metric) is Completion]
+    only_texts = ResponseType.PERPLEXITY in asked
+    return [
+        metric
+        for metric in metrics
+        if response_kind(metric) is Loglikelihood
+        and not (issubclass(metric, PerplexityMetric) and (only_texts or not metric.SCORES_CHOICES))
+    ]
 
 
 def named_values(metric_name: str, result: object) -> dict[str, float]:

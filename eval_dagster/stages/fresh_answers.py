@@ -23,7 +23,7 @@ from eval_dagster.stages.inference import AskedModel, ask
 from eval_dagster.stages.outputs import as_response
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.sample_preview import answer_text
-from eval_dagster.stages.scores import scores_of
+from eval_dagster.stages.scores import asked_types, scores_of
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.versions import stable_hash
 
@@ -75,7 +75,7 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
     responses = [as_response(partition, row["prompt"], answers[row["request_id"]]) for row in asked]
     return FreshAnswers(
         texts={row["sample_id"]: _text(each, row["choices"]) for row, each in zip(asked, responses, strict=True)},
-        scores=_scores(partition, [(prompt_of(row), response_of(each)) for row, each in zip(asked, responses, strict=True)]),
+        scores=_scores(partition, prompts, [(prompt_of(row), response_of(each)) for row, each in zip(asked, responses, strict=True)]),
     )
 
 
@@ -95,14 +95,16 @@ def _text(response: Mapping[str, Any], choices: Sequence[str] | None) -> str:
     return f"error: {response['error']}" if response["error"] is not None else answer_text(response, list(choices or ())) or ""
 
 
-def _scores(partition: Partition, answered: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> dict[str, dict[str, dict[str, Any]]]:
+def _scores(
+    partition: Partition, prompts: LakeFile, answered: Sequence[tuple[RenderedPrompt, ModelResponse]]
+) -> dict[str, dict[str, dict[str, Any]]]:
     project, eval_name = partition.project, partition.eval_name
     require_execution(project, eval_name)
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     scores: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     with allowed_execution(project):
-        for prompt, score in scores_of(task, samples, iter(answered)):
+        for prompt, score in scores_of(task, samples, iter(answered), asked_types(prompts)):
             item = score.item if isinstance(score, ItemScore) else None
             scores[score.metric][prompt.sample_id] = {"value": score.value, "item": item}
     return scores

@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from statistics import fmean
@@ -26,7 +26,7 @@ from eval_dagster.metrics.base import (
 from eval_dagster.metrics.explanations import explain, explain_results, explained, with_explanations
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
-from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, Sample, Score
+from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
@@ -206,20 +206,28 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
     clusters = _clusters(task, samples, eval_name)
     answered = _answered(partition, prompts, outputs, samples.keys())
-    scored = row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered)
-    for prompt, score in scored:
+    for prompt, score in scores_of(task, samples, answered, asked_types(prompts)):
         row = score_row(eval_name, partition.model, prompt, clusters[prompt.source_id], score)
         yield {**row, "retryable": score.retryable}
 
 
-def scores_of(
-    task: BaseTask[Any], samples: Mapping[str, Sample], answered: Iterator[tuple[RenderedPrompt, ModelResponse]]
-) -> Iterator[tuple[RenderedPrompt, Score]]:
-    """Every metric of every sample among prompts with their responses, as the stage computes them. `samples` are all of the eval, by id.
+def asked_types(prompts: LakeFile) -> set[ResponseType]:
+    """All types of responses that the prompts of an eval ask for."""
+    return {ResponseType(row["response_type"]) for row in read_rows(prompts.path, ["response_type"])}
 
-    Raises `RequirementError` as `score_response` does.
+
+def scores_of(
+    task: BaseTask[Any],
+    samples: Mapping[str, Sample],
+    answered: Iterator[tuple[RenderedPrompt, ModelResponse]],
+    asked: Collection[ResponseType],
+) -> Iterator[tuple[RenderedPrompt, Score]]:
+    """Every metric of every sample among prompts with their responses, as the stage computes them.
+
+    `samples` are all of the eval, by id; `asked` are all types of responses that the eval asks for. Raises `RequirementError` as
+    `score_response` does.
     """
-    return row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered)
+    return row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered, asked)
 
 
 def _answered(
@@ -234,9 +242,12 @@ def _answered(
 
 
 def _prompt_scores(
-    task: BaseTask[Any], samples: Mapping[str, Sample], answered: Iterator[tuple[RenderedPrompt, ModelResponse]]
+    task: BaseTask[Any],
+    samples: Mapping[str, Sample],
+    answered: Iterator[tuple[RenderedPrompt, ModelResponse]],
+    asked: Collection[ResponseType],
 ) -> Iterator[tuple[RenderedPrompt, Score]]:
-    """Every metric of every question. A `RowMetric` is computed once a row, from all questions about it."""
+    """Every metric of every question. A `RowMetric` is computed once a row, from all questions about it that it can score."""
     of_row = [metric for metric in task.METRICS if issubclass(metric, RowMetric)]
     of_question = [metric for metric in task.METRICS if metric not in of_row]
     for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
@@ -244,11 +255,13 @@ def _prompt_scores(
         for prompt, response in pairs:
             views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[name], prompt=prompt), response)
             row.append((prompt, views, error))
-            for score in score_response(metrics_for(of_question, prompt.response_type), views, error):
+            for score in score_response(metrics_for(of_question, prompt.response_type, asked), views, error):
                 yield prompt, score
-        first, error = row[0][0], next((error for _, _, error in row if error is not None), None)
-        for score in score_response(metrics_for(of_row, first.response_type), [view for _, views, _ in row for view in views], error):
-            yield first, score
+        for metric in of_row:
+            own = [each for each in row if metrics_for([metric], each[0].response_type, asked)]
+            error = next((error for _, _, error in own if error is not None), None)
+            for score in score_response([metric] if own else [], [view for _, views, _ in own for view in views], error):
+                yield own[0][0], score
 
 
 def _clusters(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:

@@ -34,7 +34,8 @@ class DocTask(BaseTask[str]):
     """A benchmark whose rows become `Doc`s: a subclass overrides `doc`, and sets the attributes that say where the rows are.
 
     Where a `Doc` has no `sampling_methods`, they follow from `METRICS`: text for a completion metric, the log-probabilities of the choices
-    for a log-likelihood metric, and those of the query's own tokens where all log-likelihood metrics are perplexity metrics.
+    for a log-likelihood metric, and those of the query's own tokens where all log-likelihood metrics are perplexity metrics. A perplexity
+    metric scores the queries alone where any of the rows asks for their perplexity, else the correct choices.
     `RESPONSE_TYPE` is that of the first metric. Metrics of several kinds each score the answers of their kind.
     """
 
@@ -270,13 +271,19 @@ def with_task_name(function: DocFunction) -> Callable[[Row, str], Docs]:
 
 
 def wanted_methods(metrics: object) -> list[SamplingMethod]:
-    """The kinds of answers that the metrics need, in their order. Objects that are no metrics are ignored."""
+    """The kinds of answers that the metrics need, in their order. Objects that are no metrics are ignored.
+
+    A perplexity that is needed beside the log-probabilities of choices comes last.
+    """
     classes = [metric for metric in metrics if isinstance(metric, type)] if isinstance(metrics, Iterable) else []
     kinds = {metric: response_kind(metric) for metric in classes if issubclass(metric, BaseMetric)}
-    scored = [metric for metric, kind in kinds.items() if kind is Loglikelihood]
-    scoring = SamplingMethod.PERPLEXITY if all(issubclass(metric, PerplexityMetric) for metric in scored) else SamplingMethod.LOGPROBS
+    of_texts = [metric for metric in kinds if issubclass(metric, PerplexityMetric)]
+    needs_choices = any(kind is Loglikelihood and metric not in of_texts for metric, kind in kinds.items())
+    scoring = SamplingMethod.LOGPROBS if needs_choices else SamplingMethod.PERPLEXITY
     methods = {Completion: SamplingMethod.GENERATIVE, Loglikelihood: scoring}
-    return list(dict.fromkeys(methods[kind] for kind in kinds.values() if kind is not None))
+    wanted = [methods[kind] for kind in kinds.values() if kind is not None]
+    wanted += [SamplingMethod.PERPLEXITY for metric in of_texts if not metric.SCORES_CHOICES]
+    return list(dict.fromkeys(wanted))
 
 
 def _question(doc: Doc) -> str:

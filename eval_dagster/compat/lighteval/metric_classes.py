@@ -71,6 +71,7 @@ class ChoiceMetric(LoglikelihoodMetric):
 class WholeTextMetric(PerplexityMetric):
     """A mean over the samples, of the log-probabilities of a text's tokens."""
 
+    SCORES_CHOICES = False
     ORIGIN: ClassVar[Origin]
 
     def calculate(self, response: Loglikelihood) -> float:
@@ -106,6 +107,8 @@ class SummedChoiceMetric(_Summed, CorpusMetric[Loglikelihood], LoglikelihoodMetr
 class SummedWholeTextMetric(_Summed, CorpusMetric[Loglikelihood], PerplexityMetric):
     """A value of sums over the samples, of texts' log-probabilities."""
 
+    SCORES_CHOICES = False
+
 
 class _OfItems(ItemMetric[Any]):
     """A value of the items of all samples."""
@@ -134,6 +137,8 @@ class ChoiceItemMetric(_OfItems, ItemMetric[Loglikelihood], LoglikelihoodMetric)
 
 class WholeTextItemMetric(_OfItems, ItemMetric[Loglikelihood], PerplexityMetric):
     """A value of the items of all samples, of texts' log-probabilities."""
+
+    SCORES_CHOICES = False
 
 
 _MEANS: Mapping[SamplingMethod, type[BaseMetric]] = {

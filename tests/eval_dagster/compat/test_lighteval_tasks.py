@@ -15,12 +15,12 @@ from eval_dagster.compat.lighteval.metric import SampleLevelMetric
 from eval_dagster.compat.lighteval.templates import HybridFormulation, MCFFormulation, get_mcq_prompt_function, get_qa_prompt_function
 from eval_dagster.compat.lighteval.values import Language, extend_enum, requires
 from eval_dagster.errors import DataError, RequirementError, TaskDefinitionError
-from eval_dagster.metrics.base import CorpusMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric
+from eval_dagster.metrics.base import CorpusMetric, LoglikelihoodMetric, PerplexityMetric, RepeatedMetric, metrics_for
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConcatFormatter, Formatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
-from eval_dagster.records import Message, ModelResponse, Row
+from eval_dagster.records import Message, ModelResponse, ResponseType, Row
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.task_files.loading import load_task
@@ -133,6 +133,18 @@ def test_a_metric_of_each_kind() -> None:
     assert issubclass(found["word_perplexity"], PerplexityMetric)
     assert not found["own"].HIGHER_IS_BETTER
     assert found["acc"].IS_PROPORTION
+
+
+def test_each_category_of_metrics_is_asked_for_what_it_scores() -> None:
+    def function(row: Row, _: str) -> Doc:
+        return Doc("A text of five words", ["x", "y"], 1)
+
+    task = task_of(function, metrics=[Metrics.loglikelihood_acc, Metrics.word_perplexity, Metrics.exact_match])
+    prompts = render(task)
+    kinds = {ResponseType.LOGLIKELIHOODS: "acc", ResponseType.COMPLETION: "em", ResponseType.PERPLEXITY: "word_perplexity"}
+    assert [prompt.response_type for prompt in prompts] == list(kinds)
+    for prompt in prompts:
+        assert [metric.NAME for metric in metrics_for(task.METRICS, prompt.response_type)] == [kinds[prompt.response_type]]
 
 
 def test_the_last_of_two_metrics_with_a_name_counts() -> None:

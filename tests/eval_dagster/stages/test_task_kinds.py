@@ -1,6 +1,7 @@
 """What a task can ask for, from its definition to the stored tables."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ TASK = """
     from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
     from eval_dagster.metrics.completion import ExactMatch
     from eval_dagster.metrics.lambada import GreedyAccuracy
+    from eval_dagster.metrics.perplexity import WordPerplexity
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyPMILoglikelihood
     from eval_dagster.records import Loglikelihood, Message, ResponseType, Role, TaskSample
     from eval_dagster.tasks.base import BaseTask
+    from eval_dagster.tasks.doc import Doc
+    from eval_dagster.tasks.doc_task import DocTask
 
     class SawContext(LoglikelihoodMetric):
         NAME = "saw_context"
@@ -135,6 +139,34 @@ TASK = """
         def _create_samples(self, item, index, subject):
             (chosen,) = super()._create_samples(item, index, subject)
             return [replace(chosen, messages=[Message(Role.USER, f"{word} {chosen.messages[0].content}")]) for word in ("Now", "Then")]
+
+    class WrittenPair(Pair):
+        METRICS = [ExactMatch, MoreProbable]
+
+        def _create_samples(self, item, index, subject):
+            first, second = super()._create_samples(item, index, subject)
+            return [replace(first, response_type=ResponseType.COMPLETION), first, second]
+
+    class Docs(DocTask):
+        NAME = "Docs"
+        DATASET_PATH = "own"
+        SAMPLE_SPLIT = "test"
+        METRICS = [AccuracyLoglikelihood, WordPerplexity, ExactMatch]
+        METHODS = ["LOGPROBS", "PERPLEXITY", "GENERATIVE"]
+
+        def _load_dataset(self, subject):
+            self.dataset = {"test": [{"question": f"What is 6 + {n}?", "answer": str(6 + n)} for n in range(1, 4)]}
+
+        def doc(self, row):
+            return Doc(row["question"], ["7", "8", "9"], int(row["answer"]) - 7, sampling_methods=self.METHODS)
+
+    class Uneven(Docs):
+        def doc(self, row):
+            methods = ["LOGPROBS", "PERPLEXITY"] if row["answer"] == "8" else ["LOGPROBS"]
+            return Doc(row["question"], ["7", "8", "9"], int(row["answer"]) - 7, sampling_methods=methods)
+
+    class ScoredDocs(Docs):
+        METHODS = ["LOGPROBS"]
 """
 CONFIG = """
     models:
@@ -280,6 +312,54 @@ def test_one_row_asked_in_two_ways_has_a_score_of_each(run: Callable[..., dict[s
     assert all(sample == f"{source}.1" for sample, source in ids[1::2])
     assert [row["logits"] for row in tables["model_outputs"]] == [None, [[2.5]]] * 3
     assert {(row["metric"], row["n"]) for row in tables["task_metrics"]} == {("accuracy", 3), ("exact_match", 3)}
+
+
+def of_any_kind(request: Request) -> ModelResponse:
+    """The first choice is the best, each word of a text has the log-probability -2, and every written answer is 8."""
+    if request.perplexity:
+        words = [-2.0] * len(request.prompt.split())
+        return ModelResponse(logprobs=words, token_logprobs=[words], output_tokens=[[1] * len(words)], argmax_logits_eq_gold=[False])
+    if request.choices is None:
+        return ModelResponse(text=["8"], output_tokens=[[4]], finish_reason=["stop"])
+    return ModelResponse(
+        logprobs=[-1, -5, -9], token_logprobs=[[-1], [-5], [-9]], output_tokens=[[1]] * 3, argmax_logits_eq_gold=[False] * 3
+    )
+
+
+def test_each_metric_sees_the_answers_of_its_own_sampling_method(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
+    tables = run("Docs", Answering(of_any_kind))
+    found = {row["metric"]: (row["value"], row["n"], row["n_errors"]) for row in tables["task_metrics"]}
+    assert found == {
+        "accuracy": (pytest.approx(1 / 3), 3, 0),
+        "word_perplexity": (pytest.approx(math.exp(2)), 3, 0),
+        "exact_match": (pytest.approx(1 / 3), 3, 0),
+    }
+
+
+def test_a_perplexity_is_of_texts_where_any_row_asks_for_one(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
+    tables = run("Uneven", Answering(of_any_kind))
+    found = {row["metric"]: (row["value"], row["n"], row["n_errors"]) for row in tables["task_metrics"] if row["n"]}
+    assert found == {"accuracy": (pytest.approx(1 / 3), 3, 0), "word_perplexity": (pytest.approx(math.exp(2)), 1, 0)}
+
+
+def test_a_perplexity_is_of_the_right_choice_where_no_text_is_asked_for(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
+    tables = run("ScoredDocs", Answering(of_any_kind))
+    found = {row["metric"]: (row["value"], row["n"]) for row in tables["task_metrics"] if row["n"]}
+    assert found == {"accuracy": (pytest.approx(1 / 3), 3), "word_perplexity": (pytest.approx(math.exp(5)), 3)}
+
+
+def test_a_metric_of_a_row_sees_only_answers_of_its_kind(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
+    def respond(request: Request) -> ModelResponse:
+        if request.choices is None:
+            return ModelResponse(error="no text") if "+ 3" in request.prompt else of_any_kind(request)
+        value = -1.0 if request.prompt.startswith("Now") == ("+ 1" in request.prompt) else -2.0
+        return ModelResponse(logprobs=[value] * 3, token_logprobs=[[value]] * 3, argmax_logits_eq_gold=[False] * 3)
+
+    tables = run("WrittenPair", Answering(respond))
+    found = {row["metric"]: (row["value"], row["n"], row["n_errors"]) for row in tables["task_metrics"]}
+    assert found == {"exact_match": (0.5, 2, 1), "more_probable": (pytest.approx(1 / 3), 3, 0)}
+    of_row = [row["sample_id"] for row in tables["sample_scores"] if row["metric"] == "more_probable"]
+    assert all(name.endswith(".1") for name in of_row), "the first question that it scores"
 
 
 def test_a_metric_of_a_row_sees_the_answers_to_all_its_questions(run: Callable[..., dict[str, list[dict[str, Any]]]]) -> None:
