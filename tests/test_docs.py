@@ -1,5 +1,6 @@
 """Every page of the documentation, done as a reader would do it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 from documents import DOCS, PAGES, SHOWN, Reader, block_of, blocks, name_of
 
+import eval_dagster
 from eval_dagster.cli.task_page import show_task
 from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
@@ -60,6 +62,27 @@ def test_a_notebook_evaluates(tmp_path: Path) -> None:
     page = DOCS / "how-to" / "notebooks.md"
     block = next(block for block in blocks(page) if "evaluate(" in block.text)
     Reader(tmp_path).python(block.text, block.where)
+
+
+def test_the_means_of_the_cookbook_are_the_scores(workplace: Path) -> None:
+    """Also where the lake keeps an older result, which has other samples."""
+    reader, config = Reader(workplace), yaml.safe_load((workplace / "evals.yaml").read_text())
+    longer = {**config, "evals": {**config["evals"], "arithmetic": {"task": "arithmetic", "limit": 5}}}
+    (workplace / "evals.yaml").write_text(yaml.safe_dump(longer))
+    reader.run("eval-dagster run --eval arithmetic", "the workplace")
+    (workplace / "evals.yaml").write_text(yaml.safe_dump(config))
+    found = list(blocks(DOCS / "how-to" / "sql-cookbook.md"))
+    number = next(number for number, block in enumerate(found) if "means = " in block.text)
+    reader.run(found[number - 1].text.splitlines()[0], found[number - 1].where)
+    told = "\nmeans.to_frame('mean').reset_index().to_json('means.json', orient='records', double_precision=15)\n"
+    reader.python(found[number].text + told, found[number].where)
+    means = {(row["eval"], row["model"], row["metric"]): row["mean"] for row in json.loads((workplace / "means.json").read_text())}
+    with eval_dagster.connect(workplace / ".eval_dagster") as results:
+        rows = results.execute(
+            "select eval, model, metric, value, n from metrics where subject is null and aggregation = 'micro' and n_errors = 0"
+        ).fetchall()
+    assert {n for eval_name, *_, n in rows if eval_name == "arithmetic"} == {15}
+    assert {tuple(row[:3]): means[tuple(row[:3])] for row in rows} == pytest.approx({tuple(row[:3]): row[3] for row in rows})
 
 
 def test_the_benchmark_of_the_tutorial_is_short() -> None:

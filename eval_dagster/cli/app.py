@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from eval_dagster.cli import export as exporting
 from eval_dagster.cli import init as starting
 from eval_dagster.cli import run as running
 from eval_dagster.cli import show as inspecting
@@ -17,6 +18,7 @@ from eval_dagster.cli import trial as trials
 from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import out
 from eval_dagster.cli.environments import environments
+from eval_dagster.cli.export import FileFormat
 from eval_dagster.cli.label import labels
 from eval_dagster.cli.samples import samples
 from eval_dagster.cli.tables import Format
@@ -224,6 +226,21 @@ def sql(
 ) -> None:
     """Query the results. Without --unsafe, a query can only read them."""
     querying.run_query(query, form, trial=trial, file=output, unsafe=unsafe, url=lake, night=night)
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="Folder of the files; created if it does not exist.")],
+    relations: Annotated[
+        list[str] | None,
+        typer.Option("--relation", metavar="NAME", help="Only this relation; may be repeated. By default all of the current results."),
+    ] = None,
+    form: Annotated[FileFormat, typer.Option("--format", help="Format of the files.")] = FileFormat.PARQUET,
+    trial: Annotated[bool, _TRIAL] = False,
+    lake: Annotated[str | None, _LAKE] = None,
+) -> None:
+    """Write the current results into a folder, one file for each relation, for pandas, R or a spreadsheet."""
+    exporting.export(folder, relations or [], form, trial=trial, url=lake)
 
 
 @app.command()

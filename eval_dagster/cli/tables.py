@@ -96,11 +96,16 @@ def write_rows(session: duckdb.DuckDBPyConnection, file: Path) -> int:
     if session.description is None:
         raise UsageError("the statement gives no rows, so that there is nothing to write")
     with replaced(file) as temporary:
-        if file.suffix == ".parquet":
-            return _write_parquet(session, temporary)
-        write = _write_csv if file.suffix == ".csv" else _write_json
-        with temporary.open("w", encoding="utf-8", errors="backslashreplace", newline="") as opened:
-            return write(_names(session), _fetched(session), opened)
+        return write_into(session, temporary, file.suffix)
+
+
+def write_into(session: duckdb.DuckDBPyConnection, path: Path, suffix: str) -> int:
+    """Write the rows of an executed query into a file, in the format of a suffix. Returns the number of rows."""
+    if suffix == ".parquet":
+        return _write_parquet(session, path)
+    write = _write_csv if suffix == ".csv" else _write_json
+    with path.open("w", encoding="utf-8", errors="backslashreplace", newline="") as opened:
+        return write(_names(session), _fetched(session), opened)
 
 
 def _write_parquet(session: duckdb.DuckDBPyConnection, path: Path) -> int:
