@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from code: evals.yaml, command line, SQL relations, Python API and tasks.
+"""Writes the reference pages that are made from code: evals.yaml, command line, SQL relations, Python API, tasks and metrics.
 
 `make docs` runs it. The pages are committed, so that they can be read in the repository and a change of an interface shows in a diff;
 `tests/test_docs_site.py` compares them with the code.
@@ -6,6 +6,8 @@
 
 import ast
 import inspect
+import re
+import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -24,6 +26,8 @@ from eval_dagster.config import models, schema, workers
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.index import open_index
 from eval_dagster.lake.relations import build, relation_files
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
+from eval_dagster.records import Loglikelihood
 from eval_dagster.task_defs import TASKS
 
 DOCS = Path(__file__).resolve().parent
@@ -186,7 +190,7 @@ def python_page() -> str:
     """Directives of mkdocstrings for the public names of the package and for the base classes."""
     classes = {title: names.split() for title, names in TEXTS["classes"].items()}
     shown = {name for names in classes.values() for name in names}
-    public = [name for name in _public_names() if name not in shown]
+    public = [name for name in _public_names() if name not in shown and not _is_built_in_metric(name)]
     parts = [*(f"::: {name}\n" for name in public)]
     for title, names in classes.items():
         parts += [f"## {title}\n", *(f"::: {name}\n" for name in names)]
@@ -200,6 +204,52 @@ def _public_names() -> Iterator[str]:
         if inspect.isclass(value) or inspect.isfunction(value):
             yield f"{value.__module__}.{value.__qualname__}"
 
+
+# ---- metrics
+
+
+def metrics_page() -> str:
+    """The built-in metrics by topic: the answers that each takes, its values, and its source."""
+    topics = {module: topic for topic, names in TEXTS["metric_topics"].items() for module in names.split()}
+    rows: dict[str, list[str]] = {topic: [] for topic in TEXTS["metric_topics"]}
+    for name in filter(_is_built_in_metric, _public_names()):
+        metric = getattr(eval_dagster, name.rpartition(".")[2])
+        topic = topics.get(metric.__module__.rpartition(".")[2])
+        if topic is None:
+            raise ValueError(f"the module of {name} has no topic; add it to metric_topics in docs/generated.yaml")
+        rows[topic].append(_metric(metric))
+    head = "| class | name | takes | best | value | meaning | source |\n|---|---|---|---|---|---|---|\n"
+    return "".join(f"\n## {topic}\n\n{head}{''.join(lines)}" for topic, lines in rows.items())
+
+
+def _is_built_in_metric(name: str) -> bool:
+    """Whether a dotted name is that of a public metric that a task can list."""
+    module, _, short = name.rpartition(".")
+    value = getattr(sys.modules[module], short, None)
+    return inspect.isclass(value) and issubclass(value, BaseMetric) and isinstance(getattr(value, "NAME", None), str)
+
+
+def _metric(metric: type[BaseMetric[Any]]) -> str:
+    takes = "log-probabilities of choices" if response_kind(metric) is Loglikelihood else "a text"
+    if issubclass(metric, PerplexityMetric):
+        takes = "log-probabilities of a text or of choices"
+    best = f"{'highest' if metric.HIGHER_IS_BETTER else 'lowest'}{'' if metric.BEST is None else f' ({metric.BEST:g})'}"
+    value = "0 or 1" if metric.IS_PROPORTION else "of all samples together" if issubclass(metric, CorpusMetric) else "mean of numbers"
+    text = inspect.getdoc(metric) or ""
+    if text.startswith("By "):  # it completes what its base says
+        text = f"{inspect.getdoc(metric.__base__)} {text}"
+    return f"| `{metric.__name__}` | `{metric.NAME}` | {takes} | {best} | {value} | {_cell(text)} | {_sources(metric, text)} |\n"
+
+
+def _sources(metric: type[BaseMetric[Any]], text: str) -> str:
+    """Links to the papers that the docstring names, or that of its module."""
+    found = re.findall(_PAPER, text) or re.findall(_PAPER, inspect.getdoc(sys.modules[metric.__module__]) or "")
+    links = [f"[{arxiv}](https://arxiv.org/abs/{arxiv})" if arxiv else f"[{acl}](https://aclanthology.org/{acl})" for arxiv, acl in found]
+    return ", ".join(dict.fromkeys(links))
+
+
+_PAPER = r"arXiv:(\d{4}\.\d{4,5})|\b([A-Z]\d{2}-\d{4})\b"
+"""The number of a paper at arXiv, or in the ACL Anthology."""
 
 # ---- tasks
 
@@ -248,6 +298,7 @@ PAGES = {
     "relations.md": relations_page,
     "python.md": python_page,
     "tasks.md": tasks_page,
+    "metrics.md": metrics_page,
 }
 
 

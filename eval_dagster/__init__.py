@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from eval_dagster.api.results import Results
     from eval_dagster.config.models import ModelSection
     from eval_dagster.errors import DataError, EvalDagsterError, ModelError, ModelNotFoundError, UsageError
+    from eval_dagster.metrics.abstention import DistributionalCorrectnessScore, TernaryScore
     from eval_dagster.metrics.base import (
         BaseMetric,
         CompletionMetric,
@@ -22,10 +23,56 @@ if TYPE_CHECKING:
         MetricResult,
         PerplexityMetric,
         RepeatedMetric,
+        RowMetric,
     )
-    from eval_dagster.metrics.completion import F1, AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch, PrefixExactMatch
+    from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
+    from eval_dagster.metrics.calibration import BrierScore, ExpectedCalibrationError
+    from eval_dagster.metrics.choice_letter import ChoiceLetter
+    from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
+    from eval_dagster.metrics.completion import (
+        F1,
+        AccuracyCompletion,
+        ExactMatch,
+        ExactNumber,
+        NormalizedExactMatch,
+        PrefixExactMatch,
+        PrefixQuasiExactMatch,
+        QuasiExactMatch,
+    )
+    from eval_dagster.metrics.drop import DropExactMatch, DropF1
     from eval_dagster.metrics.explanations import explain
-    from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
+    from eval_dagster.metrics.ifeval import InstLevelLooseAcc, InstLevelStrictAcc, PromptLevelLooseAcc, PromptLevelStrictAcc
+    from eval_dagster.metrics.json_format import JSONSchemaValid, JSONValid
+    from eval_dagster.metrics.lambada import GreedyAccuracy, TargetPerplexity
+    from eval_dagster.metrics.loglikelihood import (
+        AccuracyBytesLoglikelihood,
+        AccuracyLoglikelihood,
+        AccuracyNormLoglikelihood,
+        AccuracyPMILoglikelihood,
+        AccuracyTokensLoglikelihood,
+    )
+    from eval_dagster.metrics.math_equal import MathEqual
+    from eval_dagster.metrics.perplexity import BitsPerByte, BytePerplexity, TokenPerplexity, WordPerplexity
+    from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, ProbabilityMass, ProbabilityMassNorm
+    from eval_dagster.metrics.repeated import avg_at_k, maj_at_k, pass_at_k
+    from eval_dagster.metrics.rouge import Rouge1, Rouge2, RougeL
+    from eval_dagster.metrics.translation import BLEU, TER, ChrF
+    from eval_dagster.metrics.truthfulqa import (
+        MC1,
+        MC2,
+        BLEUAccuracy,
+        BLEUDifference,
+        BLEUMaximum,
+        Rouge1Accuracy,
+        Rouge1Difference,
+        Rouge1Maximum,
+        Rouge2Accuracy,
+        Rouge2Difference,
+        Rouge2Maximum,
+        RougeLAccuracy,
+        RougeLDifference,
+        RougeLMaximum,
+    )
     from eval_dagster.models.base import Model, ModelBackend, ModelHandle
     from eval_dagster.models.usage import Usage
     from eval_dagster.records import (
@@ -50,32 +97,60 @@ if TYPE_CHECKING:
     from eval_dagster.versions import code_version, file_hash, package_versions, stable_hash
 
 __all__ = [
+    "BLEU",
     "F1",
     "IS_SPINNING_LIMITED",
+    "MC1",
+    "MC2",
     "NO_SUBJECT",
+    "TER",
+    "AccuracyBytesLoglikelihood",
     "AccuracyCompletion",
     "AccuracyLoglikelihood",
     "AccuracyNormLoglikelihood",
+    "AccuracyPMILoglikelihood",
+    "AccuracyTokensLoglikelihood",
+    "BLEUAccuracy",
+    "BLEUDifference",
+    "BLEUMaximum",
     "BPBStyle",
     "BaseMetric",
     "BaseTask",
+    "BitsPerByte",
+    "BitsPerByteLoglikelihood",
+    "BrierScore",
+    "BytePerplexity",
+    "ChoiceLetter",
+    "ChrF",
     "ClozeStyle",
+    "CodeExecutionPassAtOne",
     "Completion",
     "CompletionMetric",
+    "ConfidenceWeightedAccuracy",
     "CorpusMetric",
     "DataError",
+    "DistributionalCorrectnessScore",
     "Doc",
     "DocTask",
+    "DropExactMatch",
+    "DropF1",
     "EvalDagsterError",
     "ExactMatch",
     "ExactNumber",
+    "ExpectedCalibrationError",
     "GenerationSettings",
+    "GreedyAccuracy",
     "IDKMixin",
+    "InstLevelLooseAcc",
+    "InstLevelStrictAcc",
+    "JSONSchemaValid",
+    "JSONValid",
     "Language",
     "Loglikelihood",
     "LoglikelihoodMetric",
     "MCCompletionStyle",
     "MCStyle",
+    "MathEqual",
     "Message",
     "MetricContext",
     "MetricResult",
@@ -89,24 +164,50 @@ __all__ = [
     "NormalizedExactMatch",
     "PerplexityMetric",
     "PrefixExactMatch",
+    "PrefixQuasiExactMatch",
+    "ProbabilityMass",
+    "ProbabilityMassNorm",
+    "PromptLevelLooseAcc",
+    "PromptLevelStrictAcc",
+    "QuasiExactMatch",
     "RepeatedMetric",
     "Request",
     "ResponseType",
     "Results",
     "Role",
+    "Rouge1",
+    "Rouge1Accuracy",
+    "Rouge1Difference",
+    "Rouge1Maximum",
+    "Rouge2",
+    "Rouge2Accuracy",
+    "Rouge2Difference",
+    "Rouge2Maximum",
+    "RougeL",
+    "RougeLAccuracy",
+    "RougeLDifference",
+    "RougeLMaximum",
     "Row",
+    "RowMetric",
     "SamplingMethod",
+    "TargetPerplexity",
     "TaskSample",
     "TaskStyle",
+    "TernaryScore",
+    "TokenPerplexity",
     "Usage",
     "UsageError",
+    "WordPerplexity",
+    "avg_at_k",
     "code_version",
     "connect",
     "doc_task",
     "evaluate",
     "explain",
     "file_hash",
+    "maj_at_k",
     "package_versions",
+    "pass_at_k",
     "stable_hash",
 ]
 
@@ -116,10 +217,29 @@ _PLACES = {
     "api.results": "Results",
     "config.models": "ModelSection",
     "errors": "DataError EvalDagsterError ModelError ModelNotFoundError UsageError",
-    "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric",
-    "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 NormalizedExactMatch PrefixExactMatch",
+    "metrics.abstention": "DistributionalCorrectnessScore TernaryScore",
+    "metrics.base": "BaseMetric CompletionMetric CorpusMetric LoglikelihoodMetric MetricResult PerplexityMetric RepeatedMetric RowMetric",
+    "metrics.bits_per_byte": "BitsPerByteLoglikelihood",
+    "metrics.calibration": "BrierScore ExpectedCalibrationError",
+    "metrics.choice_letter": "ChoiceLetter",
+    "metrics.code_execution": "CodeExecutionPassAtOne",
+    "metrics.completion": "AccuracyCompletion ExactMatch ExactNumber F1 "
+    "NormalizedExactMatch PrefixExactMatch PrefixQuasiExactMatch QuasiExactMatch",
+    "metrics.drop": "DropExactMatch DropF1",
     "metrics.explanations": "explain",
-    "metrics.loglikelihood": "AccuracyLoglikelihood AccuracyNormLoglikelihood",
+    "metrics.ifeval": "InstLevelLooseAcc InstLevelStrictAcc PromptLevelLooseAcc PromptLevelStrictAcc",
+    "metrics.json_format": "JSONSchemaValid JSONValid",
+    "metrics.lambada": "GreedyAccuracy TargetPerplexity",
+    "metrics.loglikelihood": "AccuracyBytesLoglikelihood AccuracyLoglikelihood "
+    "AccuracyNormLoglikelihood AccuracyPMILoglikelihood AccuracyTokensLoglikelihood",
+    "metrics.math_equal": "MathEqual",
+    "metrics.perplexity": "BitsPerByte BytePerplexity TokenPerplexity WordPerplexity",
+    "metrics.probability": "ConfidenceWeightedAccuracy ProbabilityMass ProbabilityMassNorm",
+    "metrics.repeated": "avg_at_k maj_at_k pass_at_k",
+    "metrics.rouge": "Rouge1 Rouge2 RougeL",
+    "metrics.translation": "BLEU ChrF TER",
+    "metrics.truthfulqa": "BLEUAccuracy BLEUDifference BLEUMaximum MC1 MC2 Rouge1Accuracy Rouge1Difference "
+    "Rouge1Maximum Rouge2Accuracy Rouge2Difference Rouge2Maximum RougeLAccuracy RougeLDifference RougeLMaximum",
     "models.base": "Model ModelBackend ModelHandle",
     "models.usage": "Usage",
     "records": "Completion GenerationSettings Loglikelihood Message MetricContext ModelResponse Request ResponseType Role Row TaskSample",

@@ -93,7 +93,7 @@ class Project:
             home=home,
             tasks=tasks,
             lake=Lake(home, configured=Configured(evals=tuple(config.evals), models=tuple(config.models))),
-            reader=DatasetReader(_mirror(config, path.parent), path.parent),
+            reader=DatasetReader(_mirror(config, path.parent), path.parent, beside_tasks=not path.exists()),
             tracker=_tracker(config, home, locks),
             locks=locks,
         )

@@ -1,6 +1,7 @@
 """The generated pages are current, the links lead somewhere, and the site can be built."""
 
 import importlib.util
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -15,7 +16,9 @@ import typer
 import yaml
 from documents import DOCS, PAGES, ROOT, name_of
 
+import eval_dagster.metrics
 from eval_dagster.cli.main import app
+from eval_dagster.metrics.base import BaseMetric
 
 DOCUMENTS = [*PAGES, *sorted(ROOT.glob("*.md"))]
 
@@ -33,9 +36,23 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["configuration.md", "cli.md", "relations.md", "python.md", "tasks.md"])
+@pytest.mark.parametrize("name", ["configuration.md", "cli.md", "relations.md", "python.md", "tasks.md", "metrics.md"])
 def test_the_generated_pages_are_current(generator: ModuleType, name: str) -> None:
     assert (DOCS / "reference" / name).read_text() == generator.written(name), "run `make docs`"
+
+
+def test_every_metric_is_public_and_has_a_row(generator: ModuleType) -> None:
+    """The names of a guide are imported from the package, and found on one page."""
+    modules = [importlib.import_module(f"eval_dagster.metrics.{each.name}") for each in pkgutil.iter_modules(eval_dagster.metrics.__path__)]
+    found = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, BaseMetric) and value.__module__ == module.__name__ and hasattr(value, "NAME")
+    }
+    assert len(found) > 50
+    assert {"ConfidenceWeightedAccuracy", "ProbabilityMass", "TernaryScore"} < found <= set(eval_dagster.__all__)
+    assert set(re.findall(r"^\| `(\w+)` \| `", generator.written("metrics.md"), re.MULTILINE)) == found
 
 
 def test_every_meaning_is_of_a_column_that_exists(generator: ModuleType) -> None:

@@ -27,12 +27,13 @@ def dataset(task: TaskClass) -> str:
     return f"{task.DATASET_PATH}@{task.DATASET_REVISION[:_COMMIT]}" if task.DATASET_REVISION else f"{task.DATASET_PATH}, no commit"
 
 
-def fewshot(task: TaskClass) -> str:
-    """The default number of examples, and how they are drawn."""
+def fewshot(task: TaskClass, shots: int | None = None, strategy: str | None = None) -> str:
+    """The number of examples, and how they are drawn: those of an eval where it sets them, else the default of the task."""
     default = task.customary().num_fewshot
+    number = str(default) if shots in (None, default) else f"{shots} (the task's default is {default})"
     if task.FEWSHOT_SPLIT is None or issubclass(task, AdapterTask):
-        return str(default)
-    return f"{default}, {task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
+        return number
+    return f"{number}, {strategy or task.FEWSHOT_STRATEGY} of {task.FEWSHOT_SPLIT}"
 
 
 def text_length(task: TaskClass) -> str | None:
@@ -40,6 +41,8 @@ def text_length(task: TaskClass) -> str | None:
     if issubclass(task, AdapterTask) or not any(response_kind(metric) is Completion for metric in task.METRICS):
         return None
     most = task.customary().max_tokens
+    if most is None and task._create_samples is not BaseTask._create_samples:  # as a Doc does by its generation_size
+        return "each question may set a maximum; without one generation.max_tokens of the model applies, else the rest of its context"
     if most is None:
         return "the task sets no maximum: generation.max_tokens of the model applies, else the rest of its context"
     return f"at most {most} tokens, fewer if generation.max_tokens of the model is lower"

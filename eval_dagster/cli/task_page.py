@@ -64,7 +64,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
         raise problem
     task, settings = _chosen(project, name)
     given = settings.num_fewshot if shots is None else shots
-    _print_facts(name, task)
+    _print_facts(name, task, task_facts.fewshot(task, given, settings.fewshot_strategy))
     formatter = _formatter(project, prompt_format, model)
     shots = task.customary().num_fewshot if given is None else given
     page = _read(project, task, settings, shots, formatter)
@@ -146,7 +146,7 @@ def _print_damaged(samples: list[Sample], total: int) -> None:
         say(errors, "warning", f"{len(samples)} of {total} rows are damaged and not shown; the first: {reason}", style="yellow")
 
 
-def _print_facts(name: str, task: TaskClass) -> None:
+def _print_facts(name: str, task: TaskClass, fewshot: str) -> None:
     out.print(f"{name} · {task.NAME}" if name != task.NAME else name, style="bold")
     if text := task_facts.description(task):
         out.print(text)
@@ -155,7 +155,7 @@ def _print_facts(name: str, task: TaskClass) -> None:
     facts = {
         "type": task.RESPONSE_TYPE.value,
         "metrics": ", ".join([f"{headline} (headline)" if others else headline, *others]),
-        "few-shot": task_facts.fewshot(task),
+        "few-shot": fewshot,
         "texts": task_facts.text_length(task),
         "dataset": task_facts.dataset(task),
         "subjects": task_facts.subjects(task),

@@ -26,7 +26,7 @@ from eval_dagster.versions import code_version, file_stamp
 TaskClass = type[BaseTask[Any]]
 _ONE_CONFIG = "default"
 """The Hub's name of the configuration of a dataset with a single one."""
-_FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml"
+_FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml, or else to that of the task's file"
 _MIRROR_REMEDY = (
     "add it to the mirror, or unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
 )
@@ -40,15 +40,17 @@ class DatasetReader:
     download, which datasets.lock.json beside evals.yaml records. The argument `fewshot` of all methods includes the few-shot split.
     """
 
-    def __init__(self, mirror: Path | None, folder: Path | None = None) -> None:
+    def __init__(self, mirror: Path | None, folder: Path | None = None, *, beside_tasks: bool = False) -> None:
         """Set the places of datasets.
 
         Args:
             mirror: A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub.
             folder: The folder of evals.yaml, which paths are relative to; the current one if not given.
+            beside_tasks: Whether paths are first relative to the file of the task, since there is no evals.yaml.
         """
         self._mirror = mirror
         self._folder = folder or Path()
+        self._beside_tasks = beside_tasks
         self._lock = DatasetLock(self._folder / FILE_NAME)
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
@@ -61,10 +63,14 @@ class DatasetReader:
         try:
             self._origin(task).check(subjects, _parts(_splits(task, fewshot)))
         except DatasetNotFoundError as error:
-            folder = self._folder / task.DATASET_PATH
-            if _brings_rows(task) or _is_folder(task.DATASET_PATH) or not folder.is_dir():
+            place = self._place(task.DATASET_PATH, task)
+            if _brings_rows(task) or _is_folder(task.DATASET_PATH) or not place.exists():
                 raise
-            raise DatasetNotFoundError(f"{error}; if the folder {folder} is meant, write './{task.DATASET_PATH}'") from error
+            kind, meant = ("folder", task.DATASET_PATH) if place.is_dir() else ("file", str(Path(task.DATASET_PATH).parent))
+            raise DatasetNotFoundError(
+                f"there is no dataset {task.DATASET_PATH!r} of the Hub or the mirror here, and there is the {kind} {place}; did you mean "
+                f"DATASET_PATH = './{meant}'? A folder begins with './'. (As a dataset of the Hub or the mirror: {error})"
+            ) from error
 
     def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False) -> dict[str, list[Row]]:
         """Return the rows of one subject by split, the evaluated split first.
@@ -110,18 +116,26 @@ class DatasetReader:
         if issubclass(task, AdapterTask):
             return BenchmarkOrigin(task, self._of_split)
         if issubclass(task, OrderedTask) and task.reads_dataset():
-            return OrderedRows(task, instance, self._files)
+            return OrderedRows(task, instance, lambda path, revision, configs: self._files(path, revision, configs, task))
         if _brings_rows(task):
             return _OwnRows(task, instance)
-        files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS))
+        files = self._files(task.DATASET_PATH, task.DATASET_REVISION, 1 if task.SUBJECT_FIELD else len(task.SUBJECTS), task)
         return _RowsByField(task, task.SUBJECT_FIELD, files) if task.SUBJECT_FIELD else files
 
-    def _files(self, path: str, revision: str | None, configs: int) -> Stored:
+    def _files(self, path: str, revision: str | None, configs: int, task: TaskClass | None = None) -> Stored:
         if _is_folder(path):
-            return SplitFolder(path, self._folder / path, configs, _FOLDER_REMEDY)
+            return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY)
         if self._mirror is not None:
             return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY)
         return HubRepo(path, revision or self._locked_commit(path), configs)
+
+    def _place(self, path: str, task: TaskClass | None) -> Path:
+        """The folder of a path: relative to evals.yaml, or to the file of the class that sets `DATASET_PATH`; the first that exists."""
+        owner = next((each for each in task.__mro__ if "DATASET_PATH" in vars(each)), None) if task is not None else None
+        places = [self._folder / path]
+        if owner is not None and is_user_module(owner.__module__):
+            places.insert(0 if self._beside_tasks else 1, Path(shown_name(owner.__module__)).parent / path)
+        return next((place for place in places if place.exists()), places[0])
 
     def _of_split(self, split: DatasetSplit) -> Origin:
         if not split.files:

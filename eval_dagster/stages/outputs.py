@@ -114,18 +114,17 @@ def _unanswered(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun
 
 
 def _run_counts(plan: _Plan, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
-    """What this run did for the answers of an eval. An answer that several evals share has its cost and its time in one of them."""
-    sent = [row["request_id"] for row in plan.rows if row["error"] is None]
-    fresh = [run.answers[name] for name in sent if name in run.answers]
-    asked = {row["request_id"]: row for row in fresh if run.owners[row["request_id"]] == plan.partition.eval_name}
-    costs = cost_counts(asked.values(), has_price=plan.has_price) | time_counts(asked.values())
+    """What this run did for the answers of an eval. A request that several samples or evals share is sent once, and counted in one eval."""
+    names = dict.fromkeys(row["request_id"] for row in plan.rows if row["error"] is None)
+    asked = [run.answers[name] for name in names if name in run.answers and run.owners[name] == plan.partition.eval_name]
+    costs = cost_counts(asked, has_price=plan.has_price) | time_counts(asked)
     return {
-        "requests_computed": len(fresh),
-        "requests_cached": len(rows) - len(fresh) - (len(plan.rows) - len(sent)),
+        "requests_computed": len(asked),
+        "requests_cached": len(rows) - len(asked) - sum(row["error"] is not None for row in plan.rows),
         "errors": sum(row["error"] is not None for row in rows),
         "prompt_tokens": sum(row["prompt_tokens"] or 0 for row in rows),
         "output_tokens": sum(row["output_tokens"] or 0 for row in rows),
-        "model_seconds": round(sum(row["latency_s"] for row in fresh), 3),
+        "model_seconds": round(sum(row["latency_s"] for row in asked), 3),
         **{f"{name}_computed": count for name, count in costs.items()},
     }
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eval_dagster.code_versions.source_files import shown_name
+from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
 from eval_dagster.records import ResponseType
@@ -80,6 +81,12 @@ def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
             yield f"has the {name} {value!r}; expected a list"
         elif not value and name in _NOT_EMPTY:
             yield f"has an empty {name}; name at least one"
+    if task.SUBJECT_FIELD is not None and task._load_dataset is EvalFrameworkTask._load_dataset:
+        yield (
+            f"has the SUBJECT_FIELD {task.SUBJECT_FIELD!r}, which eval-framework does not have: its BaseTask reads a configuration of the "
+            "dataset for each subject, so that the field would be ignored; derive from the BaseTask of eval_dagster "
+            "(from eval_dagster import BaseTask), or choose the rows of a subject in _load_dataset"
+        )
     shots: object = task.NUM_FEWSHOT
     if not isinstance(shots, int) or isinstance(shots, bool) or shots < 0:
         yield f"has the NUM_FEWSHOT {shots!r}; expected a whole number of examples, 0 or more"

@@ -36,8 +36,9 @@ class BaseTask(Generic[SubjectType]):
     DATASET_PATH: ClassVar[str]
     """Hub id `organisation/name`, or a folder of split files, or a word for the rows that `_load_dataset` brings.
 
-    A folder is absolute or begins with `./` or `../`, and is relative to the folder of evals.yaml: `./quiz` holds `test.jsonl`, say, or
-    `<config>/test-00000-of-00001.parquet`. Without that beginning it is a Hub id, whatever folders there are.
+    A folder is absolute or begins with `./` or `../`, and is relative to the folder of evals.yaml, or else to that of the task's file:
+    `./quiz` holds `test.jsonl`, say, or `<config>/test-00000-of-00001.parquet`. Without that beginning it is a Hub id, whatever folders
+    there are.
     """
     DATASET_REVISION: ClassVar[str | None] = None
     """Full commit hash of the dataset; `HF_REVISION`, as eval-framework calls it, is read where this is not set."""

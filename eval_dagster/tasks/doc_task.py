@@ -178,6 +178,7 @@ def doc_task(
     num_fewshot: int = 0,
     fewshot_strategy: FewshotStrategy = "random",
     subjects: Sequence[Any] = ("default",),
+    subject_field: str | None = None,
     cluster_field: str | None = None,
     name: str | None = None,
     dataset_revision: str | None = None,
@@ -200,7 +201,8 @@ def doc_task(
         fewshot_split: The split that few-shot examples are drawn from.
         num_fewshot: The customary number of examples, as `BaseTask.NUM_FEWSHOT`.
         fewshot_strategy: How examples are drawn, for evals that do not set it.
-        subjects: The dataset's configurations.
+        subjects: The dataset's configurations, or the values of `subject_field`.
+        subject_field: Field of the row that names its subject, as `BaseTask.SUBJECT_FIELD`.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
         name: Shown to people; the function's where not given.
         dataset_revision: Full commit hash of the dataset.
@@ -213,7 +215,14 @@ def doc_task(
         source: Licence and origin of the rows.
         data_files: Files that `load_rows` reads, as `BaseTask.DATA_FILES`.
         load_rows: Returns split -> rows of one subject, for rows that are in no dataset. `dataset_path` is then any word.
+
+    Raises:
+        TaskDefinitionError: Both `load_rows` and `subject_field` are given.
     """
+    if load_rows is not None and subject_field is not None:
+        raise TaskDefinitionError(
+            f"found load_rows and subject_field={subject_field!r}; expected one of them: load_rows gets a subject, and returns its rows"
+        )
 
     def decorate(function: DocFunction) -> type[DocTask]:
         make = with_task_name(function)
@@ -245,6 +254,8 @@ def doc_task(
             "__module__": function.__module__,
             "__qualname__": function.__qualname__,
         }
+        if subject_field is not None:
+            attributes["SUBJECT_FIELD"] = subject_field
         if load_rows is not None:
             attributes["_load_dataset"] = lambda _, subject: load_rows(subject)
         return type(function.__name__, (DocTask,), attributes)

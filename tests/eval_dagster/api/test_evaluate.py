@@ -1,5 +1,6 @@
 """Evaluation by a call: tasks, models, settings, results, and the messages where one is wrong."""
 
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,25 @@ def test_two_functions_on_a_class() -> None:
     assert "forgets" in results._repr_html_()
     with pytest.raises(ed.UsageError, match="there are 2 scores"):
         results.score  # noqa: B018
+
+
+def test_a_task_file_elsewhere_has_its_rows_beside_it(folder: Path) -> None:
+    """The folder of the notebook has none of that name."""
+    place, notebook = folder / "tasks", folder / "notebook"
+    (place / "rows").mkdir(parents=True)
+    notebook.mkdir()
+    (place / "rows/test.jsonl").write_text('{"question": "2 + 2?", "answer": "4"}\n')
+    (place / "sums.py").write_text(
+        textwrap.dedent("""
+            from eval_dagster import Doc, ExactMatch, doc_task
+
+            @doc_task(dataset_path="./rows", sample_split="test", metrics=[ExactMatch])
+            def sums(row):
+                return Doc(query=row["question"], choices=[row["answer"]], gold_index=0)
+        """)
+    )
+    os.chdir(notebook)
+    assert evaluate(f"{place / 'sums.py'}:sums", lambda _: "4").score == 1.0
 
 
 def test_a_second_call_asks_no_model_again(folder: Path) -> None:

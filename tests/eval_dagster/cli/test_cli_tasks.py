@@ -26,6 +26,7 @@ EVALS = """
 TASK_FILE = '''
     from dataclasses import replace
 
+    from eval_dagster import Doc, ExactMatch, doc_task
     from eval_dagster.metrics.base import RowMetric
     from eval_dagster.records import Loglikelihood, Message, ResponseType, Role
     from eval_dagster.tasks.base import BaseTask
@@ -79,6 +80,10 @@ TASK_FILE = '''
 
     class Empty(Sums):
         METRICS = []
+
+    @doc_task(dataset_path="./rows", sample_split="test", metrics=[ExactMatch])
+    def short(row):
+        return Doc(query="What is the sum?", choices=[str(row["answer"])], gold_index=0, generation_size=8)
 '''
 
 
@@ -190,6 +195,10 @@ def test_the_page_states_how_long_a_text_may_be(shown: Callable[..., str]) -> No
     assert "texts the task sets no maximum: generation.max_tokens of the model applies, else the rest of its context" in page
     assert "generated one text, as many tokens as the context holds, until" in page
     assert "texts" not in shown("capitals")
+    page = shown("quizzes/mine.py:short")
+    assert "sets no maximum" not in page
+    assert "texts each question may set a maximum; without one generation.max_tokens of the model applies" in page
+    assert "generated one text, at most 8 tokens" in page
 
 
 def test_a_format_is_chosen(shown: Callable[..., str]) -> None:
@@ -232,7 +241,7 @@ def test_a_mirror_is_read(folder: Path, shown: Callable[..., str], monkeypatch: 
     with pytest.raises(DataError, match=r"has 1 distinct few-shot examples .* expected 5"):
         show_task("customary", None, PromptFormat.PLAIN)
     page = shown("words")
-    assert "few-shot 5, random of train" in page
+    assert "few-shot 1 (the task's default is 5), random of train" in page
     assert "Question: How many in train? Answer: One and one. #### 2 Question: How many in test? Answer: ends with" in page
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
+from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.datasets.lock_file import DatasetLock
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError
@@ -213,9 +214,38 @@ def test_a_folder_that_happens_to_be_there_stands_for_no_dataset(mirror: Path, m
     reader = DatasetReader(mirror, here)
     assert reader.read(Quiz(), "biology")["test"][0]["question"] == "biology 0"
     with pytest.raises(
-        DatasetNotFoundError, match=r"org/other is not there: .*; if the folder .*here/org/other is meant, write '\./org/other'"
+        DatasetNotFoundError,
+        match=r"there is the folder .*here/org/other; did you mean DATASET_PATH = '\./org/other'\? .*org/other is not there: ",
     ):
         reader.check(variant("org/other", COMMIT), ["biology"])
+
+
+@pytest.mark.parametrize(("path", "meant"), [("tickets", "tickets"), ("tickets/test.jsonl", "tickets")])
+def test_a_folder_without_its_beginning_is_asked_about_before_the_hub_is(tmp_path: Path, path: str, meant: str) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "tickets").mkdir()
+    (tmp_path / "tickets/test.jsonl").write_text('{"question": "q"}\n')
+    with pytest.raises(DatasetNotFoundError, match=rf"^there is no dataset '{path}' .*; did you mean DATASET_PATH = '\./{meant}'\?"):
+        DatasetReader(tmp_path / "mirror", tmp_path).check(variant(path, COMMIT), ["biology"])
+
+
+def test_a_folder_may_lie_beside_the_file_of_the_task(tmp_path: Path) -> None:
+    """First that of evals.yaml; without evals.yaml first that of the task's file."""
+    task_file = tmp_path / "tasks/quiz.py"
+    code = "from eval_dagster.tasks.base import BaseTask\n\n\nclass Beside(BaseTask):\n    DATASET_PATH, SAMPLE_SPLIT = './rows', 'test'\n"
+    for folder in ("tasks/rows", "here"):
+        (tmp_path / folder).mkdir(parents=True)
+    task_file.write_text(code)
+    (tmp_path / "tasks/rows/test.jsonl").write_text('{"question": "beside the task"}\n')
+    task = load_file(task_file).Beside
+
+    def question(*, beside_tasks: bool) -> str:
+        return str(DatasetReader(None, tmp_path / "here", beside_tasks=beside_tasks).read(task(), "default")["test"][0]["question"])
+
+    assert question(beside_tasks=False) == question(beside_tasks=True) == "beside the task"
+    (tmp_path / "here/rows").mkdir()
+    (tmp_path / "here/rows/test.jsonl").write_text('{"question": "here"}\n')
+    assert [question(beside_tasks=False), question(beside_tasks=True)] == ["here", "beside the task"]
 
 
 class Own(Quiz):

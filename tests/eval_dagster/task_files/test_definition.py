@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, MetricResult
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
@@ -49,6 +50,16 @@ class Kindless(BaseMetric):
 
 def with_attributes(**attributes: Any) -> type[BaseTask[Any]]:
     return type("Changed", (Complete,), {**attributes, "__module__": __name__})
+
+
+def test_a_field_that_names_the_subject_is_not_ignored() -> None:
+    """eval-framework reads a configuration for each subject, and no field."""
+    attributes = {**vars(Complete), "SUBJECT_FIELD": "team", "__module__": __name__}
+    foreign = type("Foreign", (EvalFrameworkTask,), attributes)
+    with pytest.raises(TaskDefinitionError, match=r"has the SUBJECT_FIELD 'team', which eval-framework does not have: .* would be ignored"):
+        check_task(foreign)
+    check_task(type("Own", (EvalFrameworkTask,), {**attributes, "_load_dataset": lambda _, subject: {"test": [subject]}}))
+    check_task(with_attributes(SUBJECT_FIELD="team"))
 
 
 @pytest.mark.parametrize("headline", [None, ExactMatch, ExactNumber])

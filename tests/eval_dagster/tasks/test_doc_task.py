@@ -40,6 +40,13 @@ def task_of(function: Any = asked, metrics: Sequence[type[BaseMetric[Any]]] = (A
     return task
 
 
+def test_a_field_names_the_subject() -> None:
+    assert task_of(subjects=["greeting", "animal"], subject_field="kind").SUBJECT_FIELD == "kind"
+    assert task_of().SUBJECT_FIELD is None
+    with pytest.raises(TaskDefinitionError, match=r"found load_rows and subject_field='kind'; expected one of them"):
+        task_of(subject_field="kind", load_rows=lambda _: {"test": ROWS})
+
+
 def doc_with(**fields: Any) -> Any:
     def made(row: Row) -> Doc:
         return Doc(**{"query": f"French for {row['word']}:", "choices": list(WORDS), "gold_index": WORDS.index(row["french"]), **fields})
