@@ -57,9 +57,10 @@ def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
     return {"all_results": table_metadata(rows)} if rows else {}
 
 
-def report_metadata(reports: Mapping[str, Report]) -> dict[str, Any]:
-    """The page of each suite's report, and its run in MLflow."""
-    metadata: dict[str, Any] = {}
+def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """The page of each suite's report, its run in MLflow, and its page of `view` where that can be reached."""
+    nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
+    metadata: dict[str, Any] = {f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url}
     for suite, report in reports.items():
         if report.page:
             metadata[f"report_{identifier(suite)}"] = dg.MetadataValue.path(str(report.page))

@@ -1,7 +1,7 @@
 """Sends a suite's notifications: evaluations that failed, results that got worse, nights that were skipped."""
 
+import platform
 from collections.abc import Sequence
-from pathlib import Path
 
 import dagster as dg
 
@@ -11,27 +11,40 @@ from eval_dagster.gate.records import GateResult
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
 from eval_dagster.notifications.messages import failure_notice, not_evaluated_notice, regression_notice, skipped_notice
 from eval_dagster.project import Project
+from eval_dagster.report.writing import Report
 
 
-def tell(
-    instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Path | None
-) -> list[str]:
+def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Report) -> list[str]:
     """Send a notice of the results that got worse, one of the evaluations that failed, and one of those that a limit stopped.
 
     `runs` are those that evaluated the suite, and `instance` has their logs. Returns the outcome of each notice.
     """
+    places = _places(project, result, report)
     notices: list[tuple[Kind, tuple[str, str]]] = []
     if result.red:
         notices.append(
-            ("regression", regression_notice(result, report, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
+            ("regression", regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
         )
     messages = [run_messages(instance, run) for run in runs]
     if failures := [message for failed, _ in messages for message in failed]:
-        notices.append(("failure", failure_notice(result.suite, failures, report)))
+        notices.append(("failure", failure_notice(result.suite, failures, places)))
     if limited := [message for _, limited in messages for message in limited]:
-        notices.append(("not evaluated", not_evaluated_notice(result.suite, limited, report)))
+        notices.append(("not evaluated", not_evaluated_notice(result.suite, limited, places)))
     outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
+
+
+def _places(project: Project, result: GateResult, report: Report) -> list[str]:
+    """Where the report and the pages of a judgement are: links to what everybody can reach, and the file with its machine."""
+    addresses = project.addresses.everywhere()
+    in_mlflow = report.mlflow_link if project.tracker.page(public=True) else None
+    links = {
+        "Results": addresses.night(result.suite, result.judged_at.isoformat()),
+        "Run in Dagster": addresses.dagster_run(result.run_id),
+        "Report in MLflow": in_mlflow,
+    }
+    file = [f"Report: the file {report.page} on {platform.node()}"] if report.page else []
+    return [*(f"{name}: {link}" for name, link in links.items() if link), *file]
 
 
 def tell_skipped(project: Project, suite: str, reason: str) -> NoticeOutcome:

@@ -53,7 +53,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
         # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
         is_told = asked is not None and judged is None
-        told = [words for each in results if is_told for words in tell(context.instance, opened, each, runs, reports[each.suite].page)]
+        told = [words for each in results if is_told for words in tell(context.instance, opened, each, runs, reports[each.suite])]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     warnings = [visible(text) for text in [*damages, *_warnings(results), *_warnings(reports.values())]]
     for warning in warnings:
@@ -62,7 +62,7 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         metadata={
             **result_metadata(results),
             **all_rows(results),
-            **report_metadata(reports),
+            **report_metadata(opened, results, reports),
             **({"notices": visible("\n".join(told))} if told else {}),
             **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
             **pictures,

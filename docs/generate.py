@@ -55,6 +55,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "gate": schema.GateConfig,
     "datasets": schema.DatasetsConfig,
     "mlflow": schema.TrackingConfig,
+    "public_url": schema.PublicUrlConfig,
     "sandbox": schema.SandboxConfig,
 }
 """The sections of evals.yaml by the headings of the page."""

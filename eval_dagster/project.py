@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from eval_dagster.addresses import Addresses
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.config.loading import MIRROR_VARIABLE, load_config
 from eval_dagster.config.models import ModelConfig
@@ -97,6 +98,11 @@ class Project:
             tracker=_tracker(config, home, locks),
             locks=locks,
         )
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where the web pages of this project can be reached."""
+        return _addresses(self.config, self.home)
 
     @property
     def place(self) -> str:
@@ -255,7 +261,17 @@ def _usable(home: Path) -> Path:
 
 
 def _tracker(config: Config, home: Path, locks: SharedLocks) -> Tracker:
-    return Tracker(home=home, tracking_uri=_tracking_uri(config), experiment=config.mlflow.experiment, locks=locks)
+    return Tracker(
+        home=home,
+        tracking_uri=_tracking_uri(config),
+        experiment=config.mlflow.experiment,
+        locks=locks,
+        addresses=_addresses(config, home),
+    )
+
+
+def _addresses(config: Config, home: Path) -> Addresses:
+    return Addresses(home=home, public=config.public_url.model_dump(exclude_none=True))
 
 
 def _locks_address() -> str | None:

@@ -19,5 +19,5 @@ class NoMlflow(Tracker):
     def exists(self, run_id: str) -> bool:
         return bool(run_id)
 
-    def run_link(self, run_id: str) -> str:
+    def run_link(self, run_id: str, *, public: bool = False) -> str | None:
         return run_id

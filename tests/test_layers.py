@@ -27,6 +27,7 @@ ARROWS = {
     "versions": "code_versions",
     "sandbox": "errors",
     "sqlite_files": "errors",
+    "addresses": "locks",
     "config": "errors reasoning suggestions visible_text",
     "metrics": "errors records sandbox",
     "tasks": "errors metrics records rendered_prompt versions visible_text",
@@ -36,7 +37,7 @@ ARROWS = {
     "task_files": "code_versions compat errors metrics records suggestions tasks",
     "datasets": "code_versions errors locks records suggestions tasks versions",
     "lake": "errors locks progress records rendered_prompt user_cache versions visible_text whole_files",
-    "tracking": "errors locks records shared_locks sqlite_files visible_text",
+    "tracking": "addresses errors locks records shared_locks sqlite_files visible_text",
     "models": "code_versions config errors records versions whole_files",
     "models.transformers.weights": "config errors locks progress versions whole_files",
     "models.transformers.encoding": "errors models.transformers.weights records",
@@ -55,7 +56,7 @@ ARROWS = {
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
     "bridges": "bridges.kept_files bridges.processes errors metrics records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
-    "project": "config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
+    "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
     "tracking versions",
     "gate": "config errors lake metrics project stages statistics versions",
@@ -69,9 +70,9 @@ ARROWS = {
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
     "statistics versions visible_text",
-    "cli": "assets bridges.processes config datasets errors explorer explorer.server gate labels lake metrics models notifications "
-    "pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions task_files "
-    "tasks terminal tracking visible_text whole_files",
+    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server gate labels lake metrics models "
+    "notifications pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions "
+    "task_files tasks terminal visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

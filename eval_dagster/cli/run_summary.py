@@ -92,8 +92,9 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
     out.print(
         f"\n{report}{samples}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
-        f"MLflow    {project.tracker.shown_uri}\n"
-        f"Dagster   {os.environ['DAGSTER_HOME']}, runs {', '.join(run_id[:8] for run_id in summary.run_ids)}",
+        f"MLflow    {project.tracker.page() or project.tracker.shown_uri}\n"
+        f"Dagster   {project.addresses.of('dagster') or os.environ['DAGSTER_HOME']}, runs "
+        f"{', '.join(run_id[:8] for run_id in summary.run_ids)}",
         soft_wrap=True,
     )
     print_next(*([flipped] if flipped else []), *_commands(end))

@@ -14,12 +14,12 @@ from http import HTTPStatus
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from eval_dagster.addresses import noted
 from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
 from eval_dagster.cli.mlflow_server import APP_NAME
 from eval_dagster.errors import EvalDagsterError, RequirementError, UsageError
 from eval_dagster.project import Project
-from eval_dagster.tracking.tracker import UI_VARIABLE
 
 HOST = "127.0.0.1"
 _START_S = 240.0
@@ -47,13 +47,14 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
         if not entry_points(group="mlflow.app", name=APP_NAME):
             raise RequirementError("eval_dagster was installed before this version of it: install it again (`make`, or `pip install -e .`)")
         port = free_port(mlflow_port)
-        mlflow_url = os.environ[UI_VARIABLE] = f"http://{HOST}:{port}"
+        mlflow_url = f"http://{HOST}:{port}"
         store = project.tracker.prepare()
         served_at = ["--host", HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
         commands["MLflow"] = ["-m", "mlflow", "server", "--backend-store-uri", store, *served_at, "--allowed-hosts", _hosts(port)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
-    with _processes(commands, logs) as processes:
+    served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})
+    with noted(project.home, served, os.getpid()), _processes(commands, logs) as processes:
         for name, process in processes.items():
             url = {"Dagster": dagster_url, "MLflow": mlflow_url}[name]
             _wait_for(name, url, process, _log(logs, name))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from eval_dagster.addresses import noted
 from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard
 from eval_dagster.cli.sql import queried_lake, read_again
@@ -39,10 +40,11 @@ def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) ->
     with reader.state():
         pass  # the one message where there is no catalog, before a port is taken
     guarded = LoopbackGuard(application(reader, refresher), pages=_PAGES, graphql=(), origins=known)
+    chosen = free_port(port)
     config = uvicorn.Config(
         guarded,
         host=HOST,
-        port=free_port(port),
+        port=chosen,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -50,7 +52,8 @@ def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) ->
         timeout_graceful_shutdown=_STOP_S,
     )
     try:
-        _Server(config).run()
+        with noted(lake.home, {"pages": f"http://{HOST}:{chosen}"}, os.getpid()):
+            _Server(config).run()
     except KeyboardInterrupt:
         errors.print("stopped")
     finally:

@@ -61,6 +61,15 @@ VariableName = Annotated[
 """No message repeats the value, because a user may have written the address itself."""
 
 
+PageAddress = Annotated[
+    str,
+    Field(
+        pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$",
+        description="an address such as https://evals.example.org, without user, password, query and fragment",
+    ),
+]
+
+
 class GateConfig(Section):
     """When a suite's results count as worse than their baseline."""
 
@@ -147,6 +156,18 @@ class TrackingConfig(Section):
         return value
 
 
+class PublicUrlConfig(Section):
+    """Where browsers reach the web pages, for links in notices, reports and Dagster. Without an address, links lead to servers that run on
+    this machine, and notices have none."""
+
+    dagster: PageAddress | None = None
+    """Dagster's pages."""
+    mlflow: PageAddress | None = None
+    """MLflow's pages. `EVAL_DAGSTER_MLFLOW_UI` overrides it."""
+    pages: PageAddress | None = None
+    """The pages of `eval-dagster view`."""
+
+
 class Config(Section):
     """The whole of `evals.yaml`."""
 
@@ -157,6 +178,8 @@ class Config(Section):
     """Where datasets are read from."""
     mlflow: TrackingConfig = TrackingConfig()
     """Where MLflow keeps its runs."""
+    public_url: PublicUrlConfig = PublicUrlConfig()
+    """Where browsers reach the web pages."""
     sandbox: SandboxConfig = SandboxConfig()
     """Whether code that a model wrote may run."""
     environments: dict[Name, str] = Field(default_factory=dict)

@@ -1,7 +1,6 @@
 """The texts of notices: short and plain, so that chats, e-mails and telephones show them in the same way."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import GateResult, Regression
@@ -12,12 +11,12 @@ _MOST_LISTED = 10
 _MOST_CHARACTERS = 300
 
 
-def regression_notice(result: GateResult, report: Path | None, *, can_be_accepted: bool) -> tuple[str, str]:
+def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_accepted: bool) -> tuple[str, str]:
     """Title and body for a suite with red results: their differences, the evidence, the causes, and the next command.
 
     Args:
         result: The judgement, with at least one red row.
-        report: The page of the report.
+        places: Lines that say where the report is, and where its pages are.
         can_be_accepted: Whether an acceptance changes the suite's baseline.
     """
     worse = result.red
@@ -28,23 +27,23 @@ def regression_notice(result: GateResult, report: Path | None, *, can_be_accepte
     unseen = f"Not confirmed: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in result.refuted])}" if result.refuted else ""
     acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
     next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
-    parts = ["\n".join([*lines, *_more(worse)]), unseen, others, _page(report), next_step]
+    parts = ["\n".join([*lines, *_more(worse)]), unseen, others, *places, next_step]
     what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
 
 
-def failure_notice(suite: str, failures: Sequence[str], report: Path | None) -> tuple[str, str]:
-    """Title and body for a suite with failed evaluations, from one message for each failure and the page of the report."""
+def failure_notice(suite: str, failures: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
+    """Title and body for a suite with failed evaluations, from one message for each failure, and the lines of `places` as above."""
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
     what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
     next_step = f"Next: eval-dagster run --suite {suite} (finished work is not computed again)"
-    return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), _page(report), next_step]))
+    return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), *places, next_step]))
 
 
-def not_evaluated_notice(suite: str, messages: Sequence[str], report: Path | None) -> tuple[str, str]:
+def not_evaluated_notice(suite: str, messages: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
     """Title and body for a suite with evals that a cap kept from being evaluated, from one message for each."""
     lines = [f"- {_shorten(message)}" for message in messages[:_MOST_LISTED]]
-    return f"{suite}: {len(messages)} not evaluated", "\n".join(filter(None, [*lines, *_more(messages), _page(report)]))
+    return f"{suite}: {len(messages)} not evaluated", "\n".join(filter(None, [*lines, *_more(messages), *places]))
 
 
 def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
@@ -90,10 +89,6 @@ def _named(names: Sequence[str]) -> str:
 
 def _more(rows: Sequence[object]) -> list[str]:
     return [f"and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
-
-
-def _page(report: Path | None) -> str:
-    return f"Report: {report}" if report else ""
 
 
 def _shorten(text: str) -> str:

@@ -29,7 +29,7 @@ class Report:
     page: Path | None
     """Null if it could not be written."""
     mlflow_link: str | None
-    """Its run in MLflow; null if MLflow cannot be reached."""
+    """Its run in MLflow; null if MLflow cannot be reached, or the address of its pages is not known."""
     warnings: Sequence[str]
     """What went wrong."""
 
@@ -79,13 +79,13 @@ def _encoded(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None
     return render(contents, sample_pages).encode("utf-8", errors="replace")
 
 
-def _track(project: Project, result: GateResult, name: str, contents: Contents) -> str:
+def _track(project: Project, result: GateResult, name: str, contents: Contents) -> str | None:
     """Log the page as a separate run, `<suite> · report`, and log the picture of each history to the run of its result.
 
     The copy has no links to pages of samples, which lie beside the page in the home alone.
 
     Returns:
-        The address of the report's run.
+        The address of the report's run; None if that of MLflow's pages is not known.
 
     Raises:
         TrackingError: MLflow cannot be reached or refuses something.

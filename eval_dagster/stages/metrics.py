@@ -77,10 +77,11 @@ def _is_tracked(project: Project, current: LakeFile, warnings: list[str]) -> boo
 
 
 def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: Sequence[str]) -> StageResult:
-    links = {}
+    links: dict[str, str] = {}
     if run := current.info.inputs.get("mlflow_run"):
         with suppress(TrackingError):
-            links["mlflow_run"] = partition.project.tracker.run_link(run)
+            link = partition.project.tracker.run_link(run)
+            links |= {"mlflow_run": link} if link else {}
     preview = read_head(current.path, 20, _PREVIEW)
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 

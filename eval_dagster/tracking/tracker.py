@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from eval_dagster.addresses import Addresses
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.shared_locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
@@ -32,7 +33,6 @@ RESULT_KEY_TAG = "eval_dagster.result_key"
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 """Environment variable: the address of the MLflow UI for browsers."""
 
-_DEFAULT_UI = "http://127.0.0.1:5000"
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -42,7 +42,15 @@ class Tracker:
     Each method raises `TrackingError` if MLflow cannot be reached or refuses something, or if there is no such run.
     """
 
-    def __init__(self, *, home: Path, tracking_uri: str | None, experiment: str, locks: SharedLocks | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        home: Path,
+        tracking_uri: str | None,
+        experiment: str,
+        locks: SharedLocks | None = None,
+        addresses: Addresses | None = None,
+    ) -> None:
         """Set the store, which is opened when it is needed.
 
         Args:
@@ -50,9 +58,11 @@ class Tracker:
             tracking_uri: A server or a database instead of the home's own `mlflow.db`.
             experiment: Name of the experiment, which is created if needed.
             locks: The locks of the home; those of this machine by default.
+            addresses: Where browsers reach MLflow; servers that run on the home by default.
         """
         self._home = home.resolve()
         self._locks = locks or SharedLocks(self._home)
+        self._addresses = addresses or Addresses(home=self._home)
         self._uri = with_driver(tracking_uri) if tracking_uri else f"sqlite:///{self._home / 'mlflow.db'}"
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
@@ -97,14 +107,24 @@ class Tracker:
             found = self._run_facts(run_id)
             return found is not None and found[1] == "active"
 
-    def run_link(self, run_id: str) -> str:
-        """The address of a run in the MLflow UI, whose own address `EVAL_DAGSTER_MLFLOW_UI` can set."""
+    def run_link(self, run_id: str, *, public: bool = False) -> str | None:
+        """The address of a run in the MLflow UI; None if the address of the UI is not known.
+
+        `EVAL_DAGSTER_MLFLOW_UI` sets the address of the UI. With `public`, an address that only this machine can reach does not count.
+        """
         with self._failures(f"link to run {run_id}"):
             found = self._run_facts(run_id)
             if found is None:
                 raise TrackingError(f"MLflow at {self.shown_uri} has no run {run_id}")
-            base = os.environ.get(UI_VARIABLE) or (re.sub("//[^/@]*@", "//", self._uri) if self.is_server else _DEFAULT_UI)
-            return f"{base.rstrip('/')}/#/experiments/{found[0]}/runs/{run_id}"
+            base = self.page(public=public)
+            return f"{base}/#/experiments/{found[0]}/runs/{run_id}" if base else None
+
+    def page(self, *, public: bool = False) -> str | None:
+        """The address of the MLflow UI for browsers, as in `run_link`: set, that of the server, or of one that runs on the home."""
+        addresses = self._addresses.everywhere() if public else self._addresses
+        known = os.environ.get(UI_VARIABLE) or self._addresses.public.get("mlflow")
+        found = known or (re.sub("//[^/@]*@", "//", self._uri) if self.is_server else addresses.of("mlflow"))
+        return found.rstrip("/") if found else None
 
     @property
     def is_server(self) -> bool:

@@ -1,5 +1,6 @@
 """What Dagster loads: assets, partitions, jobs, schedules, sensors."""
 
+import os
 import textwrap
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.in_process_runs import run_evaluation
 from eval_dagster.assets.jobs import chosen
@@ -134,7 +136,8 @@ def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkey
     loads: list[str] = []
     load = ScriptedHandle.load
     monkeypatch.setattr(ScriptedHandle, "load", lambda handle: loads.append(handle._name) or load(handle))
-    summary = run_evaluation(project, ["one", "two", "three"], ["a", "b"])
+    with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
+        summary = run_evaluation(project, ["one", "two", "three"], ["a", "b"])
     assert not summary.failures
     assert loads == ["a", "b"]
     with dg.DagsterInstance.get() as instance:
@@ -153,7 +156,7 @@ def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkey
         assert materialization is not None
         assert materialization.metadata["cached"].value is False
         assert "±" in materialization.metadata["score"].value
-        assert "127.0.0.1" in materialization.metadata["mlflow_run"].value
+        assert materialization.metadata["mlflow_run"].value.startswith("http://127.0.0.1:5017/#/experiments/")
         assert materialization.metadata["upstream_model_outputs"].value == dg.AssetKey("model_outputs")
         assert materialization.metadata["preview"].records
 

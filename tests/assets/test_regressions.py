@@ -1,25 +1,31 @@
 """The asset `regressions` and its checks, on a suite of scripted models whose answers change."""
 
+import os
 import textwrap
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import pytest
 from scripted_calculator import write_calculator
 
+from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.gate_turns import judged_before
 from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
 from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.notifications import tell
+from eval_dagster.config.schema import PublicUrlConfig
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
 from eval_dagster.project import Project
+from eval_dagster.report.writing import Report
 from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
@@ -54,6 +60,24 @@ def _night(project: Project, suite: str, *, error: str = "0") -> RunSummary:
     return run_evaluation(_open(project.folder), evals, models, suite=suite)
 
 
+def _see_public_links(project: Project, judged: GateResult, page: Path) -> None:
+    """With addresses for everybody, a notice has links."""
+    urls = {name: f"https://evals.example/{name}" for name in ("dagster", "mlflow", "pages")}
+    public = replace(project, config=project.config.model_copy(update={"public_url": PublicUrlConfig(**urls)}))
+    public = public.sharing_locks("postgresql://nobody@127.0.0.1/none")  # opens the tracker with these addresses
+    with open_instance(project.home) as instance:
+        report = Report(page=page, mlflow_link="https://evals.example/mlflow/#/experiments/1/runs/r", warnings=[])
+        tell(instance, replace(public, locks=project.locks), judged, [], report)
+    [notice] = read_rows(project.lake, "select body from notices order by attempted_at desc limit 1")
+    night = f"https://evals.example/pages/night?suite=strict&at={quote(judged.judged_at.isoformat(), safe='')}"
+    links = [
+        f"Results: {night}",
+        f"Run in Dagster: https://evals.example/dagster/runs/{judged.run_id}",
+        f"Report in MLflow: {report.mlflow_link}",
+    ]
+    assert "\n".join(links) in notice["body"]
+
+
 def _checks(project: Project, run_id: str) -> dict[str, Any]:
     """The evaluations of checks in a run, by name."""
     with open_instance(project.home) as instance:
@@ -85,7 +109,8 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     assert not first.gate.is_failed
     assert _status(project, first.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
 
-    second = _night(project, "strict", error="right % 3 == 0")
+    with noted(project.home, {"mlflow": "http://127.0.0.1:5017", "pages": "http://127.0.0.1:4017"}, os.getpid()):
+        second = _night(project, "strict", error="right % 3 == 0")
     assert second.gate is not None
     assert second.gate.is_failed
     assert not second.failures, "the gate did its work"
@@ -109,7 +134,12 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     assert metadata["history sums|calculator"].value.startswith("![score history](data:image/png;base64,")
     assert "sums" in Path(str(metadata["report_strict"].value)).read_text("utf-8")
     assert str(second.report) == metadata["report_strict"].value
-    assert "/#/experiments/" in str(metadata["report_strict_in_mlflow"].value)
+    assert str(metadata["report_strict_in_mlflow"].value).startswith("http://127.0.0.1:5017/#/experiments/")
+    assert str(metadata["night_strict"].value).startswith("http://127.0.0.1:4017/night?suite=strict&at=20")
+    [notice] = read_rows(project.lake, "select body from notices")
+    assert f"\nReport: the file {second.report} on " in notice["body"]
+    assert "http" not in notice["body"], "who reads it elsewhere cannot reach what runs here"
+    _see_public_links(project, second.gate, Path(str(second.report)))
 
     third = _night(project, "strict")
     assert third.gate is not None

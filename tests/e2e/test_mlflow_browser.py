@@ -146,4 +146,4 @@ def _error_of_page(message: ConsoleMessage) -> list[str]:
 
 def _links(project: Project) -> dict[str, str]:
     rows = read_rows(project.lake, "select eval, mlflow_run_id from metrics where is_headline")
-    return {row["eval"]: project.tracker.run_link(row["mlflow_run_id"]) for row in rows}
+    return {row["eval"]: project.tracker.run_link(row["mlflow_run_id"]) or "" for row in rows}

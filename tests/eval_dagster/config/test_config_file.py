@@ -42,6 +42,7 @@ suites:
     timezone: Europe/Berlin
     baseline: 2026-01-31
 """
+TOP_NAMES = "lake, datasets, mlflow, public_url, sandbox, environments, models, evals, suites"
 
 
 @pytest.fixture
@@ -348,23 +349,28 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(folder: Path) ->
         "8: suites.nightly.models: found nothing; expected a list of texts, at least one",
         "9: suites.nightly.evals[1]: found 'other'; expected a name under evals (mmlu, a|b)",
         "10: suites.nightly.timezone: found 'Mars'; expected the IANA name of a time zone such as 'Europe/Berlin'",
-        "11: evls: found an unknown key; expected one of lake, datasets, mlflow, sandbox, environments, models, evals, suites; "
-        "did you mean 'evals'?",
+        f"11: evls: found an unknown key; expected one of {TOP_NAMES}; did you mean 'evals'?",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "1: the file is empty; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites"),
+        (
+            "",
+            "1: the file is empty; expected a mapping with the keys " + TOP_NAMES,
+        ),
         (
             "# only words\n",
-            "1: the file is empty; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites",
+            "1: the file is empty; expected a mapping with the keys " + TOP_NAMES,
         ),
-        ("- a\n", "1: found a list; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites"),
+        (
+            "- a\n",
+            "1: found a list; expected a mapping with the keys " + TOP_NAMES,
+        ),
         (
             "models\n",
-            "1: found 'models'; expected a mapping with the keys lake, datasets, mlflow, sandbox, environments, models, evals, suites",
+            "1: found 'models'; expected a mapping with the keys " + TOP_NAMES,
         ),
         ("models: {}\nevals: {\n", "3: this is no YAML: while parsing a flow node, expected the node content, but found '<stream end>'"),
         (
@@ -495,3 +501,12 @@ def test_a_backend_of_another_package_leaves_those_of_this_one() -> None:
     served = {"backend": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
     found = config_class({"other": Other}).model_validate({"models": {"a": served, "b": {"backend": "other"}}, "evals": {}})
     assert [model.backend for model in found.models.values()] == ["openai", "other"]
+
+
+@pytest.mark.parametrize(
+    "url", ["evals.example.org", "https://me:s3cret@evals.example.org", "https://evals.example.org/?a=b", "ftp://evals"]
+)
+def test_a_public_address_is_one_that_a_browser_opens(folder: Path, url: str) -> None:
+    (folder / "evals.yaml").write_text(f"models: {{}}\nevals: {{}}\npublic_url: {{dagster: '{url}'}}\n")
+    with pytest.raises(ConfigError, match=r"3: public_url.dagster: found .*; expected an address such as https://evals.example.org"):
+        load_config(folder / "evals.yaml", tasks=[])

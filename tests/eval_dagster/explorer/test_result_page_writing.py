@@ -1,5 +1,6 @@
 """Pages beside the results that the stages make: written once, in Dagster and in MLflow, and never in the way of a result."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from page_contents import content_of
 from scripted_nights import Nights
 
 import eval_dagster.explorer.page as page_module
+from eval_dagster.addresses import noted
 from eval_dagster.assets.materializations import _materialization
 from eval_dagster.errors import TrackingError
 from eval_dagster.explorer.places import page_path
@@ -73,15 +75,17 @@ def test_a_page_that_did_not_reach_mlflow_is_sent_by_the_next_run(nights: Nights
     assert "samples_in_mlflow" not in result.links
     sent: list[Path] = []
     monkeypatch.setattr(Tracker, "log_file", lambda _, run, path: sent.append(path))
-    assert "samples_in_mlflow" in _run(nights.project()).links
+    with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
+        assert _run(nights.project()).links["samples_in_mlflow"].startswith("http://127.0.0.1:5017/#/")
     assert sent == [page_path(project.home, EVAL, MODEL)]
-    _run(nights.project())
+    assert "samples_in_mlflow" not in _run(nights.project()).links, "no server of MLflow runs"
     assert len(sent) == 1
 
 
 def test_it_is_linked_in_dagster_and_in_mlflow(nights: Nights) -> None:
     project = nights.project()
-    result = _run(project)
+    with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
+        result = _run(project)
     run = result.file.info.inputs["mlflow_run"]
     client = MlflowClient(tracking_uri=f"sqlite:///{project.home / 'mlflow.db'}")
     assert "samples.html" in {each.path for each in client.list_artifacts(run)}

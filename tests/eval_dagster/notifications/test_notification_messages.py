@@ -1,7 +1,6 @@
 """What notices say."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice
@@ -52,7 +51,7 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         row("fine", Verdict.NO_CHANGE_SEEN),
         row("planets", Verdict.NOT_COMPARABLE, reason="the model could not be loaded"),
     )
-    title, body = regression_notice(judged, Path("reports/nightly.html"), can_be_accepted=True)
+    title, body = regression_notice(judged, ["Report: the file reports/nightly.html on evals-1"], can_be_accepted=True)
     assert title == "nightly: worse in capitals, arithmetic"
     assert body == (
         "- capitals · mine · accuracy: 0.806 → 0.720 (-0.086)\n"
@@ -62,14 +61,14 @@ def test_a_regression_is_told_with_its_evidence_and_what_to_do() -> None:
         "  95 % interval -0.120 to -0.050, p 0.0012 after Holm's correction, 400 common samples; "
         "differs from mine@2026-11-20T02:00:11: no known cause\n"
         "Not comparable: planets|mine (the model could not be loaded)\n"
-        "Report: reports/nightly.html\n"
+        "Report: the file reports/nightly.html on evals-1\n"
         "Next: eval-dagster compare mine mine@2026-11-20T02:00:11 --eval capitals\n"
         'To take it as it is: eval-dagster accept nightly --why "..."'
     )
 
 
 def test_of_many_regressions_the_first_are_told() -> None:
-    title, body = regression_notice(result(*(row(f"eval-{number:03}") for number in range(60))), None, can_be_accepted=False)
+    title, body = regression_notice(result(*(row(f"eval-{number:03}") for number in range(60))), can_be_accepted=False)
     assert body.count("\n- ") == 9
     assert "eval-dagster accept" not in body
     assert "\nand 50 more\n" in body
@@ -77,13 +76,13 @@ def test_of_many_regressions_the_first_are_told() -> None:
 
 
 def test_failures_are_told_one_a_line() -> None:
-    title, body = failure_notice("nightly", ["model_outputs of capitals|mine:\n  no such file", "x" * 1000], None)
+    title, body = failure_notice("nightly", ["model_outputs of capitals|mine:\n  no such file", "x" * 1000])
     assert title == "nightly: 2 failures"
     first, second, following = body.splitlines()
     assert first == "- model_outputs of capitals|mine: no such file"
     assert len(second) < 310
     assert following == "Next: eval-dagster run --suite nightly (finished work is not computed again)"
-    assert failure_notice("nightly", ["one"], None)[0] == "nightly: 1 failure"
+    assert failure_notice("nightly", ["one"])[0] == "nightly: 1 failure"
 
 
 def test_a_skipped_run_gives_its_reason() -> None:

@@ -15,6 +15,7 @@ from eval_dagster.project import Project
 from eval_dagster.report import writing
 from eval_dagster.report.sample_pages import write_sample_pages
 from eval_dagster.report.writing import report, write_report
+from eval_dagster.tracking.tracker import UI_VARIABLE
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,10 @@ def test_pages_are_kept_and_the_newest_has_a_name(project: Project, result: Gate
     assert write_report(project, result) == first
 
 
-def test_mlflow_has_the_page_and_the_pictures(project: Project, result: GateResult, client: MlflowClient, tmp_path: Path) -> None:
+def test_mlflow_has_the_page_and_the_pictures(
+    project: Project, result: GateResult, client: MlflowClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(UI_VARIABLE, "https://mlflow.example")
     before = _reports(client)
     found = report(project, result)
     assert found.warnings == []

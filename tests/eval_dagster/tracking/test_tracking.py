@@ -21,6 +21,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
+from eval_dagster.addresses import Addresses, noted
 from eval_dagster.errors import TrackingError
 from eval_dagster.tracking.names import tracked_name
 from eval_dagster.tracking.tracked_result import LONG_NAMES_TAG, TrackedResult
@@ -202,7 +203,14 @@ def test_a_run_can_be_looked_for_and_linked_to(home: Path, monkeypatch: pytest.M
     experiment_id = client_of(home).get_run(run_id).info.experiment_id
     monkeypatch.delenv("EVAL_DAGSTER_MLFLOW_UI", raising=False)
     assert runs.exists(run_id)
-    assert runs.run_link(run_id) == f"http://127.0.0.1:5000/#/experiments/{experiment_id}/runs/{run_id}"
+    assert runs.run_link(run_id) is None, "no server of MLflow is known"
+    with noted(home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
+        assert runs.run_link(run_id) == f"http://127.0.0.1:5017/#/experiments/{experiment_id}/runs/{run_id}"
+        assert runs.run_link(run_id, public=True) is None, "whoever reads a notice is elsewhere"
+    assert runs.run_link(run_id) is None, "the server has ended"
+    public = Addresses(home=home, public={"mlflow": "https://evals.example/mlflow/"})
+    published = Tracker(home=home, tracking_uri=None, experiment="tests", addresses=public)
+    assert published.run_link(run_id, public=True) == f"https://evals.example/mlflow/#/experiments/{experiment_id}/runs/{run_id}"
     monkeypatch.setenv("EVAL_DAGSTER_MLFLOW_UI", "https://mlflow.example/")
     assert runs.run_link(run_id) == f"https://mlflow.example/#/experiments/{experiment_id}/runs/{run_id}"
     with pytest.raises(TrackingError, match="has no run nothing"):
@@ -221,7 +229,7 @@ def test_a_run_is_looked_for_in_the_store_of_a_home_without_mlflow(home: Path) -
         "assert 'mlflow' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code, str(home), run_id, gone, "f" * 32], capture_output=True, text=True, check=False)
-    assert done.stdout == f"[True, False, False] {tracker(home).run_link(run_id)}\n", done.stderr
+    assert done.stdout == "[True, False, False] None\n", done.stderr
 
 
 def test_a_home_may_have_any_name(home: Path, tmp_path: Path) -> None:

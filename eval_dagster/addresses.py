@@ -1,0 +1,86 @@
+"""The addresses of the web pages: those that evals.yaml publishes, or those of servers that run on this machine.
+
+A link is made only to an address that is known: `public_url` in evals.yaml names it, or a server that was started on the home has noted it
+there and still runs. Otherwise there is no link.
+"""
+
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote, urlencode
+
+from eval_dagster.locks import is_held, locked
+
+Pages = Literal["dagster", "mlflow", "pages"]
+"""The servers of web pages; `pages` are those of the command `view`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addresses:
+    """The addresses at which the pages of a home can be reached."""
+
+    home: Path
+    """The folder in which running servers note their addresses."""
+    public: Mapping[str, str] = field(default_factory=dict)
+    """The addresses for everybody, by server."""
+
+    def of(self, pages: Pages) -> str | None:
+        """The public address of a server, else that of one that runs on this machine, without a slash at its end; None without either."""
+        found = self.public.get(pages) or self._local(pages)
+        return found.rstrip("/") if found else None
+
+    def everywhere(self) -> "Addresses":
+        """The public addresses alone: whoever reads a notice is seldom at this machine."""
+        return Addresses(home=self.home / "nowhere", public=self.public)
+
+    def dagster_run(self, run_id: str) -> str | None:
+        """The page of a run in Dagster."""
+        base = self.of("dagster")
+        return f"{base}/runs/{run_id}" if base and run_id else None
+
+    def night(self, suite: str, judged_at: str) -> str | None:
+        """The page of a judgement; `judged_at` is in ISO 8601."""
+        base = self.of("pages")
+        return f"{base}/night?{urlencode({'suite': suite, 'at': judged_at}, quote_via=quote)}" if base else None
+
+    def _local(self, pages: Pages) -> str | None:
+        """The address that the last started server noted, if one runs."""
+        notes = sorted(_folder(self.home).glob(f"{pages}-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for note in notes:
+            try:
+                noted = json.loads(note.read_text("utf-8"))
+                if noted["machine"] == platform.node() and is_held(note.with_suffix(".lock")):
+                    return str(noted["url"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # a server is about to write it, or to remove it
+        return None
+
+
+@contextmanager
+def noted(home: Path, urls: Mapping[str, str], process: int) -> Iterator[None]:
+    """Note the addresses of servers within the block. The lock beside a note ends with the process, which a killed one leaves behind.
+
+    Args:
+        home: The home that the servers show.
+        urls: Their addresses.
+        process: The id of the process that holds the locks.
+    """
+    notes = {_folder(home) / f"{pages}-{process}.json": url for pages, url in urls.items()}
+    with ExitStack() as locks:
+        for note, url in notes.items():
+            locks.enter_context(locked(note.with_suffix(".lock")))
+            note.write_text(json.dumps({"url": url, "machine": platform.node()}), "utf-8")
+        try:
+            yield
+        finally:
+            for note in notes:
+                note.unlink(missing_ok=True)
+                note.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _folder(home: Path) -> Path:
+    return home / "addresses"
