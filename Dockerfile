@@ -11,8 +11,8 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM python:3.11-slim
 COPY requirements.lock /tmp/requirements.lock
 COPY --from=build /wheels /tmp/wheels
-# Extras of the package, and packages beside it: EXTRAS=metrics,postgres,s3,kubernetes PACKAGES=boto3
-ARG EXTRAS=metrics,postgres,s3
+# Extras of the package, and packages beside it: EXTRAS=metrics,postgres,s3,transformers,kubernetes PACKAGES=boto3
+ARG EXTRAS=metrics,postgres,s3,transformers
 ARG PACKAGES=""
 RUN pip install --no-cache-dir --constraint /tmp/requirements.lock "$(echo /tmp/wheels/*.whl)[$EXTRAS]" $PACKAGES \
     && rm -r /tmp/wheels /tmp/requirements.lock

@@ -87,7 +87,7 @@ def test_the_image_runs_as_a_user_without_privileges() -> None:
 
 def test_the_image_installs_what_the_services_need() -> None:
     text = (ROOT / "Dockerfile").read_text()
-    assert re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE) == ["metrics,postgres,s3"]
+    assert re.findall(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE) == ["metrics,postgres,s3,transformers"]
     assert "[$EXTRAS]" in text
     folders = re.findall(r"/var/lib/\w+", next(rest for word, rest in instructions() if word == "RUN" and "useradd" in rest))
     mounted = {volume.split(":")[1] for name in OWN for volume in SERVICES[name].get("volumes", []) if "/var/lib" in volume}

