@@ -33,7 +33,7 @@ ARROWS = {
     "tasks": "errors metrics records rendered_prompt versions visible_text",
     "task_defs": "metrics records tasks versions",
     "templates": "",
-    "compat": "errors metrics records rendered_prompt sandbox suggestions tasks versions",
+    "compat": "code_versions errors metrics records rendered_prompt sandbox suggestions tasks versions",
     "task_files": "code_versions compat errors metrics records suggestions tasks",
     "datasets": "code_versions errors locks records suggestions tasks versions",
     "lake": "errors locks progress records rendered_prompt user_cache versions visible_text whole_files",

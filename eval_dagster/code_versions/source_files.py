@@ -9,7 +9,8 @@ import hashlib
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import FileFinder, ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
@@ -25,6 +26,41 @@ _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
 
+class _Load:
+    """The modules of one load of a file. What they import later is theirs alone, whatever other files of the folder are loaded meanwhile:
+    two evals never share a neighbour, nor its state.
+    """
+
+    def __init__(self, package: str, modules: Mapping[str, ModuleType]) -> None:
+        self.package = package
+        self.modules = dict(modules)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within the block, the modules of the package are those of this load. New ones become part of it."""
+        with _lock:
+            if _active.get(self.package) is self:
+                yield
+                return
+            around, before = _active.get(self.package), _modules_of(self.package)
+            _forget(before)
+            sys.modules.update(self.modules)
+            _active[self.package] = self
+            try:
+                yield
+            finally:
+                self.modules = _modules_of(self.package)
+                _forget(self.modules)
+                sys.modules.update(before)
+                _active.pop(self.package)
+                if around is not None:
+                    _active[self.package] = around
+
+
+_active: dict[str, _Load] = {}
+"""By package: the load whose modules `sys.modules` has at the moment, while one of them runs or imports something."""
+
+
 class SourceFile(SourceFileLoader):
     """Loads what a file says now, past Python's cached bytecode.
 
@@ -38,8 +74,9 @@ class SourceFile(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the file with an `import` that finds its neighbours, now and whenever one of its functions imports something."""
         package = module.__name__.partition(".")[0]
+        load = _active.get(package) or _Load(package, _modules_of(package))
         module.__dict__["__source_hash__"] = _hash_of_file(self.path)
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": partial(_import, package)}
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": partial(_import, load)}
         super().exec_module(module)
 
 
@@ -57,23 +94,22 @@ def load_file(file: Path, *others: Path) -> ModuleType:
         if not any(isinstance(finder, _NeighbourFinder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _NeighbourFinder())
         is_neighbour.cache_clear()
-        before = {each: module for each, module in sys.modules.copy().items() if each.startswith(f"{package}.")}
-        _forget(before)
-        sys.modules[package] = ModuleType(package)
-        sys.modules[package].__path__ = list(folders)
-        spec = spec_from_loader(name, SourceFile(name, str(file)))
-        assert spec is not None  # none only where the loader does not know what it loads
-        module = module_from_spec(spec)
-        module.__dict__["__task_file__"] = True
-        sys.modules[name] = module
-        try:
+        folder = ModuleType(package)
+        folder.__path__ = list(folders)
+        sys.modules.setdefault(package, folder)
+        load = _Load(package, {package: folder})
+        with load.active():
+            spec = spec_from_loader(name, SourceFile(name, str(file)))
+            assert spec is not None  # none only where the loader does not know what it loads
+            module = module_from_spec(spec)
+            module.__dict__["__task_file__"] = True
+            sys.modules[name] = module
             spec.loader.exec_module(module)  # type: ignore[union-attr]
-        except BaseException:
-            _forget([each for each in sys.modules.copy() if each.startswith(f"{package}.")])
-            sys.modules.update(before)
-            raise
-        made = {_top(each) for each in sys.modules.copy() if each.startswith(f"{package}.")}
-        sys.modules.update({each: old for each, old in before.items() if _top(each) not in made and _is_current(old)})
+        made = {_top(each) for each in load.modules if each != package}
+        for each, old in _modules_of(package).items():
+            if each == package or _top(each) in made or not _is_current(old):
+                del sys.modules[each]
+        sys.modules.update(load.modules)
     return module
 
 
@@ -142,7 +178,7 @@ def is_neighbour(package: str, name: str) -> bool:
 
 
 def _import(
-    package: str,
+    load: _Load,
     name: str,
     globals: Mapping[str, object] | None = None,  # noqa: A002 - as Python passes it
     locals: Mapping[str, object] | None = None,  # noqa: A002
@@ -150,12 +186,19 @@ def _import(
     level: int = 0,
 ) -> ModuleType:
     """Python's `__import__` for the modules of one folder."""
+    package = load.package
     name = _sibling(package, name) if fromlist and not level else name
     top = name.partition(".")[0]
-    if level or not is_neighbour(package, top):
+    if not level and not is_neighbour(package, top):
         return builtins.__import__(name, globals, locals, fromlist or (), level)
-    module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or ("",))
-    return module if fromlist else sys.modules[f"{package}.{top}"]
+    known = None if level else load.modules.get(f"{package}.{name}")
+    if known is not None and all(hasattr(known, each) for each in fromlist or ()):
+        return known if fromlist else load.modules[f"{package}.{top}"]
+    with load.active():
+        if level:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = builtins.__import__(f"{package}.{name}", globals, locals, fromlist or ("",))
+        return module if fromlist else sys.modules[f"{package}.{top}"]
 
 
 def _sibling(package: str, name: str) -> str:
@@ -183,6 +226,10 @@ def _hash_of_file(path: str) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:  # it is no longer there
         return ""
+
+
+def _modules_of(package: str) -> dict[str, ModuleType]:
+    return {each: module for each, module in sys.modules.copy().items() if each == package or each.startswith(f"{package}.")}
 
 
 def _forget(names: Sequence[str] | Mapping[str, ModuleType]) -> None:

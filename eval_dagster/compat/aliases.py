@@ -27,24 +27,29 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 """Module -> its names -> their places in this project."""
 
+_METRICS = LIGHTEVAL["lighteval.metrics.metrics"]["Metrics"]
 _PACKAGES = {".".join(parts[:end]) for parts in (name.split(".") for name in [*ALIASES, f"{OWN_TASKS}."]) for end in range(1, len(parts))}
 _TOP_LEVEL = sorted({name.partition(".")[0] for name in ALIASES})
 _lock = threading.RLock()
 
 
 @contextmanager
-def aliases(beside: str = "") -> Iterator[None]:
+def aliases(beside: str = "") -> Iterator[Mapping[str, Any]]:
     """Let this thread import by the names of eval-framework and lighteval within the block.
 
     Only one thread at a time can be within a block; others wait. Nested blocks do nothing.
+
+    Yields:
+        What the block has alone: under `Metrics` the class of that name, once it was imported. A file can add members to it and change
+        them, and no other file sees that.
 
     Args:
         beside: The package that stands for the folder of the task file. A file imports those beside it by the name of lighteval's
             folder of tasks, too.
     """
     with _lock:
-        if any(isinstance(finder, _AliasFinder) for finder in sys.meta_path):
-            yield
+        if around := [finder for finder in sys.meta_path if isinstance(finder, _AliasFinder)]:
+            yield around[0].own
             return
         stood_in_for = [name for name in _TOP_LEVEL if not _is_installed(name)]
         hidden = {name: module for name, module in sys.modules.copy().items() if name.partition(".")[0] in stood_in_for}
@@ -52,7 +57,7 @@ def aliases(beside: str = "") -> Iterator[None]:
         _forget(stood_in_for)
         sys.meta_path.insert(0, finder)
         try:
-            yield
+            yield finder.own
         finally:
             sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
             _forget(stood_in_for)
@@ -91,6 +96,7 @@ class _AliasFinder(MetaPathFinder, Loader):
         self._top_level = top_level
         self._beside = beside
         self._thread = threading.get_ident()
+        self.own: dict[str, Any] = {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002 - the protocol's
         """Return the spec of a module.
@@ -115,7 +121,7 @@ class _AliasFinder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module."""
-        return _AliasModule(spec.name)
+        return _AliasModule(spec.name, self.own)
 
     def exec_module(self, module: ModuleType) -> None:
         """Set `__all__`, for `import *`. A module beside the task file replaces the module."""
@@ -128,6 +134,10 @@ class _AliasFinder(MetaPathFinder, Loader):
 class _AliasModule(ModuleType):
     """A module whose names are in other modules."""
 
+    def __init__(self, name: str, own: dict[str, Any]) -> None:
+        super().__init__(name)
+        self.__dict__["__own__"] = own
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -138,6 +148,9 @@ class _AliasModule(ModuleType):
         if name not in known:
             raise _unknown(self.__name__, name)
         module, _, attribute = known[name].partition(":")
+        if known[name] == _METRICS:
+            own: dict[str, Any] = self.__dict__["__own__"]
+            return own["Metrics"] if "Metrics" in own else own.setdefault("Metrics", import_module(module).own_metrics())
         return getattr(import_module(module), attribute)
 
 

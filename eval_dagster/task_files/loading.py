@@ -14,6 +14,7 @@ from eval_dagster.code_versions.source_files import is_user_module, load_file, n
 from eval_dagster.compat.aliases import aliases, installed_origin
 from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.compat.lighteval.config import LightevalTaskConfig
+from eval_dagster.compat.lighteval.members import Metrics
 from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.suggestions import did_you_mean
@@ -104,11 +105,11 @@ def _registered(name: str, registry: Mapping[str, type[BaseTask[Any]]]) -> type[
 def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
     if not file.is_file():
         raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
-    module = _import_file(file.resolve(), folder.resolve())
+    module, own = _import_file(file.resolve(), folder.resolve())
     table = {each.name: each for each in getattr(module, "TASKS_TABLE", ()) if isinstance(each, LightevalTaskConfig)}
     found: Any = vars(module).get(name, table.get(name))
     if isinstance(found, LightevalTaskConfig):
-        return found.task_class(name, module.__name__)
+        return found.task_class(name, module.__name__, own.get("Metrics", Metrics))
     if _is_task(found):
         return found if found.__module__ == module.__name__ else _adopted(found, name, module)
     if found is None:
@@ -145,8 +146,8 @@ def _remedy(name: str, found: object) -> str:
     return expected
 
 
-def _import_file(file: Path, folder: Path) -> ModuleType:
-    """Run a task file.
+def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any]]:
+    """Run a task file. Returns its module, and what it has alone of the names that it can import.
 
     Args:
         file: The file; absolute.
@@ -156,8 +157,8 @@ def _import_file(file: Path, folder: Path) -> ModuleType:
         TaskDefinitionError: It fails, or something that it imports is not there.
     """
     try:
-        with aliases(beside=package_of(file, folder)):
-            return load_file(file, folder)
+        with aliases(beside=package_of(file, folder)) as own:
+            return load_file(file, folder), own
     except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
         where = f"{file}{_line_of(error, file)}"
         if isinstance(error, TaskDefinitionError):

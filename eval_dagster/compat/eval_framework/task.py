@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Self
 
-from eval_dagster.compat.eval_framework.contexts import described
+from eval_dagster.compat.eval_framework.contexts import ContextClasses, described
 from eval_dagster.compat.eval_framework.formatters import lost_space, prompt_text
 from eval_dagster.compat.eval_framework.revisions import commit_in
 from eval_dagster.compat.eval_framework.rows import STATE_SPLIT, restored, split_rows, state_row
@@ -228,7 +229,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
             made,
             prompt=prompt_text(made.messages, self.formatter) + lost_space(made, self.formatter),
             gold_indices=self._gold_indices(made) if self.get_response_type() is ResponseType.LOGLIKELIHOODS else None,
-            context=described(made, number),
+            context=described(made, number, self.context_classes),
         )
 
     def _gold_indices(self, made: TaskSample) -> list[int]:
@@ -257,9 +258,14 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
                 if number == num_samples:
                     break
 
+    @cached_property
+    def context_classes(self) -> ContextClasses:
+        """The classes of contexts that the task and its metrics mean."""
+        return ContextClasses([type(self), *self.METRICS])
+
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
         """What the metrics score: with eval-framework's view for its metrics."""
-        return answered(self, sample, prompt, response)
+        return answered(self, self.context_classes, sample, prompt, response)
 
     # ---- about the task
 

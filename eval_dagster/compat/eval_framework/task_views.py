@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval_dagster import records
-from eval_dagster.compat.eval_framework.contexts import recreated
+from eval_dagster.compat.eval_framework.contexts import ContextClasses, recreated
 from eval_dagster.compat.eval_framework.formatters import ConcatFormatter
 from eval_dagster.compat.eval_framework.responses import Completion, ConcatCompression, Loglikelihood
 from eval_dagster.compat.eval_framework.rows import PlainRow
@@ -15,16 +15,16 @@ from eval_dagster.tasks.base import BaseTask
 
 
 def answered(
-    task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, response: ModelResponse
+    task: BaseTask[Any], classes: ContextClasses, sample: Sample, prompt: RenderedPrompt, response: ModelResponse
 ) -> Sequence[records.Completion | records.Loglikelihood]:
-    """What the metrics score: each generated text, or all choices together."""
+    """What the metrics score: each generated text, or all choices together. `classes` are the task's."""
     if prompt.response_type is ResponseType.COMPLETION:
-        return _completions(task, sample, prompt, response)
-    return [_loglikelihood(sample, prompt, response)]
+        return _completions(task, classes, sample, prompt, response)
+    return [_loglikelihood(classes, sample, prompt, response)]
 
 
-def _loglikelihood(sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> TaskLoglikelihood:
-    question = recreated(prompt.context)
+def _loglikelihood(classes: ContextClasses, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> TaskLoglikelihood:
+    question = recreated(prompt.context, classes)
     choices, values = list(prompt.request.choices or ()), response.choice_logprobs
     sizes = [len(tokens) for tokens in response.output_tokens]
     foreign = Loglikelihood(
@@ -50,8 +50,10 @@ def _loglikelihood(sample: Sample, prompt: RenderedPrompt, response: ModelRespon
     )
 
 
-def _completions(task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> list[TaskCompletion]:
-    question = recreated(prompt.context)
+def _completions(
+    task: BaseTask[Any], classes: ContextClasses, sample: Sample, prompt: RenderedPrompt, response: ModelResponse
+) -> list[TaskCompletion]:
+    question = recreated(prompt.context, classes)
     messages, row = list(prompt.messages), PlainRow(sample)
     asked = TaskSample(
         id=question.id, subject=question.subject, messages=messages, ground_truth=prompt.ground_truth, context=question.context, row=row

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eval_dagster.compat.lighteval.members import Metrics
 from eval_dagster.compat.lighteval.metric import Metric
 from eval_dagster.compat.lighteval.metric_classes import known_metric, metric_classes
 from eval_dagster.compat.lighteval.task import DocMaker, LightevalTask
@@ -74,12 +75,13 @@ class LightevalTaskConfig:
     version: int | str = 0
     suite: Any = None
 
-    def task_class(self, class_name: str, module: str) -> "type[LightevalTask]":
+    def task_class(self, class_name: str, module: str, metrics: type[Metrics] = Metrics) -> "type[LightevalTask]":
         """The task that this describes.
 
         Args:
             class_name: What the class is called.
             module: The module of the file that it was found in.
+            metrics: `Metrics` as the file left it, for metrics by name.
 
         Raises:
             TaskDefinitionError: Something in it is wrong or cannot be done here.
@@ -87,7 +89,7 @@ class LightevalTaskConfig:
         if problems := self._problems():
             raise TaskDefinitionError(f"the LightevalTaskConfig {self.name!r} {'; it '.join(problems)}")
         with_task_name(self.prompt_function)  # refused here rather than at the first row
-        known = [known_metric(metric, self.name) for metric in self.metrics]
+        known = [known_metric(metric, self.name, metrics) for metric in self.metrics]
         docs = DocMaker(name=self.name, function=self.prompt_function, filter=self.hf_filter)
         attributes: dict[str, Any] = {
             "DOCS": docs,

@@ -1,6 +1,7 @@
 """`Metrics`: the metrics that lighteval 0.13 names."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,9 @@ class Metrics:
     ter = _translation("ter", "ter", higher=False)
     truthfulqa_mc_metrics = _means(["truthfulqa_mc1", "truthfulqa_mc2"], TruthfulqaMCMetrics(), _CHOICES)
     word_perplexity = _perplexity("word_perplexity", "words", "weighted_perplexity")
+
+
+def own_metrics() -> type[Metrics]:
+    """`Metrics` for one file, which may add members and change those that are there."""
+    copied = {name: deepcopy(value) for name, value in vars(Metrics).items() if not name.startswith("__")}
+    return type(Metrics.__name__, (Metrics,), {**copied, "__module__": Metrics.__module__, "__qualname__": Metrics.__qualname__})

@@ -18,6 +18,9 @@ from eval_dagster.records import Completion, Loglikelihood, Row
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.doc import Doc, SamplingMethod
 
+_VERSION = "2"
+"""Version of the scores of these metrics. Before 2, `Metrics` was shared by the files of a process, so that one file could change what
+another one scored by."""
 DOC_INDEX = "lighteval_doc"
 """Field of the context with the position of a sample's `Doc`, where a row has several."""
 
@@ -159,20 +162,21 @@ _ITEMS: Mapping[SamplingMethod, type[BaseMetric]] = {
 }
 
 
-def known_metric(given: Any, task: str) -> Metric | type[BaseMetric]:
+def known_metric(given: Any, task: str, metrics: type[Metrics] = Metrics) -> Metric | type[BaseMetric]:
     """The metric that a configuration means.
 
     Args:
         given: A metric of lighteval, the name of a member of `Metrics`, or a metric class of this project.
         task: The task's name, for messages.
+        metrics: `Metrics` as the task's file left it.
 
     Raises:
         TaskDefinitionError: It is none of these.
     """
     found = given
     if isinstance(given, str):
-        members = [name for name in vars(Metrics) if not name.startswith("_")]
-        found = vars(Metrics).get(given)
+        members = [name for name in vars(metrics) if not name.startswith("_")]
+        found = vars(metrics).get(given)
         if found is None:
             raise TaskDefinitionError(f"the LightevalTaskConfig {task!r} has the metric {given!r}{did_you_mean(given, members)}")
     if isinstance(found, Metric) or (isinstance(found, type) and issubclass(found, BaseMetric)):
@@ -202,6 +206,7 @@ def _metric_class(origin: Origin, module: str) -> type[BaseMetric]:
         "ORIGIN": origin,
         "HIGHER_IS_BETTER": metric.is_higher_better(origin.name),
         "BEST": None,
+        "VERSION": _VERSION,
         # A class within a function: its version is that of the task file as a whole, which holds what it is made of.
         "__module__": module,
         "__qualname__": f"LightevalMetric.<locals>.{origin.name}",
