@@ -18,7 +18,7 @@ from eval_dagster.visible_text import spreadsheet_text
 from eval_dagster.whole_files import replaced
 
 TABLE = "human_labels"
-COLUMNS = ("eval", "model", "materialized_at", "sample_id", "subject", "prompt", "gold", "answer", "label", "comment")
+COLUMNS = ("eval", "model", "materialized_at", "sample_id", "sample_name", "subject", "prompt", "gold", "answer", "label", "comment")
 """Columns of the file. `label` and `comment` are for people; a file to import needs those of `_NEEDED`."""
 _NEEDED = ("eval", "model", "materialized_at", "sample_id", "label")
 _MOST_LABEL, _MOST_COMMENT = 200, 10_000
@@ -35,6 +35,8 @@ class HumanLabel:
     materialized_at: datetime
     """The result that the answer is from."""
     sample_id: str
+    sample_name: str | None
+    """The sample's own name. Null without one."""
     answer: str | None
     """The answer as the lake has it; null where the responses were deleted."""
     label: str
@@ -70,13 +72,14 @@ def export_labels(lake: Lake, eval_name: str, name: PointName, file: Path, *, co
         raise UsageError(f"there is no result of {eval_name} on {name.model} then; `eval-dagster sql metrics_history` lists all results")
     answers = {sample: text for sample in point.responses if (text := _answer(point, sample)) is not None}
     chosen = random.Random(seed).sample(sorted(answers), min(count, len(answers)))  # noqa: S311 - no secret
-    subjects = {row["sample_id"]: row["subject"] for row in point.scores}
+    rows = {row["sample_id"]: row for row in point.scores}
     with replaced(file) as temporary, temporary.open("w", encoding="utf-8-sig", newline="") as opened:
         writer = csv.writer(opened, quoting=csv.QUOTE_ALL)
         writer.writerow(COLUMNS)
         for sample in chosen:
             asked = point.prompts.get(sample, {})
-            texts = [subjects.get(sample) or "", asked.get("prompt") or "", " | ".join(asked.get("gold") or ()), answers[sample]]
+            of_sample = [rows.get(sample, {}).get(name) or "" for name in ("sample_name", "subject")]
+            texts = [*of_sample, asked.get("prompt") or "", " | ".join(asked.get("gold") or ()), answers[sample]]
             key = [eval_name, point.model, point.materialized_at.astimezone(UTC).isoformat(), sample]
             writer.writerow([*key, *map(spreadsheet_text, texts), "", ""])
     return len(chosen)
@@ -118,18 +121,18 @@ def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
 
 
 class _Points:
-    """The results that rows name, each read once, with the ids of their samples."""
+    """The results that rows name, each read once, with the ids and names of their samples."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._found: dict[tuple[str, str, datetime], tuple[Point, frozenset[str]] | None] = {}
+        self._found: dict[tuple[str, str, datetime], tuple[Point, Mapping[str, str | None]] | None] = {}
 
-    def get(self, eval_name: str, model: str, materialized_at: datetime) -> tuple[Point, frozenset[str]] | None:
+    def get(self, eval_name: str, model: str, materialized_at: datetime) -> tuple[Point, Mapping[str, str | None]] | None:
         key = (eval_name, model, materialized_at)
         if key not in self._found:
             are_names = NAME.fullmatch(eval_name) and NAME.fullmatch(model)  # they become folders
             point = point_at(history(self._lake, eval_name, model), materialized_at) if are_names else None
-            self._found[key] = None if point is None else (point, frozenset(row["sample_id"] for row in point.scores))
+            self._found[key] = None if point is None else (point, {row["sample_id"]: row.get("sample_name") for row in point.scores})
         return self._found[key]
 
 
@@ -162,6 +165,7 @@ def _label(row: Mapping[str, str], points: _Points, where: str, *, by: str, now:
         model=row["model"],
         materialized_at=point.materialized_at,
         sample_id=sample,
+        sample_name=samples[sample],
         answer=_answer_or_none(point, sample),
         label=label,
         comment=comment or None,

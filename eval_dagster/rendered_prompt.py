@@ -14,6 +14,8 @@ class RenderedPrompt:
     source_id: str
     """The row's sample id."""
     subject: str
+    sample_name: str | None = None
+    """The sample's own name: the value of the task's `ID_FIELD`, or the `id` of its `Doc`. Null without one."""
     response_type: ResponseType
     messages: tuple[Message, ...]
     request: Request

@@ -14,6 +14,7 @@ select
     better.eval,
     better.metric,
     better.sample_id,
+    better.sample_name,
     better.subject,
     better.model as better_model,
     worse.model as worse_model,

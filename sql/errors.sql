@@ -3,6 +3,7 @@ select
     eval,
     model,
     sample_id,
+    sample_name,
     subject,
     metric,
     error

@@ -14,6 +14,7 @@ select
     scores.model,
     scores.sample_id,
     scores.source_id,
+    scores.sample_name,
     scores.subject,
     scores.metric,
     prompts.prompt,

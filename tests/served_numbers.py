@@ -41,6 +41,7 @@ TASK = f"""
         NAME = "Numbers"
         DATASET_PATH = "own"
         SAMPLE_SPLIT = "test"
+        ID_FIELD = "n"
         RESPONSE_TYPE = ResponseType.COMPLETION
         METRICS = [ExactMatch, Share, Agreement]
         SUBJECTS = ["all"]

@@ -115,7 +115,7 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
     task = task_class(num_fewshot=shots)
-    read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject)
+    read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject, task.ID_FIELD)
     if isinstance(task, OrderedTask):
         task.prepare(read)
     samples = [sample for sample in read if is_whole(sample.row)]

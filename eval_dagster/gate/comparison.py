@@ -150,6 +150,7 @@ def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
             metric=metric,
             sample_id=sample_id,
             subject=(here or there or {})["subject"],
+            sample_name=(here or there or {}).get("sample_name"),
             value=None if here is None else here["value"],
             baseline_value=None if there is None else there["value"],
             prompt=prompt.get("prompt"),

@@ -131,6 +131,7 @@ class Fall:
                 fresh_value=again[name][0] if is_valued and name in again else None,
                 has_fresh_score=name in again,
                 fresh_answer=fresh.texts.get(name),
+                sample_name=self.rows[name].get("sample_name"),
             )
             for name, (now, before) in self.contents.items()
             if name in fresh.texts

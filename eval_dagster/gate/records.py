@@ -146,6 +146,8 @@ class ChangedSample:
     answer: str | None
     """What the model wrote, or the choice that it found most probable."""
     baseline_answer: str | None
+    sample_name: str | None = None
+    """The sample's own name. Null without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +169,8 @@ class FreshSample:
     has_fresh_score: bool
     """Whether the fresh answer could be scored."""
     fresh_answer: str | None
+    sample_name: str | None = None
+    """The sample's own name. Null without one."""
 
 
 @dataclass(frozen=True, kw_only=True)

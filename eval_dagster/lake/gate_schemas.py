@@ -70,6 +70,7 @@ SAMPLE_CHANGES = pa.schema(
         pa.field("gold", TEXTS),
         pa.field("answer", pa.string()),
         pa.field("baseline_answer", pa.string()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 
@@ -85,6 +86,7 @@ CONFIRMATIONS = pa.schema(
         *(pa.field(name, pa.float64()) for name in ("value", "baseline_value", "fresh_value")),
         pa.field("has_fresh_score", pa.bool_()),
         pa.field("fresh_answer", pa.string()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 

@@ -13,5 +13,6 @@ HUMAN_LABELS = pa.schema(
         pa.field("comment", pa.string()),
         pa.field("labelled_by", pa.string()),
         pa.field("labelled_at", pa.timestamp("us", tz="UTC")),
+        pa.field("sample_name", pa.string()),
     ]
 )

@@ -27,7 +27,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
-FORMAT = 6
+FORMAT = 7
 """Version of the catalog's form. A catalog of another form is made again."""
 _CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 

@@ -53,6 +53,7 @@ SAMPLES = pa.schema(
         pa.field("dataset_path", pa.string()),
         pa.field("dataset_revision", pa.string()),
         pa.field("dataset_version", pa.string()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 
@@ -83,6 +84,7 @@ PROMPTS = pa.schema(
         pa.field("fewshot_set", pa.int64()),
         pa.field("error", pa.string()),
         pa.field("prompt_version", pa.string()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 
@@ -95,6 +97,7 @@ RESPONSES = pa.schema(
         pa.field("text_post_processed", TEXTS),
         pa.field("reasoning", TEXTS),
         pa.field("retryable", pa.bool_()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 
@@ -111,6 +114,7 @@ SCORES = pa.schema(
         pa.field("item", pa.string()),
         pa.field("error", pa.string()),
         pa.field("explanation", pa.string()),
+        pa.field("sample_name", pa.string()),
     ]
 )
 

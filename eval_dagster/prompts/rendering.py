@@ -146,6 +146,7 @@ class _AskedRow:
             sample_id=f"{sample.sample_id}.{index}" if index else sample.sample_id,
             source_id=sample.sample_id,
             subject=sample.subject,
+            sample_name=made.sample_name or sample.sample_name,
             response_type=response_type,
             messages=tuple(made.messages),
             request=request,

@@ -24,6 +24,7 @@ def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | N
         sample_id=sample.sample_id,
         source_id=sample.sample_id,
         subject=sample.subject,
+        sample_name=sample.sample_name,
         response_type=task.RESPONSE_TYPE,
         messages=(),
         request=Request(request_id=stable_hash(["unreadable", sample.content_id]), prompt=""),

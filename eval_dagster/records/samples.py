@@ -66,6 +66,8 @@ class Sample:
     row_index: int
     """Position in the split of its subject, from 0."""
     row: Row
+    sample_name: str | None = None
+    """The row's own name: its value of the task's `ID_FIELD`. Null without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,8 @@ class TaskSample:
     top_k: int | None = None
     top_p: float | None = None
     grammar: Grammar | None = None
+    sample_name: str | None = None
+    """The question's own name; that of the row, by the task's `ID_FIELD`, where not given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,8 @@ def _merge(cache: ResponseCache, run_id: str) -> str | None:
 def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
     prompts = partition.require("rendered_prompts")
     code = code_version(_with_answers, response_row)
-    fingerprint = stable_hash([prompts.info.version, model_version, _reasoning_tags(partition), code])
+    names = prompts.info.inputs.get("sample_names")
+    fingerprint = stable_hash([prompts.info.version, model_version, _reasoning_tags(partition), code, *([names] if names else [])])
     current = partition.current(_STAGE)
     if current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]:
         return _result(partition, current, cached=True)
@@ -179,7 +180,12 @@ def _write(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, mod
     shared = {"eval": plan.partition.eval_name, "model": model}
     tags = _reasoning_tags(plan.partition)
     rows = [
-        {"retryable": False, **_with_answers(answer, row["prompt"], tags), **shared, "sample_id": row["sample_id"]}
+        {
+            "retryable": False,
+            **_with_answers(answer, row["prompt"], tags),
+            **shared,
+            **{name: row.get(name) for name in ("sample_id", "sample_name")},
+        }
         for row, answer in zip(plan.rows, answers, strict=True)
     ]
     fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]

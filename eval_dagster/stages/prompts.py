@@ -1,10 +1,11 @@
 """Stage `rendered_prompts`: the exact prompts that a model gets for the samples of an eval."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head
+from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
@@ -42,7 +43,8 @@ def materialize_prompts(partition: Partition) -> StageResult:
     if current is None or not cached:
         require_execution(project, eval_name)
         current = _write(partition, render_eval(project, eval_name, rendering), fingerprint, snapshot)
-    return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW))
+    warnings = _repeated_names(partition, current)
+    return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW), warnings=warnings)
 
 
 def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
@@ -115,18 +117,44 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], fingerprint:
         ]
     )
     num_fewshot = partition.project.num_fewshot(partition.eval_name)
+    names = [prompt.sample_name for prompt in prompts]
     rows = [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts]
     info = FileInfo(
         fingerprint=fingerprint,
         version=version,
         run_id=partition.run_id,
         materialized_at=partition.next_time(_STAGE),
-        inputs={"dataset_snapshot": snapshot.info.version, **snapshot.info.inputs},
+        inputs={
+            "dataset_snapshot": snapshot.info.version,
+            # Names change no answer and no score, but stand in the rows of both.
+            **({"sample_names": stable_hash(names)} if any(names) else {}),
+            **snapshot.info.inputs,
+        },
         counts={
             "prompts": len(rows),
             "errors": sum(row["error"] is not None for row in rows),
             "choices": sum(len(row["choices"] or ()) for row in rows),
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
+            **({"repeated_names": count} if (count := len(_shared_names(rows))) else {}),
         },
     )
     return partition.write(_STAGE, rows, info)
+
+
+def _shared_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The names that several rows of the dataset have, each with the ids of these rows."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row["sample_name"] is not None:
+            found[row["sample_name"]][row["source_id"]] = None
+    return {name: list(ids) for name, ids in found.items() if len(ids) > 1}
+
+
+def _repeated_names(partition: Partition, prompts: LakeFile) -> Sequence[str]:
+    """A warning where rows share a name."""
+    if not prompts.info.counts.get("repeated_names"):
+        return ()
+    shared = _shared_names(read_rows(prompts.path, ["sample_name", "source_id"]))
+    name, ids = next(iter(shared.items()))
+    names = "1 name belongs" if len(shared) == 1 else f"{len(shared)} names belong"
+    return (f"{partition}: {names} to several samples each, {name!r} for instance to {', '.join(ids[:3])}; the ids tell them apart",)

@@ -23,7 +23,10 @@ def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str |
 
 def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, headline: str) -> list[dict[str, Any]]:
     """The first samples under the metric `headline`, the short columns first. Of several values of a sample the first is shown."""
-    asked = {row["sample_id"]: row for row in read_head(prompts.path, _SAMPLES, ["sample_id", "subject", "prompt", "choices", "gold"])}
+    asked = {
+        row["sample_id"]: row
+        for row in read_head(prompts.path, _SAMPLES, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"])
+    }
     columns = ["sample_id", "text", "text_post_processed", "choice_logprobs"]
     answered = {row["sample_id"]: row for row in read_head(outputs.path, _SAMPLES, columns)}
     scored: dict[str, Mapping[str, Any]] = {}
@@ -40,6 +43,7 @@ def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, head
             "metric": scored[name]["metric"],
             "subject": prompt["subject"],
             "sample_id": name,
+            **({"sample_name": prompt["sample_name"]} if prompt.get("sample_name") else {}),
         }
         for name, prompt in asked.items()
         if name in answered and name in scored

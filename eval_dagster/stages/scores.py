@@ -55,7 +55,8 @@ def materialize_scores(partition: Partition) -> StageResult:
     prompts, outputs = require_outputs(partition)
     versions = metric_versions(task)
     code = [definition_version(task), code_version(_score_rows)]
-    fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code])
+    names = prompts.info.inputs.get("sample_names")
+    fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code, *([names] if names else [])])
     current = partition.current(_STAGE)
     cached = current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]
     if current is None or not cached:

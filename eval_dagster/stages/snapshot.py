@@ -27,7 +27,8 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
     with project.lake.lock(f"snapshot-{eval_name}"):
         stamp = project.reader.stamp(task, subjects, fewshot=fewshot)
         names = [subject_name(subject) for subject in subjects]
-        fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader)])
+        own = [] if task.ID_FIELD is None else [task.ID_FIELD]
+        fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader), *own])
         current = sound_current(project.lake, "samples", eval_name)
         cached = current is not None and current.info.fingerprint == fingerprint
         if current is None or not cached:
@@ -47,7 +48,13 @@ def _read(project: Project, eval_name: str) -> list[Sample]:
                 f"eval {eval_name}: the split {task_class.SAMPLE_SPLIT!r} of {task_class.DATASET_PATH} "
                 f"(subject {subject_name(subject)!r}) is empty; expected at least one row"
             )
-        samples += build_samples(rows, subject_name(subject))
+        samples += build_samples(rows, subject_name(subject), task_class.ID_FIELD)
+    field, asked = task_class.ID_FIELD, [each.row for each in samples if each.split == task_class.SAMPLE_SPLIT]
+    if field is not None and not any(field in row for row in asked):
+        raise DataError(
+            f"eval {eval_name}: no row has the field {field!r} of the task's ID_FIELD; "
+            f"the rows have: {', '.join(asked[0])}; name one of them"
+        )
     return samples
 
 

@@ -82,6 +82,11 @@ class BaseTask(Generic[SubjectType]):
 
     Equal values are one cluster in whatever subject; a row without a value, or with an empty text, stands alone.
     """
+    ID_FIELD: ClassVar[str | None] = None
+    """Field of the row that names it for people, a ticket's number for instance: the column `sample_name` of every relation of samples.
+
+    A sample's id stays the hash of its content. Several rows of one name are reported, and evaluated as all others.
+    """
     LANGUAGE: ClassVar[Any] = None
     """Language of the rows, where it is one."""
     SOURCE: ClassVar[str] = ""

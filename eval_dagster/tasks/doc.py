@@ -47,7 +47,7 @@ class Doc:
     original_query: str | None = None
     """The query before any preprocessing."""
     id: str = ""
-    """Set by the pipeline: the id of the sample."""
+    """The item's own name, shown as `sample_name` and kept in `given_id`. The pipeline then sets the id of the sample here."""
     task_name: str = ""
     """Set by the pipeline: the task's name."""
     fewshot_samples: list["Doc"] = field(default_factory=list)
@@ -64,6 +64,8 @@ class Doc:
     """Whether the logit of every output token is kept."""
     num_samples: int = 1
     """Texts to generate; more than one needs a temperature above 0."""
+    given_id: str = ""
+    """Set by the pipeline: the `id` that the task gave."""
     generation_grammar: Any = None
     """The form of a generated text: `{"type": "json", "value": <schema>}` or `{"type": "regex", "value": <expression>}`."""
 

@@ -65,7 +65,10 @@ class DocTask(BaseTask[str]):
                 f"task {self.NAME} made {made!r} of a row; expected a Doc, a list of Docs or None (from eval_dagster import Doc)"
             )
         name = row_name(row)
-        return [replace(doc, id=f"{name}.{index}" if index else name, task_name=self.NAME) for index, doc in enumerate(docs)]
+        return [
+            replace(doc, id=f"{name}.{index}" if index else name, given_id=str(doc.id), task_name=self.NAME)
+            for index, doc in enumerate(docs)
+        ]
 
     def is_example(self, item: Row) -> bool:
         """Whether a row can be an example: its `Doc` has an answer."""
@@ -154,6 +157,7 @@ class DocTask(BaseTask[str]):
             stop_sequences=doc.stop_sequences,
             num_samples=doc.num_samples if doc.num_samples > 1 else None,
             grammar=grammar_of(doc.generation_grammar or self.GENERATION_GRAMMAR),
+            sample_name=doc.given_id or None,
         )
 
 
@@ -180,6 +184,7 @@ def doc_task(
     subjects: Sequence[Any] = ("default",),
     subject_field: str | None = None,
     cluster_field: str | None = None,
+    id_field: str | None = None,
     name: str | None = None,
     dataset_revision: str | None = None,
     headline_metric: type[BaseMetric] | None = None,
@@ -204,6 +209,7 @@ def doc_task(
         subjects: The dataset's configurations, or the values of `subject_field`.
         subject_field: Field of the row that names its subject, as `BaseTask.SUBJECT_FIELD`.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
+        id_field: Field of the row that names it for people, as `BaseTask.ID_FIELD`.
         name: Shown to people; the function's where not given.
         dataset_revision: Full commit hash of the dataset.
         headline_metric: One of `metrics`.
@@ -242,6 +248,7 @@ def doc_task(
             "FEWSHOT_STRATEGY": fewshot_strategy,
             "SUBJECTS": subjects,
             "CLUSTER_FIELD": cluster_field,
+            "ID_FIELD": id_field,
             "METRICS": metrics,
             "HEADLINE_METRIC": headline_metric,
             "MAX_TOKENS": generation_size,

@@ -30,7 +30,7 @@ _MOST_BITS = 13_000
 """Most bits of a whole number, because Python writes at most 4,300 digits."""
 
 
-def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> list[Sample]:
+def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_field: str | None = None) -> list[Sample]:
     """Name the rows of one subject, split after split.
 
     Repeated rows are numbered in the given order. The evaluated split comes first, so that its ids do not depend on a few-shot split. Dates
@@ -40,6 +40,7 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> l
     Args:
         rows_by_split: Rows by split, as `DatasetReader.read` returns them.
         subject: The subject that they belong to; its name is added to every row that has no field `subject`.
+        id_field: The field of a row that is its own name. Null, an empty text and a missing field are no name.
 
     Raises:
         DataError: A row holds a value that cannot be stored as JSON, such as an object of the task's own class.
@@ -59,8 +60,17 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any) -> l
             seen[sample_id] += 1
             repeat = f"-{seen[sample_id]}" if seen[sample_id] > 1 else ""
             content.setdefault("subject", name)
+            own = None if id_field is None else content.get(id_field)
             samples.append(
-                Sample(sample_id=sample_id + repeat, content_id=content_id, subject=name, split=split, row_index=index, row=content)
+                Sample(
+                    sample_id=sample_id + repeat,
+                    content_id=content_id,
+                    subject=name,
+                    split=split,
+                    row_index=index,
+                    row=content,
+                    sample_name=None if own in (None, "") else own if isinstance(own, str) else json.dumps(own, ensure_ascii=False),
+                )
             )
     return samples
 

@@ -36,6 +36,7 @@ TASK = """
         NAME = "Numbers"
         DATASET_PATH = "own"
         SAMPLE_SPLIT = "test"
+        ID_FIELD = "n"
         RESPONSE_TYPE = ResponseType.COMPLETION
         METRICS = [{metric}, Words]
         SUBJECTS = ["all"]

@@ -63,6 +63,7 @@ def test_a_night_that_is_worse_by_chance_is_not_red_and_no_baseline(nights: Serv
     publish(lake)
     [[counted]] = [list(found.values()) for found in read_rows(lake, "select count(*) from confirmations where fresh_value is not null")]
     assert counted == row.n_fresh == 200
+    assert read_rows(lake, "select count(distinct sample_name) as names from confirmations") == [{"names": 200}]
     [stored] = read_rows(lake, "select avg(fresh_value) - avg(value + baseline_value) / 2 as half from confirmations")
     assert 2 * stored["half"] == pytest.approx(row.fresh_difference)
 

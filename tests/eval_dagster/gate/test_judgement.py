@@ -325,6 +325,7 @@ def test_judgements_are_kept_and_queried(nights: Nights) -> None:
     assert read_rows(lake, of_left) == [{"verdict": "regressed", "cause": "model"}]
     assert len(read_rows(lake, "select * from regressions_history")) == 4
     assert len(read_rows(lake, "select * from sample_changes")) == 10
+    assert {row["sample_name"] for row in read_rows(lake, "select sample_name from sample_changes")} == set(map(str, range(10)))
 
     (newest,) = [file.path for file in lake.history("regressions", "nightly")][1:]
     newest.write_bytes(b"PAR1")
