@@ -1,5 +1,7 @@
 """MBPP."""
 
+import builtins
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -48,7 +50,11 @@ class MBPP(BaseTask[str]):
         return f"{item['code']}\n[DONE]"
 
     def _get_context(self, item: Row) -> dict[str, str]:
-        return {"test": "\n".join([item["test_setup_code"], *item["test_list"]])}
+        test = "\n".join([item["test_setup_code"], *item["test_list"]])
+        # Problem 126 asks for a function `sum`. Without its name, the tests would call the built-in one.
+        defined = re.findall(r"^(?:def|class)\s+(\w+)", item["code"], re.MULTILINE)
+        hidden = [name for name in defined if hasattr(builtins, name) and re.search(rf"\b{name}\s*\(", test)]
+        return {"test": test, **({"tested_name": hidden[0]} if hidden else {})}
 
 
 class MBPPInstruct(MBPP):

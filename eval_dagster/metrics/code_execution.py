@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.metrics.explanations import explain
-from eval_dagster.metrics.fields import find_field, require_field
+from eval_dagster.metrics.fields import context_field, find_field, require_field
 from eval_dagster.records import Completion
 from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 
@@ -16,7 +16,8 @@ class CodeExecutionPassAtOne(CompletionMetric):
     """Whether the program passes the task's tests: pass@1 of one text (Chen et al. 2021, arXiv:2107.03374).
 
     The program is `code_prefix` and the text. The tests are `test`, and a call of `check` with `entry_point` where that is given: fields of
-    the task's context, or of the row. For HumanEval the prompt is the prefix. A program passes if its tests reach their last line. It fails
+    the task's context, or of the row. Where the tests call a function of the program that has the name of a built-in one, `tested_name` is
+    that name. For HumanEval the prompt is the prefix. A program passes if its tests reach their last line. It fails
     after an exception, an early exit of any status, too much time, memory or output, and any action that the sandbox forbids.
 
     The tests run in a process of their own and call the functions of the program. So the program can neither change nor read them.
@@ -41,7 +42,7 @@ class CodeExecutionPassAtOne(CompletionMetric):
             DataError: The task gives no tests.
             MachineError: The sandbox failed.
         """
-        entry = find_field(response, "entry_point")
+        entry = find_field(response, "entry_point") or context_field(response, "tested_name")
         program = Program(
             code=program_of(response),
             name="program",
