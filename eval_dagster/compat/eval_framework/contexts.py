@@ -161,7 +161,8 @@ class ContextClasses:
         """A module of a user that a function imports when it is called, brought as the function would."""
         if _top(name) not in sys.stdlib_module_names:
             with suppress(Exception):  # the function handles it, or fails when it is called
-                module = function.__builtins__["__import__"](name, function.__globals__, None, ("*",), 0)
+                of_function: Any = function  # the types of some versions of Python do not name its built-in names
+                module = of_function.__builtins__["__import__"](name, function.__globals__, None, ("*",), 0)
                 if self._follows(module.__name__):
                     yield module
 
