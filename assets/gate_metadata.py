@@ -39,13 +39,15 @@ _MOST_PICTURES = 8
 
 
 def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
-    """A line for each suite, the number of results by verdict, and a table of the red results."""
+    """A line for each suite, the number of results by verdict, and tables of the red results and of those that were not judged."""
     rows = [row for result in results for row in result.regressions]
-    regressed = [row for row in rows if row.is_red]
+    regressed, gaps = [row for row in rows if row.is_red], [row for row in rows if row.is_gap]
     verdicts = Counter(row.verdict for row in rows)
     return {
         "summary": visible("\n".join(f"{result.suite}: {verdict_line(result)}" for result in results)) or "evals.yaml has no suite",
+        "outcome": "\n".join(f"{result.suite}: {result.outcome.value}" for result in results),
         **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
+        **({"not_judged": table_metadata([_shown(row) for row in gaps])} if gaps else {}),
         **{f"n_{verdict.value.replace(' ', '_')}": verdicts[verdict] for verdict in Verdict},
         "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
     }

@@ -7,9 +7,9 @@ import dagster as dg
 
 from eval_dagster.assets.failures import run_messages
 from eval_dagster.config.values import LAST_PASSED
-from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
-from eval_dagster.notifications.messages import failure_notice, not_evaluated_notice, regression_notice, skipped_notice
+from eval_dagster.notifications.messages import failure_notice, incomplete_notice, not_evaluated_notice, regression_notice, skipped_notice
 from eval_dagster.project import Project
 from eval_dagster.report.writing import Report
 
@@ -17,7 +17,8 @@ from eval_dagster.report.writing import Report
 def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Report) -> list[str]:
     """Send a notice of the results that got worse, one of the evaluations that failed, and one of those that a limit stopped.
 
-    `runs` are those that evaluated the suite, and `instance` has their logs. Returns the outcome of each notice.
+    If the suite is incomplete, one notice says so, with what failed and what a limit stopped. `runs` are those that evaluated the suite,
+    and `instance` has their logs. Returns the outcome of each notice.
     """
     places = _places(project, result, report)
     notices: list[tuple[Kind, tuple[str, str]]] = []
@@ -26,9 +27,13 @@ def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, run
             ("regression", regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
         )
     messages = [run_messages(instance, run) for run in runs]
-    if failures := [message for failed, _ in messages for message in failed]:
+    failures = [message for failed, _ in messages for message in failed]
+    limited = [message for _, limited in messages for message in limited]
+    if result.outcome is Outcome.INCOMPLETE:
+        notices.append(("incomplete", incomplete_notice(result, [*failures, *limited], places)))
+    elif failures:
         notices.append(("failure", failure_notice(result.suite, failures, places)))
-    if limited := [message for _, limited in messages for message in limited]:
+    if limited and result.outcome is not Outcome.INCOMPLETE:
         notices.append(("not evaluated", not_evaluated_notice(result.suite, limited, places)))
     outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]

@@ -31,7 +31,7 @@ from eval_dagster.visible_text import visible
 @dg.asset(
     name=REGRESSIONS,
     deps=["task_metrics"],
-    description="What got worse: each suite, or the one of the run's tag, against its baseline. Query it as `regressions`.",
+    description="Compares every suite, or the suite in the run's tag, with its baseline. Query it as `regressions`.",
     group_name="results",
     kinds={"duckdb", "sql"},
 )
@@ -73,22 +73,22 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
 
 
 def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
-    """The check of a suite: whether its stored judgement has a regression. It does not judge, and can run again at any time."""
+    """The check of a suite: whether its stored judgement is green. It does not judge, and can run again at any time."""
 
     @dg.asset_check(
         asset=REGRESSIONS,
         name=gate_check_name(name),
         blocking=True,
-        description=f"Nothing in the suite {name} is worse than its baseline ({suite.baseline}), as far as its samples tell.",
+        description=f"All results that the suite {name} requires were judged, and none is significantly worse than its baseline "
+        f"({suite.baseline}).",
     )
     def check(project: ProjectResource) -> dg.AssetCheckResult:
         result = current_result(project.open().lake, name)
         if result is None:
-            return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description="not judged yet: materialize the asset `regressions`"
-            )
+            fails = dg.AssetCheckSeverity.ERROR if suite.gate.severity == "error" else dg.AssetCheckSeverity.WARN
+            return dg.AssetCheckResult(passed=False, severity=fails, description="not judged yet: materialize the asset `regressions`")
         return dg.AssetCheckResult(
-            passed=not result.red,
+            passed=result.is_green,
             severity=dg.AssetCheckSeverity.ERROR if result.is_failed else dg.AssetCheckSeverity.WARN,
             description=visible(verdict_line(result)),
             metadata=result_metadata([result]),

@@ -8,6 +8,7 @@ from eval_dagster.cli.console import out, print_next
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
+from eval_dagster.gate.records import minute
 from eval_dagster.lake.catalog import publish
 from eval_dagster.project import Project
 
@@ -17,16 +18,22 @@ def accept_states(suite: str, *, evals: Sequence[str], models: Sequence[str], wh
     project = Project.open()
     baseline = project.suite(suite).baseline
     project.select(suite=suite, evals=evals, models=models)
-    if baseline != LAST_PASSED:
+    is_named = baseline != LAST_PASSED
+    if is_named and not (evals or models):
         raise UsageError(
-            f"the baseline of the suite {suite} is {baseline!r}, which acceptances do not change; expected {LAST_PASSED!r} in evals.yaml"
+            f"the baseline of the suite {suite} is {baseline!r}, which acceptances do not change; expected {LAST_PASSED!r} in evals.yaml, "
+            "or a result that was not judged, named by --eval and --model"
         )
-    accepted = accept(project.lake, suite, evals=evals, models=models, by=by or _user(), why=why)
+    accepted = accept(project.lake, suite, evals=evals, models=models, by=by or _user(), why=why, gaps_alone=is_named)
     publish(project.lake)
     for each in accepted:
-        state = f"{each.eval} on {each.model} of {each.materialized_at:%Y-%m-%d %H:%M} UTC ({each.verdict.value})"
-        out.print(f"accepted  {state}, by {each.accepted_by}", soft_wrap=True)
-    out.print("It is the baseline and the anchor of later results.")
+        state = "" if each.materialized_at is None else f" of {minute(each.materialized_at)}"
+        metric = f" ({each.metric})" if each.metric else ""
+        out.print(f"accepted  {each.eval} on {each.model}{metric}{state}: {each.verdict.value}, by {each.accepted_by}", soft_wrap=True)
+    if any(each.materialized_at for each in accepted) and not is_named:
+        out.print("It is the baseline and the anchor of later results.")
+    if any(each.is_gap for each in accepted):
+        out.print("The gap does not keep the suite from passing, until its eval and model are judged again.")
     print_next((f"run --suite {suite}", "judges the suite again"), ("sql acceptances", "all that was accepted, by whom and why"))
 
 

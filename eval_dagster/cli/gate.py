@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from eval_dagster.cli.console import out, print_table
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import COMPARED, GateResult, Regression
 from eval_dagster.report.summaries import junit_xml
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, figures, incomparable, title, tone, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, figures, title, tone, unjudged, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.whole_files import replaced
 
@@ -24,7 +24,7 @@ def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | 
 
 
 def print_gate(result: GateResult) -> None:
-    """Print the results that changed, those that could not be compared with the reasons, and the verdict in a line."""
+    """Print the results that changed, those that were not judged with the reasons, and the verdict in a line."""
     changed = [*result.red, *result.with_verdict(Verdict.IMPROVED)]
     if changed:
         print_table(f"Gate of {result.suite}", _COLUMNS, map(_row, changed), right=_NUMBERS)
@@ -32,19 +32,19 @@ def print_gate(result: GateResult) -> None:
     if result.is_first:
         return
     for row in result.regressions:
-        if row.reason and row.verdict is not Verdict.NOT_COMPARABLE:
+        if row.reason and row.verdict in COMPARED:
             out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", soft_wrap=True)
-    for each in incomparable(result):
-        out.print(f"          not comparable: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
+    for each in unjudged([row for row in result.regressions if row.verdict not in COMPARED]):
+        out.print(f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
 
 
 def next_command(result: GateResult) -> tuple[str, str] | None:
-    """The command that shows the red results in full, with its description; None if there are none."""
+    """The command that shows in full what is red or was not evaluated, with its description; None if there is nothing."""
     if any(row.verdict is Verdict.ERRORS for row in result.red):
         return "sql errors", "the samples that are errors"
     first = next((row for row in result.red if row.baseline is not None), None)
     if first is None:
-        return None
+        return ("sql attempts", "how each evaluation ended, and why") if result.with_verdict(Verdict.NOT_EVALUATED) else None
     against = first.anchor if first.against == "anchor" else first.baseline
     return f"compare {first.model} {against} --eval {first.eval} --samples 50", "the samples that flipped, with both answers"
 

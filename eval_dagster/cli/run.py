@@ -33,7 +33,7 @@ def run(
 ) -> None:
     """Evaluate, and print the leaderboard and the gate's result of a suite. With `launch`, the Dagster instance launches the runs.
 
-    Exit status 1 if an evaluation or the gate failed; 3 if nothing failed, and a cap kept something from being evaluated.
+    Exit status 1 if an evaluation failed, or the suite regressed or is incomplete; 3 if a cap is the only reason for that.
     """
     project = Project.open()
     for option, file in (("--junit", junit), ("--markdown", markdown)):

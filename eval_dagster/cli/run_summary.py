@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from eval_dagster.assets.run_summaries import RunSummary
 
 NOT_EVALUATED = 3
-"""The exit status where nothing failed, and a cap kept something from being evaluated."""
+"""The exit status where nothing failed, and a cap kept something from being evaluated. The gate is not green then, either."""
 Command = tuple[str, str]
 """A command without the program's name, and what it shows."""
 
@@ -47,10 +47,16 @@ class RunEnd:
 
     @property
     def is_failed(self) -> bool:
-        """Whether anything failed, or the suite's gate did."""
-        return bool(
-            self.summary.failures or self.unscored or self.untracked or (self.summary.gate is not None and self.summary.gate.is_failed)
-        )
+        """Whether anything failed, or the suite's gate did for another reason than a cap."""
+        return bool(self.summary.failures or self.unscored or self.untracked or self._has_failed_gate)
+
+    @property
+    def _has_failed_gate(self) -> bool:
+        gate = self.summary.gate
+        if gate is None or not gate.is_failed:
+            return False
+        capped = {(each.eval, each.model) for each in self.attempts if each.status == "not evaluated"}
+        return bool(gate.red) or not gate.missing or not {(row.eval, row.model) for row in gate.missing} <= capped
 
 
 def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], models: Sequence[str]) -> RunEnd:

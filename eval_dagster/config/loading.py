@@ -178,6 +178,7 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
         yield from _repeat_problems(("suites", name, "evals"), document)
         yield from _repeat_problems(("suites", name, "models"), document)
         yield from _baseline_problems(("suites", name, "baseline"), document, models)
+        yield from _required_problems(name, document)
 
 
 def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
@@ -278,6 +279,16 @@ def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, 
     expected = f"{LAST_PASSED!r}, {PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
     meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [LAST_PASSED, PREVIOUS, *models])
     yield path, f"found {document.found(path)}; expected {expected}{meant}"
+
+
+def _required_problems(suite: str, document: YamlDocument) -> Iterator[Problem]:
+    path, evals = ("suites", suite, "gate", "require"), _value(document, ("suites", suite, "evals"))
+    names = _value(document, path)
+    for position, name in enumerate(names if isinstance(names, list) else ()):
+        if isinstance(name, str) and isinstance(evals, list) and name not in evals:
+            where = (*path, position)
+            known = [each for each in evals if isinstance(each, str)]
+            yield where, f"found {document.found(where)}; expected an eval of the suite ({', '.join(known)}){did_you_mean(name, known)}"
 
 
 def _is_time(text: str) -> bool:

@@ -70,8 +70,26 @@ PageAddress = Annotated[
 ]
 
 
+def _require(value: object) -> object:
+    if value == "all":
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise ValueError(f"expected {_REQUIRE}")
+
+
+_REQUIRE = "'all', a share above 0 and at most 1 such as 0.9, or a list of evals of the suite"
+Require = Annotated[
+    Literal["all"] | float | tuple[str, ...],
+    PlainValidator(_require),
+    WithJsonSchema({"pattern": "", "description": _REQUIRE}),
+]
+
+
 class GateConfig(Section):
-    """When a suite's results count as worse than their baseline."""
+    """When a suite's results count as worse than their baseline, and how many of them have to be judged."""
 
     alpha: Number = Field(default=0.05, gt=0, lt=1)
     """If nothing but chance is at work, at most this share of suites turns red in 30 days."""
@@ -81,8 +99,11 @@ class GateConfig(Section):
     """The largest share of errors that is allowed among the samples that the baseline could evaluate."""
     metrics: Literal["headline", "all"] = "headline"
     """The metrics that are compared: the one of each eval that the leaderboard shows, or all. More comparisons have less power each."""
+    require: Require = "all"
+    """The results that have to be judged; a suite without them is incomplete, which is red: `all`, a share of the suite's evals and models
+    such as 0.9, or the names of evals. A first result counts as judged, and a gap that a person accepted is not required."""
     severity: Literal["error", "warn"] = "error"
-    """Whether a regression fails the gate or is only reported."""
+    """Whether a suite that regressed or is incomplete fails the gate, or is only reported."""
     confirm: Switch = True
     """Whether samples are asked again before a result that a test finds worse counts as regressed, where answers vary: of a served model,
     of vLLM, and on a GPU."""

@@ -47,7 +47,7 @@ def _path_of(point: Point, table: str, version: str) -> Path:
     found = point.lake.of_version(table, version, point.eval_name, point.model)
     if found is None:
         raise LakeError(
-            f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
+            f"the {table} of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC are no longer in the lake"
         )
     return found.path
 
@@ -60,7 +60,7 @@ def answers_of(point: Point, samples: Collection[str] | None = None) -> dict[str
     """The answers of a result with their scores, by sample; of all samples, or of some."""
     if not point.has_scores:
         raise LakeError(
-            f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake"
+            f"the scores of {point.eval_name}|{point.model} of {point.materialized_at:%Y-%m-%d %H:%M} UTC are no longer in the lake"
         )
     version = responses_version(point)
     answers = {row["sample_id"]: _answer(row) for row in rows_of(point, "responses", version, ("sample_id", *_ANSWER), samples)}

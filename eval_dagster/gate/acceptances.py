@@ -1,4 +1,4 @@
-"""Acceptances: states that a person accepts although the gate did not let them pass, with name, time and reason."""
+"""Acceptances: states and gaps that a person accepts although the gate did not let them pass, with name, time and reason."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.materializations import history, n_values, point_at
-from eval_dagster.gate.records import Acceptance, GateResult, Regression
+from eval_dagster.gate.records import Acceptance, GateResult, Regression, minute
 from eval_dagster.gate.results import current_result
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
 from eval_dagster.lake.rows import fields_in
@@ -25,13 +25,24 @@ def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
     return sorted(found, key=lambda acceptance: acceptance.accepted_at)
 
 
-def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
-    """Accept the last judged states of a suite as baseline and anchor of later results.
+def accept(
+    lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str, gaps_alone: bool = False
+) -> list[Acceptance]:
+    """Accept the last judged states of a suite as baseline and anchor of later results, and its gaps. The report shows `by` and `why`.
 
-    These are the states of the named evals and models, or the red ones if none is named. The report shows `by` and `why`.
+    Without names, these are the red states. A gap, which was not evaluated or is not comparable, has to be named by its eval or its model.
+
+    Args:
+        lake: The lake with the judgements.
+        suite: Name of the suite.
+        evals: Names of evals; empty: all.
+        models: Names of models; empty: all.
+        by: Name of the person.
+        why: The reason.
+        gaps_alone: Whether only gaps can be accepted, since the suite names its baseline itself.
 
     Raises:
-        UsageError: There is no reason, nothing to accept, or a state without any value.
+        UsageError: There is no reason, nothing to accept, or a red state without any value.
         LakeError: The last judgement is damaged.
     """
     if not why.strip() or not by.strip():
@@ -40,23 +51,23 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
     if result is None:
         raise UsageError(f"there is nothing to accept: the suite {suite} was never judged; first: eval-dagster run --suite {suite}")
     now = datetime.now(UTC)
+    chosen = [row for row in _chosen(result, read_acceptances(lake, suite), evals, models) if row.is_gap or not gaps_alone]
+    if not chosen:
+        raise UsageError(f"there is nothing to accept in {suite}: {_why_nothing(result, evals, models, gaps_alone=gaps_alone)}")
     accepted = [
         Acceptance(
             suite=suite,
             eval=row.eval,
             model=row.model,
-            materialized_at=row.materialized_at,
+            metric=row.metric if row.is_gap else None,
+            materialized_at=_accepted_state(lake, row),
             verdict=row.verdict,
             accepted_at=now,
             accepted_by=by.strip(),
             why=why.strip(),
         )
-        for row in _chosen(result, read_acceptances(lake, suite), evals, models)
-        if row.materialized_at is not None
+        for row in chosen
     ]
-    if not accepted:
-        raise UsageError(f"there is nothing to accept in {suite}: {_why_nothing(result, evals, models)}")
-    _require_values(lake, accepted)
     name = new_name("accept", now)
     info = FileInfo(fingerprint=name, version=name, run_id="accept", materialized_at=now.isoformat(timespec="microseconds"))
     lake.add(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
@@ -64,13 +75,41 @@ def accept(lake: Lake, suite: str, *, evals: Sequence[str], models: Sequence[str
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """One row for each chosen state, a red one if there are several. Accepted states are left out."""
-    done = {(each.eval, each.model, each.materialized_at) for each in known}
-    found: dict[tuple[str, str], Regression] = {}
+    """The gaps that are named, and one row for each other chosen state, a red one if there are several. Accepted ones are left out."""
+    states = {(each.eval, each.model, each.materialized_at) for each in known if not each.is_gap}
+    gaps = {(each.eval, each.model, each.metric) for each in known if each.is_gap and each.accepted_at >= result.judged_at}
+    found: dict[tuple[str, str, str | None, bool], Regression] = {}
     for row in sorted(_named(result, evals, models), key=lambda row: not row.is_red):
-        if (evals or models or row.is_red) and (row.eval, row.model, row.materialized_at) not in done:
-            found.setdefault((row.eval, row.model), row)
-    return list(found.values())
+        key = (row.eval, row.model)
+        if row.is_gap and (evals or models) and (*key, row.metric) not in gaps:
+            found.setdefault((*key, row.metric, True), row)
+        is_state = not row.is_gap and row.materialized_at is not None and row.verdict is not Verdict.ACCEPTED_GAP
+        if is_state and (evals or models or row.is_red) and (*key, row.materialized_at) not in states:
+            found.setdefault((*key, None, False), row)
+    with_gaps = {row_key[:2] for row_key in found if row_key[3]}
+    return [row for row_key, row in found.items() if row_key[3] or row.is_red or row_key[:2] not in with_gaps]
+
+
+def _accepted_state(lake: Lake, row: Regression) -> datetime | None:
+    """The time of the accepted state; null for a gap without a state that later results can be compared with.
+
+    The older state of what was not evaluated is none. Raises `UsageError` for a red state without any value.
+    """
+    if row.verdict is Verdict.NOT_EVALUATED or row.materialized_at is None:
+        return None
+    has_values = True
+    with suppress(LakeError):  # a damaged state
+        state = point_at(history(lake, row.eval, row.model), row.materialized_at)
+        has_values = state is None or bool(n_values(state))
+    if has_values:
+        return row.materialized_at
+    if row.is_gap:
+        return None
+    raise UsageError(
+        f"{row.eval} on {row.model} of {minute(row.materialized_at)} has no value, since all its samples are errors; "
+        "expected a state that later results can be compared with; see the errors (eval-dagster sql errors) and evaluate it again, "
+        "or name other results by --eval and --model"
+    )
 
 
 def _named(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
@@ -78,25 +117,18 @@ def _named(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> l
     return [row for row in result.regressions if (not evals or row.eval in evals) and (not models or row.model in models)]
 
 
-def _require_values(lake: Lake, accepted: Sequence[Acceptance]) -> None:
-    """Raise `UsageError` if a state has no value: nothing could be compared with it."""
-    for each in accepted:
-        state = point_at(history(lake, each.eval, each.model), each.materialized_at)
-        if state is not None and not n_values(state):
-            raise UsageError(
-                f"{each.eval} on {each.model} of {each.materialized_at:%Y-%m-%d %H:%M} UTC has no value, since all its samples are errors; "
-                "expected a state that later results can be compared with; see the errors (eval-dagster sql errors) and evaluate it again, "
-                "or name other results by --eval and --model"
-            )
-
-
-def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> str:
-    judged = f"judged {result.judged_at:%Y-%m-%d %H:%M} UTC"
+def _why_nothing(result: GateResult, evals: Sequence[str], models: Sequence[str], *, gaps_alone: bool) -> str:
+    judged = f"judged {minute(result.judged_at)}"
     if evals or models:
         named = _named(result, evals, models)
         if not named:
             return f"it has no result of {', '.join([*evals, *models])} ({judged})"
+        if gaps_alone:
+            return f"what is named was judged ({judged}), and an acceptance does not change the baseline that evals.yaml names"
         if not any(row.materialized_at for row in named):
             return f"{named[0].eval}|{named[0].model} has no result yet ({judged})"
         return f"what is named is accepted already ({judged}); a later result must be judged first"
+    if result.gaps:
+        named_gaps = ", ".join(dict.fromkeys(f"{row.eval} on {row.model}" for row in result.gaps))
+        return f"nothing is red; name what was not judged ({named_gaps}) by --eval and --model to accept the gap ({judged})"
     return f"nothing is red, or it is accepted already ({judged}); name one by --eval and --model to make it the anchor of its drift"

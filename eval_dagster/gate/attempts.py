@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
+from eval_dagster.gate.records import minute
 from eval_dagster.lake.attempts import Attempt
 from eval_dagster.stages.results import STAGES
 
@@ -35,7 +36,7 @@ class Attempts:
                 failure = None
         if failure is not None:
             how = f"failed at {failure.stage}" if failure.status == "failed" else "was not evaluated"
-            return f"{how} on {failure.finished_at:%Y-%m-%d %H:%M}: {failure.message}"
+            return f"{how} on {minute(failure.finished_at)}: {failure.message}"
         if self._since is not None and not any(attempt.stage == _ORDER[-1] for attempt in attempts):
-            return f"was not evaluated in this run (since {self._since:%Y-%m-%d %H:%M}): the last result, if there is one, is older"
+            return f"was not evaluated in this run (since {minute(self._since)}): the last result, if there is one, is older"
         return None

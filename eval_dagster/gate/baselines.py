@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.materializations import Point, PointName, history, parse_time, point_at, previous_point
-from eval_dagster.gate.records import NO_EARLIER_RESULT
+from eval_dagster.gate.materializations import Point, PointName, history, n_values, parse_time, point_at, previous_point
+from eval_dagster.gate.records import minute
 from eval_dagster.gate.standings import Standing
 from eval_dagster.lake.files import Lake
 
@@ -46,25 +46,31 @@ class Baseline:
         """The point that a result of this model is compared with.
 
         When the suite judges the eval and the model for the first time, `last_passed` means the state before the last change. Returns
-        None if there is no such state, or if no state has passed yet.
+        None for a first result: there is no earlier state, or none that passed or has a value.
 
         Raises:
             LakeError: The baseline that the suite names does not exist, or is damaged.
         """
-        return self._last_passed(lake, eval_name, model, standing) if self.last_passed else self._named(lake, eval_name, model)
+        if self.last_passed:
+            return self._last_passed(lake, eval_name, model, standing)
+        return self._previous(lake, eval_name, model) if self.previous and self.model is None else self._named(lake, eval_name, model)
 
     def _last_passed(self, lake: Lake, eval_name: str, model: str, standing: Standing) -> Point | None:
         points = history(lake, eval_name, model)
         if standing.baseline_at is None:
-            return None if standing.is_known else previous_point(points)
+            before = None if standing.is_known else previous_point(points)
+            return before if before is not None and n_values(before) else None
         found = point_at(points, standing.baseline_at)
         if found is None:
             raise LakeError(
-                f"the last result of {eval_name}|{model} that passed, of {standing.baseline_at:%Y-%m-%d %H:%M}, is damaged or no longer "
+                f"the last result of {eval_name}|{model} that passed, of {minute(standing.baseline_at)}, is damaged or no longer "
                 "in the lake; look at the current one, and make it the baseline: "
                 f"eval-dagster accept SUITE --eval {eval_name} --model {model} --why ..."
             )
         return found
+
+    def _previous(self, lake: Lake, eval_name: str, model: str) -> Point | None:
+        return PointName(model=model, previous=True).find(lake, eval_name)
 
     def _named(self, lake: Lake, eval_name: str, model: str) -> Point:
         if self.until is not None and self.until.astimezone(UTC).date() > datetime.now(UTC).date():
@@ -73,7 +79,5 @@ class Baseline:
         found = name.find(lake, eval_name)
         if found is not None:
             return found
-        if self.previous:
-            raise LakeError(NO_EARLIER_RESULT)
-        when = "" if self.until is None else f" of {self.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC or before"
+        when = f" of {minute(self.until)} or before" if self.until is not None else " before its last change" if self.previous else ""
         raise LakeError(f"the baseline {self.text!r}: {name.model} has no result of {eval_name}{when}")

@@ -54,8 +54,9 @@ def judge_and_confirm(project: Project, suite: str, *, run_id: str, since: datet
 def confirm(project: Project, result: GateResult) -> GateResult:
     """The result after fresh answers to the samples of its unconfirmed rows. Progress is reported to the current reporter.
 
-    A fall that fresh answers do not show becomes `no change seen`. Where no fresh answers can be had, the row stays as it is, with the
-    reason. A fall that the last judgement confirmed or refuted is not asked about again. Nothing is written but the answers.
+    A fall that fresh answers do not show becomes `no change seen`, or `not comparable` on less than half of the baseline's samples. Where
+    no fresh answers can be had, the row stays as it is, with the reason. A fall that the last judgement confirmed or refuted is not asked
+    about again. Nothing is written but the answers.
     """
     rows, fresh, warnings = list(_with_known(project, result)), list(result.fresh), list(result.warnings)
     waiting = [index for index, row in enumerate(rows) if row.confirmation == "unconfirmed"]
@@ -177,7 +178,7 @@ def _tested(
 def _tested_once(row: Regression, fall: Fall, flipped: set[str], fresh: FreshAnswers) -> Regression:
     found = fall.tested(fresh, flipped)
     if found is None:
-        raise LakeError("the fresh answers give the metric no value, or nothing that varies tells how sure it is")
+        raise LakeError("the repeated answers give no value, or do not vary, so the drop cannot be tested")
     level = fall.level_for(found)
     row = replace(
         row,
@@ -190,7 +191,8 @@ def _tested_once(row: Regression, fall: Fall, flipped: set[str], fresh: FreshAns
     said = _said(fall, found, level)
     if found.p_value < level:
         return replace(row, confirmation="confirmed", against=fall.against, reason=_with_reason(row, f"confirmed: {said}"))
-    return replace(row, confirmation="refuted", verdict=Verdict.NO_CHANGE_SEEN, against=None, reason=f"not confirmed: {said}")
+    verdict = Verdict.NOT_COMPARABLE if row.is_partial else Verdict.NO_CHANGE_SEEN
+    return replace(row, confirmation="refuted", verdict=verdict, against=None, reason=f"not confirmed: {said}")
 
 
 def _require_few_errors(samples: Sequence[FreshSample], max_error_rate: float) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eval_dagster.gate.records import Against, ChangedSample, Regression
+from eval_dagster.gate.records import Against, ChangedSample, Regression, minute
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
 
@@ -16,7 +16,7 @@ class Finding:
     """One row before the suite is judged as a whole."""
 
     row: Regression
-    """Its verdict is `not comparable` or `errors`, with a reason, if there is no comparison."""
+    """If there is no comparison: with the verdict and its reason."""
     step: Case | None = None
     """The result against its baseline."""
     drift: Case | None = None
@@ -36,7 +36,7 @@ class Finding:
     is_to_confirm: bool = False
     """Whether a fall is red only if fresh answers confirm it, where answers can differ."""
     is_start: bool = False
-    """Whether there is no baseline, or none with common samples."""
+    """Whether there is no earlier result, so that later results are compared with this one."""
     changes: Sequence[ChangedSample] = ()
 
 
@@ -65,12 +65,12 @@ def has_test(finding: Finding) -> bool:
 
 
 def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
-    """Evals and models whose state passes: a metric was judged, none is red or refuted, and none was compared on few samples only."""
+    """Evals and models whose state passes: a metric was judged or has its first result, and none is a gap, red or refuted."""
     judged, stopped = set(), set()
     for finding, row in zip(findings, rows, strict=True):
         if finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED):
             judged.add((row.eval, row.model))
-        if row.is_red or row.is_refuted or (row.is_partial and not finding.is_start):
+        if row.is_red or row.is_refuted or row.is_gap:
             stopped.add((row.eval, row.model))
     return judged - stopped
 
@@ -114,8 +114,13 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
         return Verdict.REGRESSED, "anchor", _drifted(row)
     if finding.held is not None and not _is_released(finding, level):
         return Verdict.REGRESSED, finding.held.against or "baseline", _still_worse(finding)
-    if finding.step is None or (step is not None and step.verdict is Verdict.NOT_COMPARABLE):
-        return Verdict.NOT_COMPARABLE, None, None if finding.step is None else _why_not(finding.step.comparison)
+    if finding.step is None:
+        return row.verdict, None, None
+    is_equal = finding.is_as_baseline and row.value is not None  # which needs no test
+    if finding.step.comparison.p_value is None and not is_equal:
+        return Verdict.NOT_COMPARABLE, None, _why_not(finding.step.comparison)
+    if row.is_partial:
+        return Verdict.NOT_COMPARABLE, None, _too_few(row)
     if Verdict.IMPROVED in verdicts:
         return Verdict.IMPROVED, None, None
     return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)
@@ -164,7 +169,7 @@ def _still_worse(finding: Finding) -> str:
     held = finding.held
     if held is None or held.materialized_at is None:
         return ""
-    when = f"regressed in the state of {held.materialized_at:%Y-%m-%d %H:%M}"
+    when = f"regressed in the state of {minute(held.materialized_at)}"
     if finding.row.reason:
         return f"{when}; the last evaluation shows nothing better: {finding.row.reason}"
     since = "unchanged since" if finding.is_as_red else "not significantly better since"
@@ -174,16 +179,21 @@ def _still_worse(finding: Finding) -> str:
 def _recovered(held: Regression | None) -> str | None:
     if held is None or held.materialized_at is None:
         return None
-    return f"no longer regressed, as it was in the state of {held.materialized_at:%Y-%m-%d %H:%M}"
+    return f"no longer regressed, as it was in the state of {minute(held.materialized_at)}"
+
+
+def _too_few(row: Regression) -> str:
+    asked = row.n_common + row.n_only_baseline
+    return f"only {row.n_common} of the {asked} samples of the baseline have a value now; expected at least half of them"
 
 
 def _why_not(comparison: Comparison) -> str:
     """Why a comparison has no p-value."""
     if comparison.n_common == 0:
         return (
-            f"no sample has a value in both: {comparison.n_only_a} have one now alone, {comparison.n_only_b} in the baseline alone, "
-            f"{comparison.n_neither} in neither (errors)"
+            f"no sample has a value in both results: {comparison.n_only_a} only in the new one, {comparison.n_only_b} only in the "
+            f"baseline, {comparison.n_neither} in neither (errors)"
         )
     if comparison.n_clusters < 2:
         return f"the {comparison.n_common} common samples are one independent group; expected at least two"
-    return f"the {comparison.n_common} common samples give the metric no value, or nothing that varies tells how sure it is"
+    return f"the metric has no value on the {comparison.n_common} common samples, or no variation, so no test is possible"

@@ -12,19 +12,20 @@ from eval_dagster.gate.change_points import LookKey, find_looks
 from eval_dagster.gate.decision import Finding, decide, has_test
 from eval_dagster.gate.levels import level_of
 from eval_dagster.gate.partition import Partition
-from eval_dagster.gate.records import GateResult, Look, Regression
+from eval_dagster.gate.records import NO_RESULT, GateResult, Look, Regression
 from eval_dagster.gate.results import known_looks
 from eval_dagster.gate.sensible import require_sensible_gate
-from eval_dagster.gate.standings import Standing, Standings, read_standings
+from eval_dagster.gate.standings import Standing, Standings, accepted_gaps, read_standings
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.project import Project
 from eval_dagster.stages.fresh_answers import answers_vary
+from eval_dagster.statistics.verdicts import Verdict
 
 
 def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
     """Compare the results of a suite with their baselines.
 
-    Every eval and model of the suite has a row, or a row for each metric. A result that cannot be compared has a reason and does not affect
+    Every eval and model of the suite has a row, or a row for each metric. A result that was not judged has a reason and does not affect
     the others. The baseline model itself has a row only if it could not be evaluated. Nothing is written, and no model is asked: falls of
     models whose answers may differ are unconfirmed, until `confirmation.confirm` asks.
 
@@ -63,7 +64,8 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         alpha=settings.gate.alpha,
         level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
-        regressions=[_as_confirmable(project, row) for row in decide(findings, level=level)],
+        require=settings.gate.require,
+        regressions=accepted_gaps(project.lake, suite, [_as_confirmable(project, row) for row in decide(findings, level=level)]),
         changes=[change for each in findings for change in each.changes],
         looks=looks,
         warnings=tuple(warnings),
@@ -82,16 +84,17 @@ def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> li
     try:
         current = partition.current()
         if problem := attempts.problem(partition.eval_name, partition.model):
-            return partition.unjudged(problem, current)
+            return partition.unjudged(Verdict.NOT_EVALUATED, problem, current)
         if baseline.is_current(partition.model):
             return []
         if current is None:
-            return [Finding(row=partition.incomparable("there is no result yet; evaluate it first"))]
+            return partition.unjudged(Verdict.NOT_EVALUATED, NO_RESULT, None)
         before = baseline.find(partition.project.lake, partition.eval_name, partition.model, partition.standing)
-        return list(partition.first(current) if before is None else partition.compare(current, before))
+        findings = list(partition.first(current) if before is None else partition.compare(current, before))
+        return findings or partition.unjudged(Verdict.NOT_COMPARABLE, "the result has none of the metrics that are compared", current)
     except Exception as error:  # the boundary between one partition and the next
         reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
-        findings = partition.unjudged(reason, current)
+        findings = partition.unjudged(Verdict.NOT_COMPARABLE, reason, current)
         if before is None:
             return findings
         when = before.materialized_at

@@ -108,8 +108,9 @@ class Point:
         return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
 
     def _gone(self, table: str) -> LakeError:
+        when = f"{self.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
         return LakeError(
-            f"the {table} of {self.eval_name}|{self.model} of {self.materialized_at:%Y-%m-%d %H:%M} are no longer in the lake; "
+            f"the {table} of {self.eval_name}|{self.model} of {when} are no longer in the lake; "
             "what was compared with them can be computed again, but not read"
         )
 

@@ -12,7 +12,7 @@ from eval_dagster.gate.decision import Finding
 from eval_dagster.gate.error_rates import ErrorRate, error_rate
 from eval_dagster.gate.materializations import Point, PointName, history, point_at
 from eval_dagster.gate.noise import measured_noise
-from eval_dagster.gate.records import NO_EARLIER_RESULT, Regression
+from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, Regression
 from eval_dagster.gate.standings import Standing
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
@@ -48,19 +48,24 @@ class Partition:
         """A finding for each metric that the suite is judged by."""
         found = {each.metric: each for each in compare_points(current, baseline, self._metrics, alpha=self.level)}
         for metric in self._judged_metrics(current):
-            reason = f"the baseline has no value of {metric}, or its code is gone; later results are compared with this one"
-            finding = self._compared(found[metric]) if metric in found else self._start(reason, metric, current, baseline)
+            if metric in found:
+                finding = self._compared(found[metric])
+            elif metric in overall(baseline):
+                reason = f"the code of {metric} is gone, which is needed to compare it"
+                finding = Finding(row=replace(self.unjudged_row(Verdict.NOT_COMPARABLE, reason, current, baseline), metric=metric))
+            else:
+                finding = self._start(NEW_METRIC, metric, current, baseline)
             yield self._with_past(finding, metric, current, baseline)
 
     def first(self, current: Point) -> Iterator[Finding]:
-        """The findings if there is nothing to compare with: later results are compared with this one, unless too many samples are errors.
+        """The findings if there is nothing to compare with: later results are compared with this one.
 
-        Red results stay red.
+        Results without a value, or with too many errors, are no first results. Red results stay red.
         """
         starts: list[Finding] = []
         for metric in self._judged_metrics(current):
             finding = self._with_past(self._start(NO_EARLIER_RESULT, metric, current), metric, current, None)
-            if finding.row.verdict is Verdict.ERRORS:
+            if finding.row.verdict is not Verdict.FIRST_RESULT:
                 yield finding
             elif finding.held is not None:
                 yield replace(finding, row=replace(finding.row, reason="no result that passed is known"))
@@ -68,19 +73,19 @@ class Partition:
                 starts.append(replace(finding, row=replace(finding.row, metric=None)))
         yield from starts[:1]
 
-    def unjudged(self, problem: str, current: Point | None) -> list[Finding]:
-        """The findings if the last evaluation failed. Red results stay red."""
-        row = self.incomparable(problem, current)
+    def unjudged(self, verdict: Verdict, problem: str, current: Point | None) -> list[Finding]:
+        """The findings if there is nothing to judge, or if it cannot be judged. Red results stay red."""
+        row = self.unjudged_row(verdict, problem, current)
         return [Finding(row=_compared_as(row, held), held=held) for held in self.standing.red.values()] or [Finding(row=row)]
 
-    def incomparable(self, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
+    def unjudged_row(self, verdict: Verdict, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
         """A row that says why there is no comparison."""
         return Regression(
             suite=self.suite,
             eval=self.eval_name,
             model=self.model,
             baseline=baseline.name() if baseline else None,
-            verdict=Verdict.NOT_COMPARABLE,
+            verdict=verdict,
             reason=reason,
             materialized_at=current.materialized_at if current else None,
             baseline_materialized_at=baseline.materialized_at if baseline else None,
@@ -132,13 +137,15 @@ class Partition:
         return replace(row, verdict=Verdict.ERRORS, reason=reason)
 
     def _start(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
-        return Finding(row=replace(self.incomparable(reason, current, baseline), metric=metric), is_start=True)
+        has_value = overall(current)[metric]["value"] is not None
+        verdict, reason = (Verdict.FIRST_RESULT, reason) if has_value else (Verdict.NOT_COMPARABLE, f"the result has no value of {metric}")
+        return Finding(row=replace(self.unjudged_row(verdict, reason, current, baseline), metric=metric), is_start=has_value)
 
     def _compared(self, each: MetricComparison) -> Finding:
         known = each.comparison
         noise = measured_noise(each.a, self.points, each.metric)
         row = replace(
-            self.incomparable(None, each.a, each.b),
+            self.unjudged_row(Verdict.NOT_COMPARABLE, None, each.a, each.b),
             metric=each.metric,
             value=known.value_a,
             baseline_value=known.value_b,
@@ -157,14 +164,7 @@ class Partition:
         )
         row, drift = self._drift(row, case, each)
         changes = list(changed_samples(each.a, each.b, each.metric))
-        return Finding(
-            row=row,
-            step=case,
-            drift=drift,
-            is_to_confirm=self.gate.confirm,
-            is_start=self._is_disjoint(known),
-            changes=changes,
-        )
+        return Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, changes=changes)
 
     def _drift(self, row: Regression, case: Case, each: MetricComparison) -> tuple[Regression, Case | None]:
         """The row and its comparison with the anchor; none if the anchor is the baseline, was deleted, or has too little in common."""
@@ -185,11 +185,6 @@ class Partition:
             anchor_materialized_at=anchor.materialized_at,
         )
         return row, replace(case, comparison=found)
-
-    def _is_disjoint(self, known: Comparison) -> bool:
-        """Whether the result has values, and the baseline has a value for none of these samples."""
-        is_comparable_later = self.standing.baseline_at is not None or not known.n_only_b
-        return is_comparable_later and not known.n_common and bool(known.n_only_a)
 
 
 def _compared_as(row: Regression, held: Regression) -> Regression:

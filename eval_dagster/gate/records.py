@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from eval_dagster.statistics.verdicts import Verdict
 
@@ -11,12 +12,39 @@ Severity = Literal["error", "warn"]
 """Whether a regression fails the gate or is only reported."""
 NO_EARLIER_RESULT = "there is no earlier result to compare with; later results are compared with this one"
 """The reason of a first result. It names neither eval nor model, so that all first results have the same."""
+NO_RESULT = "there is no result yet; evaluate it first"
+"""The reason of what was never evaluated."""
+NEW_METRIC = "the baseline has no such metric; later results are compared with this one"
+"""The reason of the first result of a metric."""
 Against = Literal["baseline", "anchor"]
 """What a result is worse than: the newest state that passed, or the one that drift is judged against."""
 Confirmation = Literal["unconfirmed", "confirmed", "refuted"]
 """What fresh answers say about a fall: they were not asked for, or could not be; they show it, too; they do not show it."""
 RED = (Verdict.REGRESSED, Verdict.ERRORS)
-"""The verdicts that fail a gate."""
+"""The verdicts of results that got worse."""
+GAPS = (Verdict.NOT_COMPARABLE, Verdict.NOT_EVALUATED)
+"""The verdicts of results that were not judged."""
+COMPARED = (*RED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+"""The verdicts of results that were judged."""
+Require: TypeAlias = Literal["all"] | float | tuple[str, ...]
+"""The results that a suite has to judge: all, a share of its evals and models, or those of the named evals."""
+
+
+class Outcome(StrEnum):
+    """The outcome of a suite's judgement."""
+
+    REGRESSED = "regressed"
+    """At least one result regressed, or has too many errors."""
+    INCOMPLETE = "incomplete"
+    """Nothing is red, but nothing was judged, or less than the suite requires."""
+    FIRST = "first results"
+    """Nothing could be compared yet: the results are the first ones."""
+    PASSED = "passed"
+    """All that the suite requires was judged, and nothing is red."""
+
+
+_ROUNDING = 1e-9
+"""Of the product of a share and a number of results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +94,7 @@ class Regression:
     drift_p_adjusted: float | None = None
     """By Holm's correction for all comparisons of the suite, those with baselines among them."""
     verdict: Verdict
+    """A gap, which is `not comparable` or `not evaluated`, does not pass."""
     against: Against | None = None
     """What it is worse than; null where it is not worse."""
     is_passed: bool = False
@@ -87,16 +116,16 @@ class Regression:
     """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`, with commas between; empty if
     nothing."""
     reason: str | None = None
-    """Why the result is not comparable, what it drifted from, or why it is still worse."""
+    """Why the result was not judged, what it drifted from, or why it is still worse."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
     anchor_materialized_at: datetime | None = None
     """Null where the state itself is the anchor of later ones."""
 
     @property
-    def is_first(self) -> bool:
-        """Whether this is a first result, with no earlier one to compare with."""
-        return self.verdict is Verdict.NOT_COMPARABLE and self.reason == NO_EARLIER_RESULT
+    def is_gap(self) -> bool:
+        """Whether it was not judged, and nobody accepted that."""
+        return self.verdict in GAPS
 
     @property
     def is_refuted(self) -> bool:
@@ -105,7 +134,7 @@ class Regression:
 
     @property
     def is_red(self) -> bool:
-        """Whether it fails the gate if the suite's severity is `error`."""
+        """Whether it got worse, or has too many errors."""
         return self.verdict in RED
 
     @property
@@ -116,18 +145,29 @@ class Regression:
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """A state that a person accepted. Later results are compared with it, as baseline and as anchor."""
+    """A state or a gap that a person accepted.
+
+    Later results are compared with an accepted state, as baseline and as anchor. An accepted gap does not keep its suite from passing,
+    until the eval and the model are judged again.
+    """
 
     suite: str
     eval: str
     model: str
-    materialized_at: datetime
-    """When the accepted state was materialized."""
+    metric: str | None = None
+    """The metric of a gap; null for a state, and for a gap of all metrics."""
+    materialized_at: datetime | None
+    """When the accepted state was materialized; null for a gap without a state."""
     verdict: Verdict
     """The verdict of the gate before the acceptance."""
     accepted_at: datetime
     accepted_by: str
     why: str
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether a person accepted that there is no judgement."""
+        return self.verdict in GAPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +244,10 @@ class GateResult:
     alpha: float
     """At most this share of unchanged suites turns red in 30 days."""
     level: float
-    """Two-sided level of significance of this judgement: its share of `alpha`. 0 where no result is new."""
+    """Two-sided level of significance of this judgement: its share of `alpha`. 0 where nothing was tested."""
     severity: Severity
+    require: Require = "all"
+    """The results that the suite has to judge."""
     regressions: Sequence[Regression]
     changes: Sequence[ChangedSample]
     looks: Sequence[Look] = ()
@@ -225,9 +267,39 @@ class GateResult:
         return [row for row in self.regressions if row.verdict is verdict]
 
     @property
+    def outcome(self) -> Outcome:
+        """The outcome of the suite."""
+        if self.red:
+            return Outcome.REGRESSED
+        if self.missing or self.is_empty:
+            return Outcome.INCOMPLETE
+        return Outcome.PASSED if any(row.verdict in COMPARED for row in self.regressions) else Outcome.FIRST
+
+    @property
     def is_first(self) -> bool:
         """Whether all rows are first results, as in the first night of a suite."""
-        return bool(self.regressions) and all(row.is_first for row in self.regressions)
+        return bool(self.regressions) and all(row.verdict is Verdict.FIRST_RESULT for row in self.regressions)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not even a first result: the suite has judged nothing."""
+        return not any(row.verdict in (*COMPARED, Verdict.FIRST_RESULT) for row in self.regressions)
+
+    @property
+    def gaps(self) -> list[Regression]:
+        """The rows that were not judged, without those that a person accepted."""
+        return [row for row in self.regressions if row.is_gap]
+
+    @property
+    def missing(self) -> list[Regression]:
+        """The gaps that keep the suite from passing: those that `require` does not allow."""
+        if isinstance(self.require, tuple):
+            return [row for row in self.gaps if row.eval in self.require]
+        if self.require == "all":
+            return self.gaps
+        asked = {(row.eval, row.model) for row in self.regressions if row.verdict is not Verdict.ACCEPTED_GAP}
+        judged = asked - {(row.eval, row.model) for row in self.gaps}
+        return [] if len(judged) >= self.require * len(asked) - _ROUNDING else self.gaps
 
     @property
     def red(self) -> list[Regression]:
@@ -240,6 +312,16 @@ class GateResult:
         return [row for row in self.regressions if row.is_refuted]
 
     @property
+    def is_green(self) -> bool:
+        """Whether nothing is red, and all that the suite requires was judged or has its first result."""
+        return self.outcome in (Outcome.PASSED, Outcome.FIRST)
+
+    @property
     def is_failed(self) -> bool:
-        """Whether something is red and the suite's severity is `error`."""
-        return self.severity == "error" and bool(self.red)
+        """Whether the gate fails: it is not green, and the suite's severity is `error`."""
+        return self.severity == "error" and not self.is_green
+
+
+def minute(time: datetime) -> str:
+    """A time as messages show it: to the minute, with its zone."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

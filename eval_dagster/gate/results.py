@@ -1,8 +1,9 @@
 """Judgements in the lake. A suite is a partition; a judgement has a file of the same name in each table."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
-from eval_dagster.gate.records import ChangedSample, FreshSample, GateResult, Look, Regression
+from eval_dagster.gate.records import ChangedSample, FreshSample, GateResult, Look, Regression, Require
 from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of
+from eval_dagster.lake.gate_schemas import EARLIER_REASONS
 from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.versions import stable_hash
@@ -23,7 +25,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
     rows = {
         "sample_changes": _rows(result, result.changes),
         "looks": _rows(result, result.looks),
-        "regressions": _rows(result, result.regressions),
+        "regressions": [row | {"outcome": result.outcome.value} for row in _rows(result, result.regressions)],
     }
     info = FileInfo(
         fingerprint=name,  # a judgement is cheap and never reused
@@ -32,7 +34,7 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
         ),
         run_id=result.run_id,
         materialized_at=result.judged_at.astimezone(UTC).isoformat(timespec="microseconds"),
-        inputs={"suite": result.suite, "severity": result.severity, "looks": look_version()},
+        inputs={"suite": result.suite, "severity": result.severity, "require": json.dumps(result.require), "looks": look_version()},
         counts={"alpha": result.alpha, "level": result.level, **{verdict.value: len(result.with_verdict(verdict)) for verdict in Verdict}},
     )
     for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
@@ -72,12 +74,21 @@ def _rows(result: GateResult, records: Sequence[Regression | ChangedSample | Fre
 
 def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
     """The footer of a file of judgements, and its rows. Raises `LakeError` if it is damaged."""
-    return read_info(path), [Regression(**_known(row) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
+    return read_info(path), [Regression(**fields_in(row, Regression) | {"verdict": _verdict(row)}) for row in read_rows(path)]
 
 
-def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row of `regressions` that its file has: a column can be newer than the file."""
-    return {field.name: row[field.name] for field in fields(Regression) if field.name in row}
+def _verdict(row: Mapping[str, Any]) -> Verdict:
+    """The verdict of a row of `regressions`. Earlier ones had one verdict for all that was not compared."""
+    if row.get("outcome") is None and row["verdict"] == Verdict.NOT_COMPARABLE:
+        reason = row["reason"] or ""
+        return next((Verdict(verdict) for verdict, begins in EARLIER_REASONS.items() if reason.startswith(begins)), Verdict.NOT_COMPARABLE)
+    return Verdict(row["verdict"])
+
+
+def _require(info: FileInfo) -> Require:
+    """The results that the suite had to judge. Earlier judgements do not say."""
+    found = json.loads(info.inputs.get("require", '"all"'))
+    return tuple(found) if isinstance(found, list) else found
 
 
 def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
@@ -94,6 +105,7 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         alpha=file.info.counts["alpha"],
         level=file.info.counts["level"],
         severity="warn" if file.info.inputs["severity"] == "warn" else "error",
+        require=_require(file.info),
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
         looks=read_looks(_part(lake, "looks", suite, file)),

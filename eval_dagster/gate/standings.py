@@ -13,15 +13,19 @@ from pathlib import Path
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.levels import LONGEST
-from eval_dagster.gate.records import Acceptance, Regression
+from eval_dagster.gate.records import GAPS, Acceptance, Regression, minute
 from eval_dagster.gate.results import read_judgement
 from eval_dagster.lake.files import FileInfo, Lake, time_of
 from eval_dagster.statistics.verdicts import Verdict
 
-_GREEN = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
+_NOT_WORSE = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP)
+"""The verdicts of results that were compared on few samples and are not worse."""
+_UNJUDGED = (*GAPS, Verdict.ACCEPTED_GAP)
 
 Key = tuple[str, str]
 """Eval and model."""
+Gap = tuple[str, str, str | None, Verdict]
+"""Eval, model, metric and verdict of a gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,8 @@ class Standings:
 
 def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: datetime) -> Standings:
     """Read the standings of a suite. Damaged files are left out, as in the catalog."""
-    acceptances = {(each.eval, each.model): each for each in read_acceptances(lake, suite)}  # of several the newest
+    states = [each for each in read_acceptances(lake, suite) if each.materialized_at is not None]
+    acceptances = {(each.eval, each.model): each for each in states}  # of several the newest
     searches = {key: _Search(acceptances.get(key)) for key in keys}
     tested_at, tested_in = None, set[Path]()
     for path, info, rows in _judgements(lake, suite):
@@ -78,6 +83,44 @@ def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: dateti
         tested_at=tested_at,
         files=frozenset(tested_in.union(*(search.files() for search in searches.values()))),
     )
+
+
+def accepted_gaps(lake: Lake, suite: str, rows: Sequence[Regression]) -> list[Regression]:
+    """The rows of a new judgement, where a gap that a person accepted has that verdict.
+
+    An acceptance counts for gaps of its verdict, its eval, its model and its metric, until one of them was judged after it.
+    """
+    accepted = {_gap(each, each.verdict): each for each in read_acceptances(lake, suite) if each.is_gap}  # of several the newest
+    open_gaps = {gap: accepted[gap] for row in rows if (gap := _gap(row, row.verdict)) in accepted}
+    known: set[Gap] = set()
+    for path, _, of_one in _judgements(lake, suite) if open_gaps else ():
+        for gap, acceptance in list(open_gaps.items()):
+            if gap in known or acceptance.accepted_at >= time_of(path):
+                known.add(gap)
+                continue
+            same = [row for row in of_one if (row.eval, row.model) == gap[:2] and gap[2] in (None, row.metric)]
+            if any(row.verdict not in _UNJUDGED for row in same):
+                del open_gaps[gap]
+            elif any(row.verdict is Verdict.ACCEPTED_GAP for row in same):  # it was open then
+                known.add(gap)
+        if known >= open_gaps.keys():
+            break
+    return [
+        replace(row, verdict=Verdict.ACCEPTED_GAP, reason=_accepted(row, open_gaps[gap]))
+        if (gap := _gap(row, row.verdict)) in open_gaps
+        else row
+        for row in rows
+    ]
+
+
+def _gap(of: Regression | Acceptance, verdict: Verdict) -> Gap:
+    return of.eval, of.model, of.metric, verdict
+
+
+def _accepted(row: Regression, acceptance: Acceptance) -> str:
+    """The reason of an accepted gap."""
+    by = f"accepted by {acceptance.accepted_by} on {minute(acceptance.accepted_at)}: {acceptance.why}"
+    return f"{by} ({row.verdict.value}: {row.reason})"
 
 
 class _Search:
@@ -150,7 +193,8 @@ class _Search:
             if metric in (self._open or ()) and not is_ended and (newer is None or newer.is_partial or not row.is_partial):
                 self._standing = replace(self._standing, red={**self._standing.red, metric: row})
                 self._red_files[metric] = path
-        self._ended_in_part |= {row.metric for row in rows if row.metric and row.is_partial and row.verdict in _GREEN}
+        tested = [row for row in rows if row.metric and row.is_partial and row.p_value is not None]
+        self._ended_in_part |= {row.metric for row in tested if row.metric and row.verdict in _NOT_WORSE}
 
 
 def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:

@@ -31,6 +31,7 @@ REGRESSIONS = pa.schema(
         pa.field("anchor", pa.string()),
         *(pa.field(name, pa.float64()) for name in ("anchor_value", "drift", "drift_p_value", "drift_p_adjusted")),
         pa.field("verdict", pa.string()),
+        pa.field("outcome", pa.string()),
         pa.field("against", pa.string()),
         pa.field("is_passed", pa.bool_()),
         pa.field("confirmation", pa.string()),
@@ -49,6 +50,7 @@ ACCEPTANCES = pa.schema(
     [
         pa.field("suite", pa.string()),
         *PARTITION,
+        pa.field("metric", pa.string()),
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
         pa.field("verdict", pa.string()),
         pa.field("accepted_at", pa.timestamp("us", tz="UTC")),
@@ -105,6 +107,13 @@ LOOKS = pa.schema(
         pa.field("cause", pa.string()),
     ]
 )
+
+EARLIER_REASONS = {
+    "first result": ("there is no earlier result to compare with;",),
+    "not evaluated": ("failed at ", "was not evaluated ", "there is no result yet;"),
+}
+"""Judgements without an outcome have one verdict for all that was not compared: `not comparable`. It is read as one of these verdicts, by
+the beginning of its reason."""
 
 SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES, "looks": LOOKS}
 """The tables that have a partition a suite. Files of one judgement bear the same name in all of them; `regressions` is written last."""

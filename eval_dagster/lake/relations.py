@@ -14,7 +14,7 @@ import pyarrow as pa
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.file_system import url_of
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.gate_schemas import SUITE_TABLES
+from eval_dagster.lake.gate_schemas import EARLIER_REASONS, SUITE_TABLES
 from eval_dagster.lake.index import Index, Indexed
 from eval_dagster.lake.packs import PACKED
 from eval_dagster.lake.scanning import Changes
@@ -27,8 +27,26 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
-FORMAT = 7
+FORMAT = 8
 """Version of the catalog's form. A catalog of another form is made again."""
+_JUDGED = """
+    with stored as ({rows}),
+    named as (
+        select * replace (case {earlier} else verdict end as verdict) from stored
+    )
+    select * replace (coalesce(outcome, case
+        when bool_or(verdict in ('regressed', 'errors')) over judgement then 'regressed'
+        when bool_or(verdict in ('not comparable', 'not evaluated')) over judgement then 'incomplete'
+        when bool_or(verdict in ('improved', 'no change seen')) over judgement then 'passed'
+        else 'first results' end) as outcome)
+    from named window judgement as (partition by suite, judged_at)
+"""
+"""Reads judgements of which the earlier ones have no outcome, and one verdict for all that was not compared."""
+_EARLIER = " ".join(
+    f"when outcome is null and verdict = 'not comparable' and starts_with(reason, '{each}') then '{verdict}'"
+    for verdict, begins in EARLIER_REASONS.items()
+    for each in begins
+)
 _CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
 
@@ -198,9 +216,9 @@ class _Catalog:
         self._register("no_rows", empty.append_column(source, pa.array([], pa.string())) if source else empty)
         forms = self._connection.execute("describe no_rows").fetchall()
         columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in forms)
-        self._connection.execute(
-            f"create or replace {kind} {name} as {' union all by name '.join([f'select {columns} where false', *parts])}"
-        )
+        rows = " union all by name ".join([f"select {columns} where false", *parts])
+        query = _JUDGED.format(rows=rows, earlier=_EARLIER) if table == "regressions" else rows
+        self._connection.execute(f"create or replace {kind} {name} as {query}")
 
 
 def damages_of(lake: Lake, index: Index) -> dict[str, str]:

@@ -21,7 +21,7 @@ from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_o
 from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
-Kind = Literal["regression", "failure", "not evaluated", "skipped", "test"]
+Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "test"]
 """The subject of a notice."""
 Status = Literal["sent", "failed", "no address"]
 

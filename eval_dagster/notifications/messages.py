@@ -1,9 +1,10 @@
 """The texts of notices: short and plain, so that chats, e-mails and telephones show them in the same way."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from eval_dagster.gate.comparison import cause_words
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import GAPS, GateResult, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 _MOST_LISTED = 10
@@ -22,14 +23,34 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
     worse = result.red
     names = ", ".join(dict.fromkeys(row.eval for row in worse))
     lines = [f"- {_result(row)}\n  {_evidence(row)}" for row in worse[:_MOST_LISTED]]
-    left_out = result.with_verdict(Verdict.NOT_COMPARABLE)
-    others = f"Not comparable: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in left_out])}" if left_out else ""
+    others = _gaps(result.gaps)
     unseen = f"Not confirmed: {_named([f'{row.eval}|{row.model} ({row.reason})' for row in result.refuted])}" if result.refuted else ""
     acceptance = f'To take it as it is: eval-dagster accept {result.suite} --why "..."' if can_be_accepted else ""
     next_step = "\n".join(filter(None, [f"Next: {_next_command(worse)}", acceptance])) if worse else ""
     parts = ["\n".join([*lines, *_more(worse)]), unseen, others, *places, next_step]
     what = "worse" if result.with_verdict(Verdict.REGRESSED) else "too many errors"
     return f"{result.suite}: {what} in {_shorten(names)}", "\n".join(filter(None, parts))
+
+
+def incomplete_notice(result: GateResult, messages: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
+    """Title and body for a suite that is incomplete: what was not judged, and why.
+
+    Args:
+        result: The judgement.
+        messages: One for each evaluation that failed, or that a limit stopped.
+        places: As above.
+    """
+    failed = [*(f"- {_shorten(message)}" for message in messages[:_MOST_LISTED]), *_more(messages)]
+    others = [row for row in result.missing if not messages or row.verdict is not Verdict.NOT_EVALUATED]
+    next_step = (
+        f"Next: eval-dagster run --suite {result.suite} (finished work is not computed again)\n"
+        f'To take it as it is: eval-dagster accept {result.suite} --eval EVAL --model MODEL --why "..."'
+    )
+    counts = Counter(row.verdict for row in result.missing)
+    counted = [f"{counts[verdict]} {verdict.value}" for verdict in reversed(GAPS) if counts[verdict]]
+    what = ", ".join(counted) or "nothing was judged"
+    parts = [*failed, _gaps(others), *places, next_step]
+    return f"{result.suite}: incomplete, {what}", "\n".join(filter(None, parts))
 
 
 def failure_notice(suite: str, failures: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
@@ -54,6 +75,15 @@ def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
 def trial_notice(suite: str) -> tuple[str, str]:
     """Title and body of a test notice."""
     return f"{suite}: this is a test", f"Failures and regressions of the suite {suite} will be reported here."
+
+
+def _gaps(rows: Sequence[Regression]) -> str:
+    """The results that were not judged, a line for each verdict."""
+    lines = []
+    for verdict in reversed(GAPS):
+        names = [f"{row.eval}|{row.model} ({row.reason})" for row in rows if row.verdict is verdict]
+        lines += [f"{verdict.value.capitalize()}: {_named(names)}"] if names else []
+    return "\n".join(lines)
 
 
 def _next_command(worse: Sequence[Regression]) -> str:

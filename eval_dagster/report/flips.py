@@ -14,7 +14,8 @@ _MOST_CHARACTERS = 6_000
 """Most characters of a text. A longer prompt loses its beginning, since the question is at its end; a longer answer loses its end."""
 _PROMPT_END = 280
 _ANSWER_SHOWN = 600
-_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN, Verdict.NOT_COMPARABLE)
+_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+"""Other verdicts follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def flips_of(result: GateResult) -> list[Flips]:
     for change in result.changes:
         grouped.setdefault((change.eval, change.model, change.metric), []).append(change)
     found = [_flips(rows[key], changes) for key, changes in grouped.items() if key in rows]
-    return sorted(found, key=lambda flips: _ORDER.index(flips.verdict))
+    return sorted(found, key=lambda flips: _ORDER.index(flips.verdict) if flips.verdict in _ORDER else len(_ORDER))
 
 
 def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:

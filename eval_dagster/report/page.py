@@ -5,7 +5,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval_dagster.gate.records import RED, Look, Regression
+from eval_dagster.gate.records import RED, GateResult, Look, Regression, minute
 from eval_dagster.lake.attempts import Attempt
 from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.flips import Flips
@@ -24,13 +23,13 @@ from eval_dagster.report.wording import (
     Tone,
     asked_again,
     cause_text,
-    incomparable,
     interval,
     level,
     number,
     p_value,
     title,
     tone,
+    unjudged,
     verdict_line,
 )
 from eval_dagster.statistics.verdicts import Verdict
@@ -39,8 +38,9 @@ from eval_dagster.visible_text import visible
 _TEMPLATES = Path(__file__).with_name("templates")
 _MARKS = {Tone.BAD: "✗", Tone.WARNING: "!", Tone.GOOD: "✓", Tone.UNKNOWN: "?"}
 _ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
+_UNJUDGED = (Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT)
 _MOST_OF_A_PROBLEM = 80
-"""Most characters of a problem in the leaderboard. The section *Not comparable* has the whole text."""
+"""Most characters of a problem in the leaderboard. The section of what was not judged has the whole text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,10 @@ _PILLS = {
     Verdict.ERRORS: _Pill(text="errors", mark="✗", tone="bad"),
     Verdict.IMPROVED: _Pill(text="improved", mark="▲", tone="good"),
     Verdict.NO_CHANGE_SEEN: _Pill(text="no change seen", mark="=", tone="unknown"),
-    Verdict.NOT_COMPARABLE: _Pill(text="not comparable", mark="?", tone="warning"),
+    Verdict.FIRST_RESULT: _Pill(text="first result", mark="•", tone="unknown"),
+    Verdict.ACCEPTED_GAP: _Pill(text="accepted gap", mark="–", tone="warning"),
+    Verdict.NOT_COMPARABLE: _Pill(text="not comparable", mark="?", tone="bad"),
+    Verdict.NOT_EVALUATED: _Pill(text="not evaluated", mark="?", tone="bad"),
 }
 
 
@@ -97,9 +100,9 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
         "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
         "refuted": [card for card in cards if card["row"].is_refuted],
         "improved": by_verdict[Verdict.IMPROVED],
-        "incomparable": [] if result.is_first else incomparable(result),
+        "unjudged": _unjudged(result),
         "accepted": contents.accepted,
-        "compared": [card for verdict in _ORDER for card in by_verdict[verdict]],
+        "compared": [*(card for verdict in _ORDER for card in by_verdict[verdict]), *_on_few_samples(cards)],
         "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
         "pictures": [
             {
@@ -126,7 +129,7 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
             tone=tone(result).value,
             mark=_MARKS[tone(result)],
             level=level(result),
-            judged_at=f"{result.judged_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+            judged_at=minute(result.judged_at),
             tiles=list(_tiles(contents)),
             sections=list(_sections(parts)),
             versions=contents.versions,
@@ -135,6 +138,17 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
             style=Markup((_TEMPLATES / "style.css").read_text("utf-8")),  # noqa: S704 - a file of this package
         )
     )
+
+
+def _unjudged(result: GateResult) -> list[dict[str, Any]]:
+    """The results that were not judged, gaps first."""
+    rows = [row for verdict in _UNJUDGED for row in result.with_verdict(verdict)]
+    return [] if result.is_first else [{"group": each, "verdict": _PILLS[each.verdict]} for each in unjudged(rows)]
+
+
+def _on_few_samples(cards: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results that were compared although they are gaps."""
+    return [card for card in cards if card["row"].verdict in _UNJUDGED]
 
 
 def _cards(contents: Contents, sample_pages: Mapping[ResultMetric, str]) -> Iterator[dict[str, Any]]:
@@ -174,7 +188,7 @@ def _svg(history: History, key: str) -> Markup:
 def _change(look: Look) -> str:
     """When a score left its band, and what differed from the previous result."""
     causes = cause_text(look.cause)
-    return f"{look.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
+    return f"{minute(look.materialized_at)}: {number(look.difference, '+')}" + (f" ({causes})" if causes else "")
 
 
 def _left_out(row: Regression) -> str:
@@ -222,9 +236,9 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
     result = contents.result
     if result.is_first:
         yield {"value": len(result.regressions), "label": "first results", "tone": None}
-    for verdict in () if result.is_first else (*_ORDER, Verdict.NOT_COMPARABLE):
+    for verdict in () if result.is_first else (*_ORDER, *_UNJUDGED):
         count = len(result.with_verdict(verdict))
-        if verdict is Verdict.ERRORS and not count:
+        if not count and verdict in (Verdict.ERRORS, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT):
             continue
         yield {"value": count, "label": verdict.value, "tone": _PILLS[verdict].tone if count else None}
     if contents.costs:
@@ -236,17 +250,14 @@ def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
             yield {"value": f"{gpu_s:,.0f} s", "label": "GPU time", "tone": None}
         if costs:
             yield {"value": f"${math.fsum(costs):,.2f}", "label": "cost", "tone": None}
-        left = sum(each.status == "not evaluated" for each in contents.costs)
-        if left:
-            yield {"value": left, "label": "not evaluated", "tone": Tone.WARNING}
 
 
 def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     names = {
         "regressed": ("regressed", "Regressed"),
+        "unjudged": ("unjudged", "Not judged"),
         "refuted": ("refuted", "Not confirmed"),
         "improved": ("improved", "Improved"),
-        "incomparable": ("incomparable", "Not comparable"),
         "accepted": ("accepted", "Accepted"),
         "compared": ("comparisons", "All comparisons"),
         "leaderboard": ("leaderboard", "Leaderboard"),
@@ -275,7 +286,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "p_value": p_value, "attempt_cost": _attempt_cost, "seconds": _seconds}
+    environment.filters |= {"number": number, "minute": minute, "p_value": p_value, "attempt_cost": _attempt_cost, "seconds": _seconds}
     return environment
 
 

@@ -4,25 +4,28 @@ from collections import Counter
 from collections.abc import Mapping
 from xml.etree import ElementTree
 
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import COMPARED, GateResult, Regression, minute
 from eval_dagster.report.wording import (
     FIGURE_COLUMNS,
     Tone,
     cause_text,
     evidence,
     figures,
-    incomparable,
     level,
     number,
     title,
     tone,
+    unjudged,
     verdict_line,
 )
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import markdown_text, visible
 
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}
-_ORDER = (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.NO_CHANGE_SEEN)
+_ORDER = (
+    *(Verdict.REGRESSED, Verdict.ERRORS, Verdict.NOT_EVALUATED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP),
+    *(Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.NO_CHANGE_SEEN),
+)
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
 _FIGURES = (
@@ -36,10 +39,13 @@ _FIGURES = (
 def junit_xml(result: GateResult) -> str:
     """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
 
-    A regression or too many errors is a failure if the suite's severity is `error`; otherwise it is output of the case. A result that
-    cannot be compared is a skipped case with the reason. The figures are properties of the case, unrounded.
+    A regression, too many errors, and a gap that keeps the suite from passing are failures if the suite's severity is `error`; otherwise
+    they are output of the case, or skipped cases. Other results that were not compared are skipped cases with the reason. If nothing was
+    judged, a further case says so. The figures are properties of the case, unrounded.
     """
     cases = [_case(row, result) for row in result.regressions]
+    if not result.is_green and not result.red and not result.missing:
+        cases.append(_case_of_nothing(result))
     counts = Counter(child.tag for case in cases for child in case)
     totals = {name: str(count) for name, count in (("tests", len(cases)), ("failures", counts["failure"]), ("errors", 0))}
     root = ElementTree.Element("testsuites", {"name": "eval_dagster", **totals})
@@ -50,6 +56,7 @@ def junit_xml(result: GateResult) -> str:
         suite,
         {
             "verdict": verdict_line(result),
+            "outcome": result.outcome.value,
             "alpha": result.alpha,
             "level": result.level,
             "severity": result.severity,
@@ -62,7 +69,7 @@ def junit_xml(result: GateResult) -> str:
 
 
 def markdown(result: GateResult) -> str:
-    """The result as GitHub-flavoured Markdown: the verdict, a table for each verdict, and reasons why results cannot be compared."""
+    """The result as GitHub-flavoured Markdown: the verdict, a table for each verdict, and reasons why results were not judged."""
     flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
     lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
     for verdict in _ORDER:
@@ -70,10 +77,9 @@ def markdown(result: GateResult) -> str:
         if not rows:
             continue
         lines += [f"### {verdict.value.capitalize()}: {len(rows)}", ""]
-        if verdict is Verdict.NOT_COMPARABLE:
+        if verdict not in COMPARED:
             lines += [
-                f"- **{markdown_text(each.models)}** ({markdown_text(each.what)}): {markdown_text(each.reason)}"
-                for each in incomparable(result)
+                f"- **{markdown_text(each.models)}** ({markdown_text(each.what)}): {markdown_text(each.reason)}" for each in unjudged(rows)
             ]
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
@@ -82,8 +88,7 @@ def markdown(result: GateResult) -> str:
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(row.reason)}" for row in rows if row.reason]
             lines += ["", *reasons] if reasons else []
         lines.append("")
-    judged = result.judged_at.strftime("%Y-%m-%d %H:%M UTC")
-    lines.append(f"Judged {judged} {level(result)}, on the samples that both results have.")
+    lines.append(f"Judged {minute(result.judged_at)} {level(result)}. Results are compared on the samples that both have.")
     return "\n".join(lines) + "\n"
 
 
@@ -95,14 +100,26 @@ def _case(row: Regression, result: GateResult) -> ElementTree.Element:
     facts |= {"confirmation": row.confirmation}
     _add_properties(case, {name: value for name, value in facts.items() if value is not None})
     said = visible(evidence(row))
-    if row.is_red and result.severity == "error":
+    if row in result.missing and result.severity == "error":
+        message = f"{row.verdict.value}: {row.reason or 'no reason is known'}"
+        ElementTree.SubElement(case, "failure", message=visible(message), type=row.verdict.value).text = said
+    elif row.is_red and result.severity == "error":
         cause = cause_text(row.cause)
         message = row.reason or f"{row.metric} {number(row.difference, '+')}" + (f" ({cause})" if cause else "")
         ElementTree.SubElement(case, "failure", message=visible(message), type=row.verdict.value).text = said
-    elif row.verdict is Verdict.NOT_COMPARABLE:
-        ElementTree.SubElement(case, "skipped", message=visible(row.reason or "no reason is known"))
+    elif row.verdict not in COMPARED:
+        ElementTree.SubElement(case, "skipped", message=visible(f"{row.verdict.value}: {row.reason or 'no reason is known'}"))
     else:
         ElementTree.SubElement(case, "system-out").text = f"{row.verdict.value}: {said}"
+    return case
+
+
+def _case_of_nothing(result: GateResult) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname=visible(result.suite), name="the suite as a whole", time="0")
+    if result.severity == "error":
+        ElementTree.SubElement(case, "failure", message=visible(verdict_line(result)), type=result.outcome.value)
+    else:
+        ElementTree.SubElement(case, "system-out").text = visible(verdict_line(result))
     return case
 
 

@@ -6,74 +6,102 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from eval_dagster.gate.comparison import cause_words
-from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.records import COMPARED, GAPS, GateResult, Outcome, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 _MOST_NAMED = 3
+_MOST_OF_A_REASON = 160
 
 
 class Tone(StrEnum):
     """How good or bad a result is."""
 
     BAD = "bad"
-    """A result is red, and this fails the gate."""
+    """A result is red, or the suite is incomplete, and this fails the gate."""
     WARNING = "warning"
-    """A result is red, and this is only a warning; or a result could not be compared, or only on few samples."""
+    """This is only a warning; or the suite passed without results that it does not require."""
     GOOD = "good"
-    """All results were compared, and none is red."""
+    """All results were judged, and none is red."""
     UNKNOWN = "unknown"
-    """Nothing could be compared."""
+    """Nothing could be compared yet: the results are the first ones."""
 
 
 def tone(result: GateResult) -> Tone:
     """How good or bad a result is."""
-    if result.red:
+    if not result.is_green:
         return Tone.BAD if result.is_failed else Tone.WARNING
-    uncompared = len(result.with_verdict(Verdict.NOT_COMPARABLE))
-    if uncompared == len(result.regressions):
+    if result.outcome is Outcome.FIRST:
         return Tone.UNKNOWN
-    return Tone.WARNING if uncompared or _on_few_samples(result) else Tone.GOOD
+    return Tone.WARNING if result.gaps or result.with_verdict(Verdict.ACCEPTED_GAP) else Tone.GOOD
 
 
 def verdict_line(result: GateResult) -> str:
     """The result in one line, without the suite's name."""
-    regressed, failing, improved, uncompared = (
-        result.with_verdict(verdict) for verdict in (Verdict.REGRESSED, Verdict.ERRORS, Verdict.IMPROVED, Verdict.NOT_COMPARABLE)
-    )
+    regressed, failing = result.with_verdict(Verdict.REGRESSED), result.with_verdict(Verdict.ERRORS)
     total = len(result.regressions)
     if not total:
-        return "Nothing to compare: the suite has no results"
+        return "Incomplete: the suite has no results to judge"
     if result.is_first:
         return f"First results: nothing to compare with yet; later results are compared with these {total}"
-    if len(uncompared) == total:
-        return f"Nothing could be compared: {_reasons(result)}"
     errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
-    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
-    refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
-    others = [
-        *([f"{_counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
-        *([f"{len(improved)} improved"] if improved else []),
-        *([f"{len(uncompared)} not comparable"] if uncompared else []),
-        *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
-    ]
     said = [
         *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
         *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
     ]
-    return "; ".join([*(said or [f"No regression seen in {_counted(total - len(uncompared), 'comparison')}"]), *others])
+    if result.outcome is Outcome.INCOMPLETE:
+        said = [_incomplete(result)]
+    elif not said:
+        compared = sum(row.verdict in COMPARED for row in result.regressions)
+        said = [f"No regression seen in {_counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
+    return "; ".join([*said, *_others(result)])
+
+
+def _incomplete(result: GateResult) -> str:
+    """What keeps a suite without red results from passing."""
+    total, missing = len(result.regressions), result.missing
+    if not missing:
+        return "Incomplete: nothing was judged"
+    by_verdict = [(verdict, [row for row in missing if row.verdict is verdict]) for verdict in reversed(GAPS)]
+    parts = [f"{len(rows)} of {_counted(total, 'result')} {verdict.value} ({_reasons(rows)})" for verdict, rows in by_verdict if rows]
+    judged = sum(row.verdict in COMPARED for row in result.regressions)
+    seen = f"no regression seen in {_counted(judged, 'comparison')}" if judged else "nothing was compared"
+    return f"Incomplete: {'; '.join(parts)}; {seen}"
+
+
+def _others(result: GateResult) -> list[str]:
+    """What else the line says."""
+    missing = result.missing if result.outcome is Outcome.INCOMPLETE else []
+    improved, first, accepted = (
+        len(result.with_verdict(verdict)) for verdict in (Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP)
+    )
+    refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
+    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
+    left = [row for row in result.gaps if row not in missing]
+    gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
+    allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
+    return [
+        *([f"{_counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
+        *([f"{improved} improved"] if improved else []),
+        *([_counted(first, "first result")] if first else []),
+        *([_counted(accepted, "accepted gap")] if accepted else []),
+        *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
+        *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
+    ]
 
 
 def _on_few_samples(result: GateResult) -> list[Regression]:
-    """The results that were compared on less than half of the baseline's samples."""
-    return [row for row in result.regressions if row.verdict not in (Verdict.NOT_COMPARABLE, Verdict.ERRORS) and row.is_partial]
+    """The red results that were compared on less than half of the baseline's samples."""
+    return [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
 
 
 def level(result: GateResult) -> str:
-    """The level of the judgement, as a text that follows `judged`."""
-    if not result.level:
-        return "without a test: no result is new"
-    share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
-    return f"at the level {result.level:.2g} for all comparisons together{share}"
+    """The level of the judgement, as a text that follows the time at which it was judged."""
+    if result.level:
+        share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
+        return f"at the level {result.level:.2g} for all comparisons together{share}"
+    if any(row.verdict in COMPARED for row in result.regressions):
+        return "without a new test: the scores that were compared are those of the baseline or of the last judgement"
+    return "without a test: there was nothing to compare"
 
 
 def title(row: Regression) -> str:
@@ -115,9 +143,10 @@ def figures(row: Regression) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Incomparable:
-    """Results that could not be compared for the same reason: some evals with each of some models."""
+class Unjudged:
+    """Results that were not judged for the same reason: some evals with each of some models."""
 
+    verdict: Verdict
     models: str
     what: str
     """Names of evals, with a metric if only one metric is concerned."""
@@ -126,18 +155,18 @@ class Incomparable:
     """Number of results."""
 
 
-def incomparable(result: GateResult) -> list[Incomparable]:
-    """The results that could not be compared, by reason. A model that cannot be loaded is one entry, and so is a first night."""
-    by_model: dict[tuple[str, str], list[str]] = {}
-    for row in result.with_verdict(Verdict.NOT_COMPARABLE):
+def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
+    """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
+    by_model: dict[tuple[Verdict, str, str], list[str]] = {}
+    for row in rows:
         what = f"{row.eval} · {row.metric}" if row.metric else row.eval
-        by_model.setdefault((row.reason or "no reason is known", row.model), []).append(what)
-    grouped: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (reason, model), names in by_model.items():
-        grouped.setdefault((reason, tuple(names)), []).append(model)
+        by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), []).append(what)
+    grouped: dict[tuple[Verdict, str, tuple[str, ...]], list[str]] = {}
+    for (verdict, reason, model), names in by_model.items():
+        grouped.setdefault((verdict, reason, tuple(names)), []).append(model)
     return [
-        Incomparable(models=", ".join(models), what=", ".join(names), reason=reason, count=len(models) * len(names))
-        for (reason, names), models in grouped.items()
+        Unjudged(verdict=verdict, models=", ".join(models), what=", ".join(names), reason=reason, count=len(models) * len(names))
+        for (verdict, reason, names), models in grouped.items()
     ]
 
 
@@ -194,14 +223,13 @@ def _fall(row: Regression) -> str:
     return number(row.difference, "+")
 
 
-def _reasons(result: GateResult) -> str:
-    """The reasons why nothing could be compared; if there are several, each with its number of results."""
+def _reasons(rows: Sequence[Regression]) -> str:
+    """The reasons why rows were not judged; if there are several, each with its number of results."""
     counts: Counter[str] = Counter()
-    for each in incomparable(result):
-        counts[each.reason.splitlines()[0]] += each.count
+    for each in unjudged(rows):
+        reason = each.reason.splitlines()[0]
+        shown = reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]}…"
+        counts[f"{each.what} on {each.models}: {shown}"] += each.count
     reasons = [reason for reason, _ in counts.most_common()]
-    if len(reasons) == 1:
-        return reasons[0]
-    named = [f"{_counted(counts[reason], 'result')}: {reason}" for reason in reasons[:_MOST_NAMED]]
-    left = len(reasons) - len(named)
-    return "; ".join(named) + (f" (and {_counted(left, 'other reason')})" if left else "")
+    left = len(reasons) - _MOST_NAMED
+    return "; ".join(reasons[:_MOST_NAMED]) + (f"; and {_counted(left, 'other reason')}" if left > 0 else "")

@@ -21,8 +21,14 @@ class Verdict(StrEnum):
     IMPROVED = "improved"
     NO_CHANGE_SEEN = "no change seen"
     """There can be a smaller change: `Comparison.min_detectable` is the smallest difference that would have been detected."""
+    FIRST_RESULT = "first result"
+    """There is no earlier result. Later results are compared with this one."""
+    ACCEPTED_GAP = "accepted gap"
+    """It was not evaluated or is not comparable, and a person accepted that."""
     NOT_COMPARABLE = "not comparable"
-    """Fewer than two independent common samples, or no value of the metric."""
+    """It could not be judged: fewer than two independent common samples, no value of the metric, or the baseline is gone."""
+    NOT_EVALUATED = "not evaluated"
+    """There is no result of the last evaluation: it failed, was kept from being evaluated, or never took place."""
 
 
 @dataclass(frozen=True, kw_only=True)

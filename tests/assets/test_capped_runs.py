@@ -84,9 +84,9 @@ def test_the_cap_of_a_day_over_three_nights(tmp_path: Path, stub: Stub, monkeypa
     assert second.gate is not None
     rows = {row.eval: row for row in second.gate.regressions}
     assert "was not evaluated on" in str(rows["sums"].reason)
-    assert (rows["sums"].verdict, rows["sums"].is_passed, second.gate.is_failed) == (Verdict.NOT_COMPARABLE, False, False)
+    assert (rows["sums"].verdict, rows["sums"].is_passed, second.gate.is_failed) == (Verdict.NOT_EVALUATED, False, True)
     assert rows["few"].verdict is Verdict.NO_CHANGE_SEEN, "the other eval is judged"
-    assert [notice["title"] for notice in hook.notices] == ["nightly: 1 not evaluated"]
+    assert [notice["title"] for notice in hook.notices] == ["nightly: incomplete, 1 not evaluated"]
     assert third.not_evaluated == third.failures == []
     assert set(stub.counts().received.values()) == {1}, "nothing is asked twice"
     nights = [[each for each in read_attempts(project.lake) if each.run_id in summary.run_ids] for summary in (first, second, third)]

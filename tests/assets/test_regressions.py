@@ -19,7 +19,7 @@ from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.notifications import tell
 from eval_dagster.config.schema import PublicUrlConfig
-from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
@@ -105,7 +105,7 @@ def test_a_suite_that_got_worse_fails_its_check_and_its_run(project: Project) ->
     first = _night(project, "strict")
     assert first.gate is not None
     assert not first.failures
-    assert {row.verdict for row in first.gate.regressions} == {Verdict.NOT_COMPARABLE}
+    assert {row.verdict for row in first.gate.regressions} == {Verdict.FIRST_RESULT}
     assert not first.gate.is_failed
     assert _status(project, first.run_ids[-1]) is dg.DagsterRunStatus.SUCCESS
 
@@ -210,24 +210,28 @@ def test_a_check_alone_reads_what_was_judged(project: Project) -> None:
         definitions = dg.Definitions.merge(build_definitions(project), dg.Definitions(jobs=[dg.define_asset_job("check_alone", check)]))
         run = definitions.resolve_job_def("check_alone").execute_in_process(instance=instance, raise_on_error=False)
     evaluation = _checks(project, run.run_id)[name]
-    assert run.success
     assert not evaluation.passed
+    assert evaluation.severity is dg.AssetCheckSeverity.WARN, "as the suite says"
     assert "not judged yet" in evaluation.description
 
 
-def test_an_evaluation_that_fails_is_no_regression_and_hides_none(project: Project) -> None:
+def test_an_evaluation_that_fails_makes_the_suite_incomplete_and_hides_no_regression(project: Project) -> None:
     _night(project, "strict")
     (project.folder / "calculator.py").write_text("raise OSError('the weights are gone')")
     evals, models = project.select(suite="strict")
     broken = run_evaluation(_open(project.folder), evals, models, suite="strict")
     assert len(broken.failures) == 2
     assert broken.gate is not None
-    assert not broken.gate.is_failed
-    reasons = {(row.eval, row.model): row.reason for row in broken.gate.with_verdict(Verdict.NOT_COMPARABLE)}
+    assert broken.gate.outcome is Outcome.INCOMPLETE
+    assert _status(project, broken.run_ids[-1]) is dg.DagsterRunStatus.FAILURE
+    check = _checks(project, broken.run_ids[-1])["nothing_regressed_in_strict"]
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert check.description.startswith("Incomplete: 2 of 4 results not evaluated (")
+    reasons = {(row.eval, row.model): row.reason for row in broken.gate.with_verdict(Verdict.NOT_EVALUATED)}
     assert "the weights are gone" in str(reasons["sums", "calculator"])
     assert "the weights are gone" in str(reasons["capitals", "calculator"])
     notices = read_rows(project.lake, "select kind, title, body from notices")
-    assert [notice["kind"] for notice in notices] == ["failure"]
+    assert [(notice["kind"], notice["title"]) for notice in notices] == [("incomplete", "strict: incomplete, 2 not evaluated")]
     assert "the weights are gone" in notices[0]["body"]
 
 

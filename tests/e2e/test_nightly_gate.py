@@ -69,7 +69,7 @@ def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook) -
     checkout = Checkout(tmp_path)
     with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "first.out") as ui:
         first = _gate(ui, after="", status="SUCCESS")
-        assert checkout.ask("select eval, model, verdict from regressions") == [("sums", "calculator", "not comparable")]
+        assert checkout.ask("select eval, model, verdict from regressions") == [("sums", "calculator", "first result")]
         assert hook.about("worse") == []
 
         checkout.answer(error="right % 3 == 0")

@@ -16,9 +16,9 @@ def nights(state: CatalogState, parameters: Parameters) -> str:
     suite, number = parameters.text("suite") or (suites[0] if suites else None), parameters.page()
     rows = state.rows(
         """
-        select judged_at, count(*) as results, count(*) filter (verdict = 'regressed') as regressed,
+        select judged_at, any_value(outcome) as outcome, count(*) as results, count(*) filter (verdict = 'regressed') as regressed,
             count(*) filter (verdict = 'errors') as errors, count(*) filter (verdict = 'improved') as improved,
-            count(*) filter (verdict = 'not comparable') as incomparable, count(*) over () as total
+            count(*) filter (verdict in ('not comparable', 'not evaluated')) as unjudged, count(*) over () as total
         from regressions_history where suite = $suite group by judged_at order by judged_at desc limit $most offset $first
         """,
         {"suite": suite, "most": _A_PAGE, "first": (number - 1) * _A_PAGE},
@@ -34,7 +34,10 @@ def night(state: CatalogState, parameters: Parameters) -> str:
         """
         select * from regressions_history
         where suite = $suite and judged_at = coalesce($at, (select max(judged_at) from regressions_history where suite = $suite))
-        order by list_position(['regressed', 'errors', 'improved', 'no change seen', 'not comparable'], verdict), eval, model, metric
+        order by list_position(
+            ['regressed', 'errors', 'not evaluated', 'not comparable', 'accepted gap', 'improved', 'first result', 'no change seen'],
+            verdict
+        ), eval, model, metric
         """,
         {"suite": suite, "at": at},
     )

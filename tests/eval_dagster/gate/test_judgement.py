@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from eval_dagster.gate.comparison import causes
 from eval_dagster.gate.materializations import history
-from eval_dagster.gate.records import NO_EARLIER_RESULT
+from eval_dagster.gate.records import NO_EARLIER_RESULT, NO_RESULT, Outcome
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
@@ -25,7 +25,8 @@ def nights(tmp_path: Path) -> Nights:
 def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights: Nights) -> None:
     nights.evaluate(wrong=(1,))
     first = nights.judge()
-    assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.NOT_COMPARABLE, None)] * 2
+    assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.FIRST_RESULT, None)] * 2
+    assert first.outcome is Outcome.FIRST
     assert row(first, metric=None).reason == NO_EARLIER_RESULT
     assert not first.is_failed
 
@@ -41,6 +42,7 @@ def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights
     assert worse.baseline == f"one@{worse.baseline_materialized_at:%Y-%m-%dT%H:%M:%S}"
     assert row(second, "right").verdict is Verdict.NO_CHANGE_SEEN
     assert second.is_failed
+    assert second.outcome is Outcome.REGRESSED
     assert {(each.eval, each.answer, each.baseline_answer, each.gold) for each in second.changes} == {
         ("left", "wrong", f"word {number}", (f"word {number}",)) for number in range(2, 11)
     }
@@ -50,6 +52,7 @@ def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights
     assert sum(each.file.info.counts["requests_computed"] for each in results if each.stage == "model_outputs") == 0
     third = nights.judge()
     assert row(third).verdict is Verdict.IMPROVED
+    assert third.outcome is Outcome.PASSED
     assert not third.is_failed
 
 
@@ -153,7 +156,7 @@ def test_every_form_of_a_baseline(nights: Nights) -> None:
     assert row(nights.judge(baseline="one@previous", models="[two]"), model="two").baseline_value == 1.0
 
 
-def test_a_model_that_fails_is_not_comparable_and_takes_no_other_down(nights: Nights) -> None:
+def test_a_model_that_fails_is_not_evaluated_and_takes_no_other_down(nights: Nights) -> None:
     nights.evaluate(models=["one", "two"])
     nights.evaluate(wrong=range(10), wrong_of_two=range(10), models=["one", "two"])
     began = now()
@@ -161,7 +164,7 @@ def test_a_model_that_fails_is_not_comparable_and_takes_no_other_down(nights: Ni
     for since in (None, began):
         result = nights.judge(models="[one, two]", since=since)
         failed = row(result, metric=None)
-        assert failed.verdict is Verdict.NOT_COMPARABLE
+        assert failed.verdict is Verdict.NOT_EVALUATED
         assert failed.reason is not None
         assert failed.reason.startswith("failed at ")
         assert "the file defines no function 'answer'" in failed.reason
@@ -201,7 +204,7 @@ def test_what_was_not_evaluated_in_this_run_does_not_pass_for_it(nights: Nights)
     assert nights.evaluate(wrong=range(10), evals=["left"])[0][-1].cached, "a cached result counts as evaluated"
     result = nights.judge(since=began)
     assert row(result).verdict is Verdict.REGRESSED
-    assert row(result, "right", metric=None).verdict is Verdict.NOT_COMPARABLE
+    assert row(result, "right", metric=None).verdict is Verdict.NOT_EVALUATED
     assert (row(result, "right", metric=None).reason or "").startswith("was not evaluated in this run")
 
 
@@ -243,7 +246,9 @@ def test_runs_of_the_same_versions_tell_the_noise_where_there_is_one_text(nights
 
 
 def test_no_result_one_sample_and_only_errors_have_a_reason(nights: Nights) -> None:
-    assert {each.reason for each in nights.judge().regressions} == {"there is no result yet; evaluate it first"}
+    never = nights.judge()
+    assert {(each.verdict, each.reason) for each in never.regressions} == {(Verdict.NOT_EVALUATED, NO_RESULT)}
+    assert (never.outcome, never.is_failed) == (Outcome.INCOMPLETE, True)
     nights.evaluate(numbers=[1])
     nights.evaluate(numbers=[1], wrong=[1])
     single = row(nights.judge())

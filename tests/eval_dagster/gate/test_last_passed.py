@@ -9,7 +9,7 @@ from judged_project import Nights, row
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.materializations import history
-from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.models import scripted
 from eval_dagster.statistics.verdicts import Verdict
@@ -35,7 +35,7 @@ def _of_left(result: GateResult) -> tuple[Verdict, float | None]:
 
 def test_a_regression_stays_red_until_it_is_fixed(nights: Nights, upgrade: Callable[[str], None]) -> None:
     first = nights.night()
-    assert [(each.verdict, each.is_passed) for each in first.regressions] == [(Verdict.NOT_COMPARABLE, True)] * 2
+    assert [(each.verdict, each.is_passed) for each in first.regressions] == [(Verdict.FIRST_RESULT, True)] * 2
     assert not first.is_failed
     assert _of_left(nights.night(wrong=range(12))) == (REGRESSED, 1.0)
     upgrade("another release")
@@ -98,9 +98,7 @@ def test_a_night_that_says_nothing_forgets_nothing(nights: Nights, between: dict
     if is_red:
         assert _of_left(nights.night(wrong=range(1, 11))) == (REGRESSED, 1.0)
     else:
-        worse = nights.night(wrong=range(12))
-        is_new_start = "numbers" in between and between["numbers"] == range(200, 240)
-        assert row(worse, metric="exact_match").verdict is (Verdict.NOT_COMPARABLE if is_new_start else REGRESSED)
+        assert row(nights.night(wrong=range(12))).verdict is REGRESSED
 
 
 def test_a_regression_stays_red_while_its_evaluation_fails(nights: Nights) -> None:
@@ -110,13 +108,17 @@ def test_a_regression_stays_red_while_its_evaluation_fails(nights: Nights) -> No
     found = row(failed)
     assert (found.verdict, found.is_passed) == (REGRESSED, False)
     assert "failed at" in (found.reason or "")
-    assert row(failed, "right", metric=None).verdict is Verdict.NOT_COMPARABLE, "what was healthy is not called worse"
+    assert row(failed, "right", metric=None).verdict is Verdict.NOT_EVALUATED, "what was healthy is not called worse"
 
 
-def test_other_rows_begin_a_history_of_their_own_unless_it_was_red(nights: Nights) -> None:
+def test_other_rows_begin_a_history_of_their_own_once_they_are_accepted(nights: Nights) -> None:
     nights.night()
     start = nights.night(numbers=range(200, 240))
-    assert (row(start).verdict, row(start).is_passed) == (Verdict.NOT_COMPARABLE, True)
+    assert (row(start).verdict, row(start).is_passed, start.outcome) == (Verdict.NOT_COMPARABLE, False, Outcome.INCOMPLETE)
+    (accepted,) = accept(nights.project().lake, "nightly", evals=["left"], models=[], by="me", why="new data")
+    assert (accepted.verdict, accepted.metric, accepted.materialized_at) == (
+        Verdict.NOT_COMPARABLE, "exact_match", row(start).materialized_at
+    )  # fmt: skip
     worse = nights.night(numbers=range(200, 240), wrong=range(200, 215))
     assert _of_left(worse) == (REGRESSED, 1.0)
     again = nights.night(numbers=range(300, 340))

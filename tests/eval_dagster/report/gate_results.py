@@ -81,6 +81,9 @@ def gate_result(*rows: Regression, changes: tuple[ChangedSample, ...] = (), seve
     )
 
 
+FIRST = incomparable(
+    eval="new", verdict=Verdict.FIRST_RESULT, reason="there is no earlier result to compare with; later results are compared with this one"
+)
 IMPROVED = regression(eval="sums", verdict=Verdict.IMPROVED, value=0.9, difference=0.09, ci_low=0.02, ci_high=0.16, p_adjusted=0.011)
 UNCHANGED = regression(model="other", verdict=Verdict.NO_CHANGE_SEEN, value=0.80, difference=-0.01, p_adjusted=1.0, cause="")
 EACH = gate_result(regression(), IMPROVED, UNCHANGED, incomparable(), changes=(change(), change(sample_id="def456")))

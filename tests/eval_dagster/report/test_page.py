@@ -55,7 +55,7 @@ def test_the_verdict_comes_first(page: Page, result: GateResult) -> None:
     said = "2 of 9 results regressed: capitals on mine"
     assert page.text("header#").startswith(f"nightly ✗ {said}")
     assert said in page.text("title#")
-    assert "1 improved; 3 not comparable" in page.text("header#")
+    assert "1 improved; 3 not evaluated" in page.text("header#")
     assert len(result.with_verdict(Verdict.REGRESSED)) == 2
 
 
@@ -79,8 +79,8 @@ def test_each_verdict_has_its_evidence(page: Page, result: GateResult) -> None:
             )
             for figure in figures:
                 assert figure in said
-    assert page.text("section#incomparable").count("the weights are not there") == 1
-    assert page.text("section#incomparable").endswith(" 3 capitals, capitals-completion, arithmetic gone")
+    assert page.text("section#unjudged").count("the weights are not there") == 1
+    assert page.text("section#unjudged").endswith(" 3 capitals, capitals-completion, arithmetic gone")
     assert page.text("section#comparisons").count("no change seen") == 3 + 1  # and the note below the table
 
 
@@ -102,7 +102,7 @@ def test_the_leaderboard_and_the_histories_are_those_of_the_lake(page: Page, pro
     (look,) = fallen.changes
     marked = [label for label in labels if "it left its band on" in label]
     assert len(marked) == 2 * 3  # where it changed, and in the history
-    assert f"◆ {look.materialized_at:%Y-%m-%d %H:%M}: {number(look.difference)} (model)" in page.text("section#history")
+    assert f"◆ {look.materialized_at:%Y-%m-%d %H:%M} UTC: {number(look.difference)} (model)" in page.text("section#history")
 
 
 def test_flipped_samples_stand_side_by_side(page: Page, result: GateResult) -> None:
@@ -215,7 +215,8 @@ def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     nights.write_models()
     project = nights.project()
     nothing = Page(render(collect(project, judge(project, "nightly", run_id="gate"))))
-    assert "Nothing could be compared: there is no result yet" in nothing.text("header#")
+    assert "Incomplete: 6 of 6 results not evaluated (" in nothing.text("header#")
+    assert "there is no result yet" in nothing.text("header#")
     assert "no result yet" in nothing.text("section#leaderboard")
     assert "section#history" not in [f"{tag}#{attrs.get('id')}" for tag, attrs in nothing.tags]
     nights.run()
@@ -240,7 +241,7 @@ def test_what_is_damaged_keeps_nothing_else_from_being_shown(tmp_path: Path) -> 
     project = nights.project()
     project.lake.require("metrics", "task_metrics", "capitals", "mine").path.write_bytes(b"no parquet")
     found = Page(render(collect(project, judge(project, "nightly", run_id="gate"))))
-    assert "is damaged" in found.text("section#incomparable")
+    assert "is damaged" in found.text("section#unjudged")
     assert "capitals · mine-bf16" in found.text("section#history")
     assert "capitals · mine " not in found.text("section#history")
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from gate_results import EACH, HOSTILE, IMPROVED, UNCHANGED, gate_result, incomparable, regression
+from gate_results import EACH, FIRST, HOSTILE, IMPROVED, UNCHANGED, gate_result, incomparable, regression
 
 from eval_dagster.gate.records import GateResult
 from eval_dagster.report.summaries import junit_xml, markdown
 from eval_dagster.report.wording import Tone, tone, verdict_line
+from eval_dagster.statistics.verdicts import Verdict
 
 
 def parsed(result: GateResult) -> ElementTree.Element:
@@ -34,9 +35,9 @@ def test_a_regression_is_a_failure_with_its_evidence() -> None:
     assert suite.attrib | {"timestamp": ""} == {
         "name": "nightly",
         "tests": "4",
-        "failures": "1",
+        "failures": "2",
         "errors": "0",
-        "skipped": "1",
+        "skipped": "0",
         "time": "0",
         "timestamp": "",
     }
@@ -47,9 +48,9 @@ def test_a_regression_is_a_failure_with_its_evidence() -> None:
     assert failure.get("message") == "accuracy -0.120 (model, prompt)"
     for part in ("0.810 → 0.690", "-0.160 to -0.080", "p = < 0.0001", "400 common samples", "0.056", "model, prompt"):
         assert part in str(failure.text)
-    skipped = cases["nightly.sums", "gone"].find("skipped")
-    assert skipped is not None
-    assert skipped.get("message") == "the model gone cannot be loaded"
+    gap = cases["nightly.sums", "gone"].find("failure")
+    assert gap is not None
+    assert (gap.get("type"), gap.get("message")) == ("not comparable", "not comparable: the model gone cannot be loaded")
     properties = {each.get("name"): each.get("value") for each in cases["nightly.capitals", "mine · accuracy"].iter("property")}
     assert (properties["difference"], properties["p_adjusted"], properties["n_common"]) == ("-0.12", "4e-05", "400")
     assert "noise_floor" not in properties
@@ -64,10 +65,25 @@ def test_what_is_only_said_fails_no_build() -> None:
 
 def test_hostile_texts_leave_the_xml_valid() -> None:
     suite = parsed(gate_result(incomparable(reason=HOSTILE), regression(metric="a<b&\x1f", cause="mo\ufffedel")))
-    (skipped,) = suite.iter("skipped")
-    assert 'a|b\n<script>alert("1")</script>&\\x00\\x0b]]>' in str(skipped.get("message"))
-    (failure,) = suite.iter("failure")
+    gap, failure = suite.iter("failure")
+    assert 'not comparable: a|b\n<script>alert("1")</script>&\\x00\\x0b]]>' in str(gap.get("message"))
     assert failure.get("message") == r"a<b&\x1f -0.120 (mo\ufffedel)"
+
+
+def test_what_was_not_judged_fails_a_build_unless_it_is_allowed() -> None:
+    """As a failure of its own case; if nothing was judged, of a case of the suite."""
+    gap = incomparable(verdict=Verdict.NOT_EVALUATED)
+
+    def ends(result: GateResult) -> list[str]:
+        return [child.tag for case in parsed(result).iter("testcase") for child in case if child.tag != "properties"]
+
+    assert ends(gate_result(UNCHANGED, gap)) == ["system-out", "failure"]
+    assert ends(gate_result(UNCHANGED, gap, severity="warn")) == ["system-out", "skipped"]
+    assert ends(replace(gate_result(UNCHANGED, gap), require=("capitals",))) == ["system-out", "skipped"]
+    assert ends(replace(gate_result(UNCHANGED, gap), require=("sums",))) == ["system-out", "failure"]
+    assert ends(gate_result(incomparable(verdict=Verdict.ACCEPTED_GAP))) == ["skipped", "failure"]
+    assert ends(gate_result()) == ["failure"]
+    assert ends(gate_result(FIRST)) == ["skipped"]
 
 
 def test_markdown_has_a_table_of_each_verdict() -> None:
@@ -109,20 +125,47 @@ def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
         (EACH, Tone.BAD, "1 of 4 results regressed: capitals on mine (accuracy -0.120); 1 improved; 1 not comparable"),
         (gate_result(UNCHANGED), Tone.GOOD, "No regression seen in 1 comparison"),
         (gate_result(UNCHANGED, IMPROVED), Tone.GOOD, "No regression seen in 2 comparisons; 1 improved"),
-        (gate_result(UNCHANGED, incomparable()), Tone.WARNING, "No regression seen in 1 comparison; 1 not comparable"),
+        (
+            gate_result(UNCHANGED, incomparable()),
+            Tone.BAD,
+            "Incomplete: 1 of 2 results not comparable (sums on gone: the model gone cannot be loaded); no regression seen in 1 comparison",
+        ),
+        (
+            gate_result(UNCHANGED, incomparable(verdict=Verdict.NOT_EVALUATED), severity="warn"),
+            Tone.WARNING,
+            "Incomplete: 1 of 2 results not evaluated (sums on gone: the model gone cannot be loaded); no regression seen in 1 comparison",
+        ),
+        (
+            replace(gate_result(UNCHANGED, incomparable()), require=0.5),
+            Tone.WARNING,
+            "No regression seen in 1 comparison; 1 not comparable, which `require` allows",
+        ),
+        (
+            gate_result(UNCHANGED, incomparable(verdict=Verdict.ACCEPTED_GAP), FIRST),
+            Tone.WARNING,
+            "No regression seen in 1 comparison; 1 first result; 1 accepted gap",
+        ),
+        (gate_result(incomparable(verdict=Verdict.ACCEPTED_GAP)), Tone.BAD, "Incomplete: nothing was judged; 1 accepted gap"),
+        (gate_result(FIRST), Tone.UNKNOWN, "First results: nothing to compare with yet; later results are compared with these 1"),
+        (
+            gate_result(FIRST, incomparable(verdict=Verdict.ACCEPTED_GAP)),
+            Tone.UNKNOWN,
+            "Nothing to compare with yet; 1 first result; 1 accepted gap",
+        ),
         (gate_result(regression(), severity="warn"), Tone.WARNING, "1 of 1 results regressed: capitals on mine (accuracy -0.120)"),
         (
-            gate_result(replace(UNCHANGED, n_common=5, n_only_baseline=35)),
-            Tone.WARNING,
-            "No regression seen in 1 comparison; fewer than half of the baseline's samples in capitals on other (5 of 40)",
+            gate_result(regression(n_common=5, n_only_baseline=35)),
+            Tone.BAD,
+            "1 of 1 results regressed: capitals on mine (accuracy -0.120); "
+            "fewer than half of the baseline's samples in capitals on mine (5 of 40)",
         ),
         (gate_result(replace(UNCHANGED, n_common=20, n_only_baseline=20)), Tone.GOOD, "No regression seen in 1 comparison"),
-        (gate_result(), Tone.UNKNOWN, "Nothing to compare: the suite has no results"),
-        (gate_result(incomparable()), Tone.UNKNOWN, "Nothing could be compared: the model gone cannot be loaded"),
+        (gate_result(), Tone.BAD, "Incomplete: the suite has no results to judge"),
         (
             gate_result(incomparable(), incomparable(eval="more"), incomparable(reason="other")),
-            Tone.UNKNOWN,
-            "Nothing could be compared: 2 results: the model gone cannot be loaded; 1 result: other",
+            Tone.BAD,
+            "Incomplete: 3 of 3 results not comparable (sums, more on gone: the model gone cannot be loaded; sums on gone: other); "
+            "nothing was compared",
         ),
     ],
 )
