@@ -29,6 +29,10 @@ class DatasetNotFoundError(UsageError):
     """A task's dataset is not there: not in the mirror, not on the Hub, or the Hub is out of reach."""
 
 
+class FarError(EvalDagsterError):
+    """Somebody who only looks would have to fetch something, to ask another machine, or to prepare a model."""
+
+
 class ModelNotFoundError(UsageError):
     """A model's source is not there, or holds no weights that can be loaded."""
 

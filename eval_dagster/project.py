@@ -196,7 +196,7 @@ class Project:
         for name in evals:
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
-                self._check_sets(name)
+                self.check_sets(name)
             except UsageError as error:
                 problems.append(f"eval {name}: {error}")
         for name in models:
@@ -209,7 +209,8 @@ class Project:
         if problems:
             raise UsageError("\n".join(problems))
 
-    def _check_sets(self, eval_name: str) -> None:
+    def check_sets(self, eval_name: str) -> None:
+        """Raise `UsageError` if all sets of examples of an eval would be the same."""
         settings, task = self.eval(eval_name), self.task(eval_name)
         strategy, sets = settings.fewshot_strategy or task.FEWSHOT_STRATEGY, settings.fewshot_sets
         if strategy == "first" and sets not in (1, "per_sample"):

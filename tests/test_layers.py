@@ -67,10 +67,11 @@ ARROWS = {
     "labels": "config errors explorer gate lake visible_text whole_files",
     "report": "errors explorer gate lake project statistics versions visible_text whole_files",
     "pipeline": "errors explorer lake progress project stages",
+    "freshness": "datasets errors lake models project records stages tasks",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
     "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
     "statistics versions visible_text",
-    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server gate labels lake metrics models "
+    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server freshness gate labels lake metrics models "
     "notifications pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions "
     "task_files tasks terminal visible_text whole_files",
 }

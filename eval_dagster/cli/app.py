@@ -13,6 +13,7 @@ from eval_dagster.cli import init as starting
 from eval_dagster.cli import run as running
 from eval_dagster.cli import show as inspecting
 from eval_dagster.cli import sql as querying
+from eval_dagster.cli import status as looking
 from eval_dagster.cli import task_list, task_page
 from eval_dagster.cli import trial as trials
 from eval_dagster.cli import ui as serving
@@ -133,16 +134,38 @@ def run(
         bool, typer.Option("--launch", help="Let the Dagster instance launch one run for each model, and follow these.")
     ] = False,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel what the same command with --launch has launched.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be made and asked, and why; make and ask nothing. Exit status 4: something.")
+    ] = False,
 ) -> None:
     """Evaluate with Dagster: everything in evals.yaml, or what the options choose. A suite is compared with its baseline."""
     if (launch or cancel) and (limit is not None or (launch and cancel)):
         raise UsageError("--launch, --cancel and --limit exclude each other; choose one")
-    if cancel:
+    if dry_run:
+        if launch or cancel or junit or markdown:
+            raise UsageError("--dry-run makes nothing, so that --launch, --cancel, --junit and --markdown do not go with it")
+        looking.show_states(suite=suite, evals=evals or [], models=models or [], limit=limit, fetches=True)
+    elif cancel:
         running.cancel(suite=suite, evals=evals or [], models=models or [])
     elif limit is None:
         running.run(suite=suite, evals=evals or [], models=models or [], junit=junit, markdown=markdown, launch=launch)
     else:
         trials.run_trial(suite=suite, evals=evals or [], models=models or [], limit=limit, junit=junit, markdown=markdown)
+
+
+@app.command()
+def status(
+    suite: _Suite = None,
+    evals: _Evals = None,
+    models: _Models = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also show evals and models of which nothing would be made.")] = False,
+    output: Annotated[Format, _FORMAT] = Format.TABLE,
+) -> None:
+    """Show which results are up to date, and what a run would make, ask and cost. Nothing is made, asked, fetched or written.
+
+    Exit status: 0 all are up to date; 4 a run would make something; 1 something is broken, or cannot be told.
+    """
+    looking.show_states(suite=suite, evals=evals or [], models=models or [], everything=everything, output=output)
 
 
 @app.command()

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eval_dagster.metrics.base import Error
-from eval_dagster.records.samples import ModelMethods
 
 
 @dataclass(kw_only=True)
-class _RawAnswer(ModelMethods):
+class _RawAnswer:
     prompt: str = ""
     prompt_sequence_positions: int | None = None
     concat_compression: tuple[int, int] | None = None

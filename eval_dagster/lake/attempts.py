@@ -1,13 +1,15 @@
 """Attempts: how each evaluation of an eval with a model ended, also where it wrote no results."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow.compute as pc
 
-from eval_dagster.lake.files import Lake
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import Lake, read_rows
 from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.rows import fields_in
 
@@ -65,6 +67,19 @@ def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: 
     if since is not None:
         ended = pc.field("finished_at") >= since
         where = ended if where is None else where & ended
-    found = records_of(lake, _TABLE, where=where)
-    attempts = dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in found)
-    return sorted(attempts, key=lambda attempt: attempt.finished_at)
+    return _attempts(records_of(lake, _TABLE, where=where))
+
+
+def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
+    """The attempts of a model that sent requests, the oldest first. No lock is taken, so that nothing is written."""
+    where = (pc.field("model") == model) & (pc.field("requests_computed") > 0)
+    rows: list[dict[str, Any]] = []
+    for path in lake.files(lake.root / _TABLE):
+        with suppress(LakeError):  # damaged, or merged into another file meanwhile
+            rows += read_rows(path, where=where)
+    return _attempts(rows)
+
+
+def _attempts(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """Attempts, the oldest first. A process that was killed while it merged files leaves a row in two of them."""
+    return sorted(dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows), key=lambda attempt: attempt.finished_at)

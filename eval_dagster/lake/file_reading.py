@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from eval_dagster.lake.damage import damage_named, require_sound, require_sound_footer
-from eval_dagster.lake.file_writing import INFO_KEY, FileInfo
+from eval_dagster.lake.file_writing import INFO_KEY, MADE_OF_KEY, FileInfo
 from eval_dagster.versions import file_stamp
 
 
@@ -28,7 +28,7 @@ def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 
     require_sound_footer(path)
     with damage_named(path):
         metadata = pq.read_schema(path).metadata or {}
-        return FileInfo(**json.loads(metadata[INFO_KEY]))
+        return FileInfo(**json.loads(metadata[INFO_KEY]), made_of=json.loads(metadata.get(MADE_OF_KEY, b"{}")))
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:

@@ -14,6 +14,8 @@ from eval_dagster.lake.checksums import write_with_checksum
 
 INFO_KEY = b"eval_dagster"
 """The key of the footer under which a file holds its `FileInfo`."""
+MADE_OF_KEY = b"eval_dagster_made_of"
+"""The key of `FileInfo.made_of`, which is apart, because earlier releases read no `FileInfo` with a field that they do not know."""
 _ABANDONED_S = 3600.0
 
 
@@ -35,6 +37,8 @@ class FileInfo:
     """Figures shown in the user interfaces: rows, errors, tokens, seconds."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Text shown in the user interfaces."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """The versions that the fingerprint is the hash of, by name. Empty in files of earlier releases."""
 
 
 def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
@@ -43,7 +47,9 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
     sweep(path.parent)
     rows = _typed_as_partitions(rows, path)
     if info is not None:
-        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(asdict(info)).encode()})
+        fields = asdict(info)
+        made_of = fields.pop("made_of")
+        rows = rows.replace_schema_metadata({INFO_KEY: json.dumps(fields).encode(), MADE_OF_KEY: json.dumps(made_of).encode()})
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w+b") as file:

@@ -109,6 +109,19 @@ class WatchedHandle(Protocol):
 
 
 @runtime_checkable
+class DistantHandle(Protocol):
+    """A configured model of which this process may not know enough, without asking a server or a worker, or preparing files."""
+
+    def must_ask(self) -> bool:
+        """Whether `version` would ask a server or start a worker."""
+        ...
+
+    def must_prepare(self) -> bool:
+        """Whether `apply_chat_template` would fetch or convert files, or start a worker. Models without this method do not."""
+        ...
+
+
+@runtime_checkable
 class SharingHandle(Protocol):
     """A configured model that may share what a loaded model holds, such as the weights of a base that both add adapters to."""
 

@@ -13,7 +13,7 @@ from eval_dagster.project import Project
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.example_sets import set_spread
 from eval_dagster.stages.outputs import require_outputs
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.tracked_results import tracked_result
 from eval_dagster.versions import code_version, stable_hash
@@ -32,13 +32,10 @@ def materialize_metrics(partition: Partition) -> StageResult:
     """
     project = partition.project
     scores = _require_scores(partition)
-    code = code_version(metric_rows, _spread)
-    fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
-    current = partition.current(_STAGE)
     warnings: list[str] = []
-    is_current = current is not None and current.info.fingerprint == fingerprint and _names(project, current, scores)
-    if current is not None and is_current and _is_tracked(project, current, warnings):
-        return _result(partition, current, cached=True, warnings=warnings)
+    plan = plan_metrics(partition, scores, warnings)
+    if plan.fresh is not None:
+        return _result(partition, plan.fresh, cached=True, warnings=warnings)
     rows = metric_rows(partition.task, read_rows(scores.path))
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
@@ -47,8 +44,22 @@ def materialize_metrics(partition: Partition) -> StageResult:
             mlflow_run = project.tracker.log(tracked_result(partition, scores, rows, key))
     except TrackingError as error:
         warnings.append(f"not in MLflow: {error}")
-    current = _write(partition, rows, scores, fingerprint, mlflow_run)
+    current = _write(partition, rows, scores, plan, mlflow_run)
     return _result(partition, current, cached=False, warnings=warnings)
+
+
+def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
+    """Whether the current metrics are those of a file of scores, and in MLflow. Problems with MLflow are added to `warnings`."""
+    project, current, code = partition.project, partition.current(_STAGE), code_version(metric_rows, _spread)
+    fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
+    again = []
+    if current is not None and current.info.fingerprint == fingerprint:
+        if not _names(project, current, scores):
+            again.append("scores")
+        elif not _is_tracked(project, current, warnings):
+            again.append("MLflow")
+    made_of = {"scores": stable_hash([scores.info.version, scores.info.fingerprint]), "code": code}
+    return Plan(fingerprint=fingerprint, made_of=made_of, current=current, again=again)
 
 
 def _require_scores(partition: Partition) -> LakeFile:
@@ -86,7 +97,7 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
 
-def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: LakeFile, fingerprint: str, mlflow_run: str | None) -> LakeFile:
+def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: LakeFile, plan: Plan, mlflow_run: str | None) -> LakeFile:
     time = partition.next_time(_STAGE)
     inputs = scores.info.inputs
     prompts, _ = require_outputs(partition)
@@ -110,7 +121,7 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
         "questions_version": questions_version,
     }
     info = FileInfo(
-        fingerprint=fingerprint,
+        fingerprint=plan.fingerprint,
         version=_content_version(rows),
         run_id=partition.run_id,
         materialized_at=time,
@@ -120,6 +131,7 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
             **{name: scores.info.counts[name] for name in ("samples", "errors")},
             **_spread(prompts, scores, rows),
         },
+        made_of=plan.made_of,
     )
     return partition.write(_STAGE, [{**row, **shared} for row in rows], info)
 

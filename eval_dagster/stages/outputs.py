@@ -24,7 +24,7 @@ from eval_dagster.records import ModelResponse
 from eval_dagster.stages.costs import cost_counts, time_counts
 from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask
 from eval_dagster.stages.model_looks import look_at
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.versions import code_version, stable_hash
 
@@ -35,12 +35,12 @@ _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plan:
+class _Asking:
     """A partition whose responses are not current."""
 
     partition: Partition
     prompts: LakeFile
-    fingerprint: str
+    plan: Plan
     rows: Sequence[Mapping[str, Any]]
 
     @property
@@ -60,7 +60,7 @@ def materialize_outputs(
     """
     look = look_at(project, model, evals, run_id, reporter)
     asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id, kept=kept or KeptModel())
-    plans: list[_Plan] = []
+    plans: list[_Asking] = []
     for eval_name in evals:
         try:
             planned = _plan(Partition(project=project, eval_name=eval_name, model=model, run_id=run_id), asked.version)
@@ -101,7 +101,7 @@ def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any
     return answers.get(prompt["request_id"])
 
 
-def _unanswered(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
+def _unanswered(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
     """The failure of an eval without all of its answers. Its message has the warnings of the run, such as that the model changed."""
     message = run.failure or "the model left requests unanswered"
     failure = StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=plan.partition.model, message=message)
@@ -113,7 +113,7 @@ def _unanswered(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun
     return replace(failure, message="; ".join((failure.message, *warnings)))
 
 
-def _run_counts(plan: _Plan, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
+def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
     """What this run did for the answers of an eval. A request that several samples or evals share is sent once, and counted in one eval."""
     names = dict.fromkeys(row["request_id"] for row in plan.rows if row["error"] is None)
     asked = [run.answers[name] for name in names if name in run.answers and run.owners[name] == plan.partition.eval_name]
@@ -141,15 +141,50 @@ def _merge(cache: ResponseCache, run_id: str) -> str | None:
     return None
 
 
-def _plan(partition: Partition, model_version: str) -> StageResult | _Plan:
+def _plan(partition: Partition, model_version: str) -> StageResult | _Asking:
     prompts = partition.require("rendered_prompts")
-    code = code_version(_with_answers, response_row)
-    names = prompts.info.inputs.get("sample_names")
-    fingerprint = stable_hash([prompts.info.version, model_version, _reasoning_tags(partition), code, *([names] if names else [])])
+    plan = plan_outputs(partition, AskedPrompts.of(prompts), model_version)
+    if plan.fresh is not None:
+        return _result(partition, plan.fresh, cached=True)
+    return _Asking(partition=partition, prompts=prompts, plan=plan, rows=read_rows(prompts.path))
+
+
+def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str) -> Plan:
+    """Whether the current responses are those of this model to these prompts. Asks no model."""
+    tags, code = _reasoning_tags(partition), code_version(_with_answers, response_row)
     current = partition.current(_STAGE)
-    if current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]:
-        return _result(partition, current, cached=True)
-    return _Plan(partition=partition, prompts=prompts, fingerprint=fingerprint, rows=read_rows(prompts.path))
+    return Plan(
+        fingerprint=stable_hash([prompts.version, model_version, tags, code, *([prompts.names] if prompts.names else [])]),
+        made_of={
+            "prompt": prompts.version,
+            "names": prompts.names,
+            "model": model_version,
+            "model settings": stable_hash(tags),
+            "code": code,
+        },
+        current=current,
+        again=["errors"] if current is not None and current.info.counts["retryable_errors"] else [],
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedAnswers:
+    """The part of an eval's requests that the cache answers."""
+
+    unanswered: Sequence[str]
+    """The ids of the requests without an answer, once each, in the order of the prompts."""
+    version: str | None
+    """The version of the responses if all requests are answered; else None."""
+
+
+def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], model_version: str) -> CachedAnswers:
+    """Which rows of `prompts` have an answer of a model's version in the cache, and what their responses would be. Asks no model."""
+    sent = {row["request_id"] for row in prompts if row["error"] is None}
+    known = ResponseCache(partition.project.lake, model_version).find(sent)
+    answers = [_answer_to(row, known, model_version) for row in prompts]
+    rows = [(row, answer) for row, answer in zip(prompts, answers, strict=True) if answer is not None]
+    unanswered = list(dict.fromkeys(row["request_id"] for row, answer in zip(prompts, answers, strict=True) if answer is None))
+    return CachedAnswers(unanswered=unanswered, version=None if unanswered else _content_version(_response_rows(partition, rows)))
 
 
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
@@ -175,23 +210,13 @@ def _scores_warning(partition: Partition, count: int) -> Sequence[str]:
     return (f"{partition}: {count} {requests} for log-probabilities that the server of {partition.model} does not give{cure}",)
 
 
-def _write(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
+def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, model_version: str, *, merge_failures: int) -> LakeFile:
     project, model = plan.partition.project, plan.partition.model
-    shared = {"eval": plan.partition.eval_name, "model": model}
-    tags = _reasoning_tags(plan.partition)
-    rows = [
-        {
-            "retryable": False,
-            **_with_answers(answer, row["prompt"], tags),
-            **shared,
-            **{name: row.get(name) for name in ("sample_id", "sample_name")},
-        }
-        for row, answer in zip(plan.rows, answers, strict=True)
-    ]
+    rows = _response_rows(plan.partition, zip(plan.rows, answers, strict=True))
     fresh = [row for row in plan.rows if row["error"] is None and row["request_id"] in run.answers]
     asked = [_tokens_asked(row["choices"], run.answers[row["request_id"]]) for row in fresh]
     info = FileInfo(
-        fingerprint=plan.fingerprint,
+        fingerprint=plan.plan.fingerprint,
         version=_content_version(rows),
         run_id=plan.partition.run_id,
         materialized_at=plan.partition.next_time(_STAGE),
@@ -219,8 +244,23 @@ def _write(plan: _Plan, answers: Sequence[Mapping[str, Any]], run: ModelRun, mod
             **({"run_cache_merge_failures": merge_failures} if merge_failures else {}),
         },
         notes=run.notes if fresh else {},
+        made_of=plan.plan.made_of,
     )
     return plan.partition.write(_STAGE, rows, info)
+
+
+def _response_rows(partition: Partition, answered: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """The rows of `responses` from those of `prompts`, each with its stored answer."""
+    shared, tags = {"eval": partition.eval_name, "model": partition.model}, _reasoning_tags(partition)
+    return [
+        {
+            "retryable": False,
+            **_with_answers(answer, row["prompt"], tags),
+            **shared,
+            **{name: row.get(name) for name in ("sample_id", "sample_name")},
+        }
+        for row, answer in answered
+    ]
 
 
 def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A partition of eval and model: its files, and how a stage writes the next one."""
+"""A partition of eval and model: its files, how a stage decides whether it makes the next one, and how it writes it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,41 @@ from eval_dagster.project import Project, TaskClass
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a stage does for a partition: nothing where the current file is what it would make, else it makes a new one."""
+
+    fingerprint: str
+    """The hash of all that determines what it would make."""
+    made_of: Mapping[str, str]
+    """The versions that the fingerprint is the hash of, by name. The file keeps them, so that a later plan can name what changed."""
+    current: LakeFile | None
+    """The current file."""
+    again: Sequence[str] = ()
+    """Reasons to make the file again although the fingerprint is the same."""
+
+    @property
+    def fresh(self) -> LakeFile | None:
+        """The current file if it is up to date; else None."""
+        is_fresh = self.current is not None and self.current.info.fingerprint == self.fingerprint and not self.again
+        return self.current if is_fresh else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedPrompts:
+    """The prompts of a partition, as the stages after them know them."""
+
+    version: str
+    names: str
+    """Hash of the names that the owners of the samples know them by; empty where they have none. Names change no answer and no score, but
+    stand in the rows of both."""
+
+    @classmethod
+    def of(cls, prompts: LakeFile) -> "AskedPrompts":
+        """Those of a file of prompts."""
+        return cls(version=prompts.info.version, names=prompts.info.inputs.get("sample_names", ""))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from eval_dagster.prompts.unusable import checked, unreadable_prompt
 from eval_dagster.records import Sample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import require_execution
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.adapter_task import AdapterTask
@@ -37,14 +37,38 @@ def materialize_prompts(partition: Partition) -> StageResult:
     project, eval_name = partition.project, partition.eval_name
     snapshot = partition.snapshot()
     rendering = rendering_of(project, eval_name, partition.model)
-    fingerprint = _fingerprint(partition, rendering, snapshot)
-    current = partition.current(_STAGE)
-    cached = current is not None and current.info.fingerprint == fingerprint
-    if current is None or not cached:
+    plan = plan_prompts(partition, rendering, snapshot.info.version)
+    current = plan.fresh
+    if current is None:
         require_execution(project, eval_name)
-        current = _write(partition, render_eval(project, eval_name, rendering), fingerprint, snapshot)
-    warnings = _repeated_names(partition, current)
+        current = _write(partition, render_eval(project, eval_name, rendering), plan, snapshot)
+    warnings, cached = _repeated_names(partition, current), plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW), warnings=warnings)
+
+
+def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: str) -> Plan:
+    """Whether the current prompts are those of a snapshot of this version. Renders nothing."""
+    project, eval_name = partition.project, partition.eval_name
+    settings = {
+        **project.eval(eval_name).model_dump(mode="json", exclude={"subjects"}),
+        "num_fewshot": project.num_fewshot(eval_name),
+    }
+    task, code = definition_version(partition.task), code_version(render_eval, prompt_row)
+    formatter, generation = rendering.formatter.version(), rendering.generation.model_dump(mode="json")
+    return Plan(
+        fingerprint=stable_hash(
+            {"samples": snapshot_version, "code": [task, code], "settings": settings, "formatter": formatter, "generation": generation}
+        ),
+        made_of={
+            "data": snapshot_version,
+            "task": task,
+            "code": code,
+            "limit": stable_hash(settings["limit"]),
+            "settings": stable_hash({name: value for name, value in settings.items() if name != "limit"}),
+            "model settings": stable_hash([formatter, generation]),
+        },
+        current=partition.current(_STAGE),
+    )
 
 
 def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
@@ -64,8 +88,14 @@ def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
 
 def render_eval(project: Project, eval_name: str, rendering: Rendering, most: int | None = None) -> list[RenderedPrompt]:
     """Render the current snapshot: of each subject the first samples up to the eval's limit. `most` caps how many these are in all."""
+    return render_samples(project, eval_name, rendering, read_samples(project, eval_name), most)
+
+
+def render_samples(
+    project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None = None
+) -> list[RenderedPrompt]:
+    """Render the samples of a snapshot as `render_eval` does."""
     task, limit = rendering.task, project.eval(eval_name).limit
-    samples = read_samples(project, eval_name)
     if isinstance(task, AdapterTask):
         task.prepare(samples, rendering.settings)
     pools: dict[str, list[Sample]] = defaultdict(list)
@@ -92,21 +122,8 @@ def render_eval(project: Project, eval_name: str, rendering: Rendering, most: in
     return rendered
 
 
-def _fingerprint(partition: Partition, rendering: Rendering, snapshot: LakeFile) -> str:
-    project, eval_name = partition.project, partition.eval_name
-    settings = project.eval(eval_name).model_dump(mode="json", exclude={"subjects"})
-    return stable_hash(
-        {
-            "samples": snapshot.info.version,
-            "code": [definition_version(partition.task), code_version(render_eval, prompt_row)],
-            "settings": {**settings, "num_fewshot": project.num_fewshot(eval_name)},
-            "formatter": rendering.formatter.version(),
-            "generation": rendering.generation.model_dump(mode="json"),
-        }
-    )
-
-
-def _write(partition: Partition, prompts: Sequence[RenderedPrompt], fingerprint: str, snapshot: LakeFile) -> LakeFile:
+def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tuple[list[dict[str, Any]], AskedPrompts]:
+    """Prompts as rows of `prompts`, with their version."""
     version = stable_hash(
         [
             [
@@ -118,16 +135,22 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], fingerprint:
     )
     num_fewshot = partition.project.num_fewshot(partition.eval_name)
     names = [prompt.sample_name for prompt in prompts]
-    rows = [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts]
+    return [prompt_row(partition.eval_name, partition.model, prompt, num_fewshot, version) for prompt in prompts], AskedPrompts(
+        version=version, names=stable_hash(names) if any(names) else ""
+    )
+
+
+def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, snapshot: LakeFile) -> LakeFile:
+    rows, asked = prompt_rows(partition, prompts)
     info = FileInfo(
-        fingerprint=fingerprint,
-        version=version,
+        fingerprint=plan.fingerprint,
+        version=asked.version,
         run_id=partition.run_id,
         materialized_at=partition.next_time(_STAGE),
         inputs={
             "dataset_snapshot": snapshot.info.version,
             # Names change no answer and no score, but stand in the rows of both.
-            **({"sample_names": stable_hash(names)} if any(names) else {}),
+            **({"sample_names": asked.names} if asked.names else {}),
             **snapshot.info.inputs,
         },
         counts={
@@ -137,6 +160,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], fingerprint:
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
             **({"repeated_names": count} if (count := len(_shared_names(rows))) else {}),
         },
+        made_of=plan.made_of,
     )
     return partition.write(_STAGE, rows, info)
 

@@ -30,7 +30,7 @@ from eval_dagster.records import Completion, Loglikelihood, ModelResponse, Repea
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.row_scores import item_score, row_scores
 from eval_dagster.stages.sample_errors import error_warning
@@ -53,33 +53,50 @@ def materialize_scores(partition: Partition) -> StageResult:
     """
     project, task = partition.project, partition.task
     prompts, outputs = require_outputs(partition)
-    versions = metric_versions(task)
-    code = [definition_version(task), code_version(_score_rows)]
-    names = prompts.info.inputs.get("sample_names")
-    fingerprint = stable_hash([prompts.info.version, outputs.info.version, versions, code, *([names] if names else [])])
-    current = partition.current(_STAGE)
-    cached = current is not None and current.info.fingerprint == fingerprint and not current.info.counts["retryable_errors"]
-    if current is None or not cached:
+    plan = plan_scores(partition, AskedPrompts.of(prompts), outputs.info.version)
+    current = plan.fresh
+    if current is None:
         require_execution(project, partition.eval_name)
         with allowed_execution(project):
             rows = list(_score_rows(partition, prompts, outputs))
         info = FileInfo(
-            fingerprint=fingerprint,
+            fingerprint=plan.fingerprint,
             version=stable_hash([[row[name] for name in _CONTENT] for row in rows]),
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
-            inputs={"model_outputs": outputs.info.version, "metrics": stable_hash(versions), **outputs.info.inputs},
+            inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
             counts={
                 "scores": len(rows),
                 "samples": len({row["sample_id"] for row in rows}),
                 "errors": len({row["sample_id"] for row in rows if row["error"] is not None}),
                 "retryable_errors": len({row["sample_id"] for row in rows if row["retryable"]}),
             },
+            made_of=plan.made_of,
         )
         current = partition.write(_STAGE, rows, info)
     warning = error_warning(partition.eval_name, partition.model, current)
     preview = preview_samples(prompts, outputs, current, headline(task).NAME)
+    cached = plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, preview=preview, warnings=[warning] if warning else [])
+
+
+def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: str) -> Plan:
+    """Whether the current scores are those of these prompts and responses. Computes no metric."""
+    versions, code = metric_versions(partition.task), [definition_version(partition.task), code_version(_score_rows)]
+    current = partition.current(_STAGE)
+    return Plan(
+        fingerprint=stable_hash([prompts.version, outputs_version, versions, code, *([prompts.names] if prompts.names else [])]),
+        made_of={
+            "prompt": prompts.version,
+            "names": prompts.names,
+            "answers": outputs_version,
+            "metric": stable_hash(versions),
+            "task": code[0],
+            "code": code[1],
+        },
+        current=current,
+        again=["errors"] if current is not None and current.info.counts["retryable_errors"] else [],
+    )
 
 
 def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:

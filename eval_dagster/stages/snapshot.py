@@ -1,12 +1,14 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
+from collections.abc import Sequence
+
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.lake.rows import sample_of, sample_row
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
-from eval_dagster.stages.partition import sound_current
+from eval_dagster.stages.partition import Plan, sound_current
 from eval_dagster.stages.results import StageResult
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.samples import build_samples
@@ -22,19 +24,32 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
         DataError: The dataset is empty or a row cannot be stored.
         DatasetNotFoundError: The dataset is not there.
     """
+    with project.lake.lock(f"snapshot-{eval_name}"):
+        plan = plan_snapshot(project, eval_name)
+        current = plan.fresh or _write(project, eval_name, _read(project, eval_name), plan, run_id)
+    preview = read_head(current.path, 5, _PREVIEW)
+    cached = plan.fresh is not None
+    return StageResult(stage="dataset_snapshot", eval_name=eval_name, model=None, file=current, cached=cached, preview=preview)
+
+
+def plan_snapshot(project: Project, eval_name: str) -> Plan:
+    """Whether the current snapshot of an eval is up to date. Reads no rows. Raises as `materialize_snapshot` does for a missing dataset."""
     task, subjects = project.task(eval_name), project.subjects(eval_name)
     fewshot = project.num_fewshot(eval_name) > 0
-    with project.lake.lock(f"snapshot-{eval_name}"):
-        stamp = project.reader.stamp(task, subjects, fewshot=fewshot)
-        names = [subject_name(subject) for subject in subjects]
-        own = [] if task.ID_FIELD is None else [task.ID_FIELD]
-        fingerprint = stable_hash([stamp, names, task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot, code_version(_read, DatasetReader), *own])
-        current = sound_current(project.lake, "samples", eval_name)
-        cached = current is not None and current.info.fingerprint == fingerprint
-        if current is None or not cached:
-            current = _write(project, eval_name, _read(project, eval_name), fingerprint, run_id)
-    preview = read_head(current.path, 5, _PREVIEW)
-    return StageResult(stage="dataset_snapshot", eval_name=eval_name, model=None, file=current, cached=cached, preview=preview)
+    stamp, code = project.reader.stamp(task, subjects, fewshot=fewshot), code_version(_read, DatasetReader)
+    settings = [[subject_name(subject) for subject in subjects], task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot]
+    own = [] if task.ID_FIELD is None else [task.ID_FIELD]
+    return Plan(
+        fingerprint=stable_hash([stamp, *settings, code, *own]),
+        made_of={"data": stable_hash(stamp), "settings": stable_hash([*settings, *own]), "code": code},
+        current=sound_current(project.lake, "samples", eval_name),
+    )
+
+
+def rows_now(project: Project, eval_name: str) -> tuple[list[Sample], str]:
+    """The samples of the dataset as it is now, and the version of a snapshot of them. Nothing is written."""
+    samples = _read(project, eval_name)
+    return samples, _version(samples)
 
 
 def _read(project: Project, eval_name: str) -> list[Sample]:
@@ -58,19 +73,24 @@ def _read(project: Project, eval_name: str) -> list[Sample]:
     return samples
 
 
-def _write(project: Project, eval_name: str, samples: list[Sample], fingerprint: str, run_id: str) -> LakeFile:
+def _version(samples: Sequence[Sample]) -> str:
+    return stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
+
+
+def _write(project: Project, eval_name: str, samples: list[Sample], plan: Plan, run_id: str) -> LakeFile:
     task = project.task(eval_name)
     source = project.reader.source(task)
-    version = stable_hash([[sample.sample_id, sample.subject, sample.split, sample.row_index] for sample in samples])
+    version = _version(samples)
     rows = [sample_row(eval_name, sample, source, version) for sample in samples]
     evaluated = sum(sample.split == task.SAMPLE_SPLIT for sample in samples)
     info = FileInfo(
-        fingerprint=fingerprint,
+        fingerprint=plan.fingerprint,
         version=version,
         run_id=run_id,
         materialized_at=project.lake.next_time("samples", eval_name),
         inputs={"dataset": f"{source.path}@{source.revision}" if source.revision else source.path},
         counts={"rows": len(rows), "samples": evaluated, "subjects": len({sample.subject for sample in samples})},
+        made_of=plan.made_of,
     )
     return project.lake.write("samples", table_of("samples", rows), eval_name=eval_name, info=info)
 

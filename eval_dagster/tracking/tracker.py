@@ -102,7 +102,9 @@ class Tracker:
             return str(client.tracking_uri)
 
     def exists(self, run_id: str) -> bool:
-        """Whether a run exists and is not deleted."""
+        """Whether a run exists and is not deleted. No store is created."""
+        if self._file is not None and not self._file.is_file():
+            return False
         with self._failures(f"look for run {run_id}"):
             found = self._run_facts(run_id)
             return found is not None and found[1] == "active"

@@ -44,6 +44,14 @@ class ElsewhereHandle:
         """The version of the model as a worker has it. Raises as `check` does."""
         return self._known().version
 
+    def must_ask(self) -> bool:
+        """Whether no worker was asked yet."""
+        return self._facts is None
+
+    def must_prepare(self) -> bool:
+        """Always: a worker renders messages."""
+        return True
+
     def content_version(self) -> str:
         """The version of the model without its engine. Raises as `check` does."""
         return self._known().content

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.models.base import ConversationalHandle, ExplainedHandle, ModelHandle, VaryingHandle, WatchedHandle
+from eval_dagster.models.base import ConversationalHandle, DistantHandle, ExplainedHandle, ModelHandle, VaryingHandle, WatchedHandle
 from eval_dagster.models.looks import FindKnown, Look
 from eval_dagster.models.pooled.cluster import connect, require_ray
 from eval_dagster.models.pooled.crew import Crew
@@ -34,6 +34,14 @@ class PooledHandle:
     def version(self) -> str:
         """That of the model without workers."""
         return self._own.version()
+
+    def must_ask(self) -> bool:
+        """Whether the model without workers would ask."""
+        return isinstance(self._own, DistantHandle) and self._own.must_ask()
+
+    def must_prepare(self) -> bool:
+        """Whether the model without workers would prepare files."""
+        return isinstance(self._own, DistantHandle) and self._own.must_prepare()
 
     def content_version(self) -> str:
         """That of the model without workers."""

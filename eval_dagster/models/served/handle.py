@@ -105,6 +105,14 @@ class ServedHandle:
         """
         return self._version(self.content_version())
 
+    def must_ask(self) -> bool:
+        """Whether nothing is known of the server yet."""
+        return self._state is None and self._last_state() is None
+
+    def must_prepare(self) -> bool:
+        """Whether `tokenizer` renders messages, whose files may have to be fetched."""
+        return self._tokenizer is not None and not self.takes_messages()
+
     def content_version(self) -> str:
         """Hash of the pin; without one, of the model's name and address, of what the server declares, and of the epoch.
 

@@ -90,6 +90,14 @@ class TransformersHandle:
             }
         )
 
+    def must_ask(self) -> bool:
+        """Never: the version is that of files on this machine, or of a commit."""
+        return False
+
+    def must_prepare(self) -> bool:
+        """Whether the tokenizer has to be fetched or converted first."""
+        return not self._checkpoint.has_tokenizer()
+
     def content_version(self) -> str:
         """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
         fingerprint = self._checkpoint.fingerprint()

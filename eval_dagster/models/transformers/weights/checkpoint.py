@@ -73,6 +73,10 @@ class Checkpoint(ABC):
         """Tokens of context that the configuration states; None without a configuration or a length in it. Prepares nothing."""
 
     @abstractmethod
+    def has_tokenizer(self) -> bool:
+        """Whether `tokenizer_folder` neither fetches nor converts anything."""
+
+    @abstractmethod
     def folder(self) -> Path:
         """The folder to load from, prepared or downloaded if necessary. Raises `ModelError` if that fails."""
 
@@ -109,6 +113,10 @@ class FolderCheckpoint(Checkpoint):
     def context_length(self) -> int | None:
         """Tokens of context that `config.json` states."""
         return configured_length(self._folder)
+
+    def has_tokenizer(self) -> bool:
+        """Always."""
+        return True
 
     def folder(self) -> Path:
         """The folder to load from."""

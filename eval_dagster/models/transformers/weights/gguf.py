@@ -43,6 +43,10 @@ class GGUFCheckpoint(Checkpoint):
         """Tokens of context that the file's header states."""
         return header_length(self._file())
 
+    def has_tokenizer(self) -> bool:
+        """Whether the prepared folder is there."""
+        return layout_problem(self._prepared_root / self._key()) is None
+
     def folder(self) -> Path:
         """The prepared folder; the first call prepares it, while other processes wait. Raises `ModelError` if that fails."""
         folder = self._prepared_root / self._key()

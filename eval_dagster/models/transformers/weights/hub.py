@@ -58,6 +58,10 @@ class HubCheckpoint(Checkpoint):
         folder = self._cached()
         return None if folder is None else configured_length(folder)
 
+    def has_tokenizer(self) -> bool:
+        """Whether the repository is in the local cache."""
+        return self._cached() is not None
+
     def folder(self) -> Path:
         """The folder to load from, downloaded if necessary. Raises `ModelError` if the download fails."""
         return self._cached() or self._download(MODEL_FILES)

@@ -1,0 +1,163 @@
+"""The command `status`, and `run --dry-run`: what a run would make, and why."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from eval_dagster.cli.console import dollars, errors, out, print_next, print_table, say
+from eval_dagster.cli.tables import Format, print_rows
+from eval_dagster.freshness import Cell, PartitionState, partition_states
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, partition_key
+
+STALE = 4
+"""The exit status where a run would make something."""
+_BROKEN = 1
+"""The exit status where something is broken, or cannot be told."""
+_TITLES = {
+    "dataset_snapshot": "dataset",
+    "rendered_prompts": "prompts",
+    "model_outputs": "outputs",
+    "sample_scores": "scores",
+    "task_metrics": "metrics",
+}
+_COLUMNS = ("eval", "model", *_TITLES.values(), "requests", "time", "cost")
+_ROW = ("eval", "model", "stage", "state", "causes", "detail", "requests", "requests_are_exact", "seconds", "cost", "basis")
+_MINUTE, _HOUR = 60, 3600
+
+
+def show_states(
+    *,
+    suite: str | None,
+    evals: Sequence[str],
+    models: Sequence[str],
+    limit: int | None = None,
+    fetches: bool = False,
+    everything: bool = False,
+    output: Format = Format.TABLE,
+) -> None:
+    """Print what a run would make of evals and models.
+
+    Args:
+        suite: Evals and models of this suite.
+        evals: Only these evals.
+        models: Only these models.
+        limit: That of a trial.
+        fetches: Whether datasets may be fetched.
+        everything: Whether evals and models are shown of which nothing would be made.
+        output: The format. JSON and CSV have a row for each stage, and all evals and models.
+
+    Raises:
+        typer.Exit: Something would be made (exit status 4), or is broken or cannot be told (1).
+    """
+    project = Project.open()
+    chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
+    seen = project if limit is None else project.trial(limit)
+    states = list(partition_states(seen, chosen_evals, chosen_models, fetches=fetches))
+    if output is Format.TABLE:
+        _print_states(states, everything=everything)
+    else:
+        print_rows(_ROW, (row for state in states for row in _rows(state)), output)
+    if not all(state.is_known for state in states):
+        raise typer.Exit(_BROKEN)
+    if not all(state.is_fresh for state in states):
+        raise typer.Exit(STALE)
+
+
+def _rows(state: PartitionState) -> Iterable[Sequence[Any]]:
+    known = state.estimate
+    for cell in state.cells.values():
+        asked = [known.requests, known.is_exact, known.seconds, known.cost, known.basis]
+        yield [
+            *(state.eval, state.model, cell.stage, cell.state, ", ".join(cell.causes), cell.detail),
+            *(asked if cell.stage == "model_outputs" else [None] * len(asked)),
+        ]
+
+
+def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None:
+    fresh = sum(state.is_fresh for state in states)
+    shown = [state for state in states if everything or not state.is_fresh]
+    if shown:
+        print_table("What a run would make", _COLUMNS, map(_cells, shown), right=("requests", "time", "cost"))
+    notes: dict[str, list[str]] = {}
+    for state in shown:
+        for note in _notes(state):
+            notes.setdefault(note, []).append(partition_key(state.eval, state.model))
+    for note, partitions in notes.items():
+        of = partitions[0] if len(partitions) == 1 else f"{partitions[0]} and {len(partitions) - 1} more"
+        out.print(f"{of}: {note}", soft_wrap=True)
+    if fresh == len(states):
+        out.print(f"Everything is up to date: {fresh} of {fresh} results of an eval and a model. A run would make nothing.", soft_wrap=True)
+        print_next(("leaderboard", "the results"))
+        return
+    out.print(_summary(states, fresh), soft_wrap=True)
+    broken = [state for state in states if not state.is_known]
+    if broken:
+        say(errors, "not known", f"{len(broken)} of {len(states)} are broken or cannot be told, for the reasons above", style="yellow")
+    print_next(("run", "makes what is missing or stale"), ("status --format json", "each stage with its causes, for programs"))
+
+
+def _summary(states: Sequence[PartitionState], fresh: int) -> str:
+    made = Counter(stage for state in states for stage, cell in _once(states, state) if cell.is_made)
+    parts = ", ".join(f"{count} {_TITLES[stage]}" for stage, count in made.items())
+    estimates = [state.estimate for state in states if not state.is_fresh]
+    known = sum(each.requests or 0 for each in estimates)
+    open_ones = sum(each.requests is None for each in estimates)
+    requests = f"{known:,} requests would be sent" + ("" if all(each.is_exact for each in estimates) else " at most")
+    requests += f" for those that are known ({open_ones} are not)" if open_ones else ""
+    asked = [each for each in estimates if each.requests != 0]
+    if not asked:
+        return f"{fresh} of {len(states)} are up to date. A run would make: {parts or 'nothing'}. No request would be sent."
+    costs = [each.cost for each in asked if each.has_price]
+    cost = f"; cost {_sum(costs, dollars)}" if costs else ""
+    time = _sum([each.seconds for each in asked], _duration)
+    return f"{fresh} of {len(states)} are up to date. A run would make: {parts}. {requests}; model time {time}{cost}."
+
+
+def _once(states: Sequence[PartitionState], state: PartitionState) -> Iterable[tuple[str, Cell]]:
+    """The stages of a partition. The dataset of an eval is that of all models, and counts for the first one."""
+    first = next(each for each in states if each.eval == state.eval)
+    return ((stage, cell) for stage, cell in state.cells.items() if stage in list(STAGES)[1:] or state is first)
+
+
+def _sum(amounts: Sequence[float | None], shown: Any) -> str:
+    known = [amount for amount in amounts if amount is not None]
+    if not known:
+        return "unknown"
+    unknown = len(amounts) - len(known)
+    return f"about {shown(math.fsum(known))}" + (f", and unknown for {unknown} of {len(amounts)}" if unknown else "")
+
+
+def _cells(state: PartitionState) -> Sequence[str]:
+    found = state.estimate
+    requests = "?" if found.requests is None else f"{found.requests:,}" if found.is_exact else f"≤ {found.requests:,}"
+    time = "" if found.requests == 0 else "unknown" if found.seconds is None else f"~ {_duration(found.seconds)}"
+    unpriced = "unknown" if found.has_price else "no price"
+    cost = "" if found.requests == 0 else unpriced if found.cost is None else f"~ {dollars(found.cost)}"
+    return [state.eval, state.model, *(_cell(state.cells[stage]) for stage in STAGES), requests, time, cost]
+
+
+def _cell(cell: Cell) -> str:
+    return f"stale: {', '.join(cell.causes)}" if cell.causes else cell.state
+
+
+def _notes(state: PartitionState) -> Iterable[str]:
+    """What the table has no room for, once each."""
+    details = {cell.detail: cell for cell in reversed(list(state.cells.values())) if cell.detail}
+    for detail, cell in reversed(list(details.items())):
+        yield f"{_TITLES[cell.stage]} {cell.state}: {detail}"
+    if state.estimate.requests is None:
+        yield "how many requests would be sent cannot be told"
+    elif not state.estimate.is_exact:
+        yield "the number of requests is that of the samples, since the prompts cannot be rendered here"
+    if state.estimate.requests != 0 and state.estimate.basis:
+        yield f"the time {'is' if state.estimate.seconds is not None else 'is unknown:'} {state.estimate.basis}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < _HOUR else f"{seconds / _HOUR:.1f} h"

@@ -1,0 +1,439 @@
+"""Tells what a run would make, and why, without making it.
+
+Each stage decides by a `Plan` whether its current file is up to date. The same plans are asked here, with the versions that the stages
+before would give: rows are read and prompts are rendered again where they may have changed, and answers are looked up in the cache.
+Nothing is written to the home, and no model is loaded or asked.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from eval_dagster.datasets.looking import LookingReader, without_network
+from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
+from eval_dagster.lake.attempts import Attempt, attempts_of_model
+from eval_dagster.lake.files import LakeFile, read_rows
+from eval_dagster.models.base import DistantHandle, WatchedHandle
+from eval_dagster.project import Project
+from eval_dagster.records import Sample
+from eval_dagster.stages.code_execution import require_execution
+from eval_dagster.stages.metrics import plan_metrics
+from eval_dagster.stages.outputs import cached_answers, plan_outputs
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, sound_current
+from eval_dagster.stages.prompts import plan_prompts, prompt_rows, render_samples, rendering_of
+from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.scores import plan_scores
+from eval_dagster.stages.snapshot import plan_snapshot, read_samples, rows_now
+from eval_dagster.tasks.base import BaseTask
+
+State = Literal["fresh", "stale", "missing", "cannot tell", "broken", "not reached"]
+"""The state of a stage: up to date; to be made again; to be made for the first time; unknown; a run fails here; a run fails before."""
+_UPSTREAM = {
+    "data": "dataset_snapshot",
+    "prompt": "rendered_prompts",
+    "names": "rendered_prompts",
+    "answers": "model_outputs",
+    "scores": "sample_scores",
+}
+"""The names of what a stage takes from the stages before, and these stages."""
+_RECORDED: Mapping[str, Mapping[str, str]] = {
+    "rendered_prompts": {"data": "dataset_snapshot"},
+    "model_outputs": {"prompt": "rendered_prompts", "model": "model"},
+    "sample_scores": {"prompt": "rendered_prompts", "answers": "model_outputs", "metric": "metrics"},
+}
+"""What files of earlier releases record of the versions that they are made of: the name of each in `FileInfo.inputs`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A stage of an eval and a model."""
+
+    stage: str
+    state: State
+    causes: Sequence[str] = ()
+    """Why it is stale: `data`, `prompt`, `limit`, `settings` (of the eval), `model settings`, `model`, `metric`, `code`, `errors` (that may
+    not come again), `MLflow` (which lacks the result); a stage whose result was made since, such as `answers`; or `unknown`."""
+    detail: str = ""
+    """Why it is broken or cannot be told, or how the new result differs."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a run makes it."""
+        return self.state in ("stale", "missing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a run would ask a model for an eval."""
+
+    requests: int | None
+    """Requests that it would send; null where that cannot be told."""
+    is_exact: bool = True
+    """Whether the requests were looked up in the cache. Else their number is that of the evaluated samples, or null."""
+    seconds: float | None = None
+    """Seconds of the model, by the history; null where there is none."""
+    has_price: bool = True
+    """Whether the model has a price. Else no cost is expected."""
+    cost: float | None = None
+    """US dollars, by the history; null where there is none."""
+    basis: str = ""
+    """The history that seconds and cost are from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionState:
+    """What a run would make of an eval and a model."""
+
+    eval: str
+    model: str
+    cells: Mapping[str, Cell]
+    """By stage."""
+    estimate: Estimate
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a run would make nothing."""
+        return all(cell.state == "fresh" for cell in self.cells.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether everything could be told."""
+        return not any(cell.state in ("cannot tell", "broken", "not reached") for cell in self.cells.values())
+
+
+def partition_states(project: Project, evals: Sequence[str], models: Sequence[str], *, fetches: bool = False) -> Iterator[PartitionState]:
+    """What a run of some evals and models would make.
+
+    An eval or a model that is broken has its reason in its cells, and does not affect the others.
+
+    Args:
+        project: The evals and models. For a trial, that of the trial.
+        evals: Names of evals.
+        models: Names of models.
+        fetches: Whether a dataset may be fetched. Else a stage that needs one which is elsewhere is `cannot tell`.
+
+    Raises:
+        LakeUnreachableError: The object store of the lake does not answer.
+    """
+    looking = replace(project, reader=LookingReader.of(project.reader, fetches=fetches))
+    rows = {name: _Rows(project=looking, eval_name=name) for name in evals}
+    for model in models:
+        looked = _Model(project=looking, name=model)
+        for name in evals:
+            yield _Look(rows=rows[name], model=looked).state()
+
+
+class _Stop(Exception):  # noqa: N818 - it says where a look ends, and is no error
+    """No later stage can be told."""
+
+    def __init__(self, state: State, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.reason = reason
+
+
+def _stop(error: Exception) -> _Stop:
+    if isinstance(error, FarError):
+        return _Stop("cannot tell", str(error))
+    message = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+    return _Stop("broken", message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """The dataset of an eval, looked at once for all models."""
+
+    project: Project
+    eval_name: str
+
+    @cached_property
+    def cell(self) -> Cell:
+        """The state of the snapshot."""
+        try:
+            plan = self._plan
+        except LakeUnreachableError:
+            raise
+        except FarError as error:
+            is_there = sound_current(self.project.lake, "samples", self.eval_name) is not None
+            return Cell(stage="dataset_snapshot", state="cannot tell" if is_there else "missing", detail=str(error))
+        except Exception as error:  # of user code, too
+            return Cell(stage="dataset_snapshot", state="broken", detail=_stop(error).reason)
+        found = _cell("dataset_snapshot", plan, {})
+        if plan.fresh is not None:
+            return found
+        try:
+            version = self.version
+        except LakeUnreachableError:
+            raise
+        except FarError:
+            return found  # whether the rows are others shows when they are read
+        except Exception as error:
+            return Cell(stage="dataset_snapshot", state="broken", detail=_stop(error).reason)
+        if plan.current is not None and version == plan.current.info.version:
+            task = self.project.task(self.eval_name)
+            brings_rows = task._load_dataset is not BaseTask._load_dataset
+            causes = ["code" if cause == "data" and brings_rows else cause for cause in found.causes]
+            return replace(found, causes=list(dict.fromkeys(causes)), detail="the rows are the same")
+        return found
+
+    @cached_property
+    def _plan(self) -> Plan:
+        plan = plan_snapshot(self.project, self.eval_name)
+        self.project.check_sets(self.eval_name)
+        return plan
+
+    @cached_property
+    def version(self) -> str:
+        """The version that the snapshot has after a run. Raises as reading does."""
+        return self._plan.fresh.info.version if self._plan.fresh is not None else self._now[1]
+
+    @cached_property
+    def samples(self) -> Sequence[Sample]:
+        """The samples that the snapshot has after a run. Raises as reading does."""
+        return read_samples(self.project, self.eval_name) if self._plan.fresh is not None else self._now[0]
+
+    @cached_property
+    def _now(self) -> tuple[Sequence[Sample], str]:
+        return rows_now(self.project, self.eval_name)
+
+    def evaluated(self) -> int | None:
+        """The number of samples that are evaluated, where they can be counted."""
+        settings, task = self.project.eval(self.eval_name), self.project.task(self.eval_name)
+        try:
+            samples = self.samples
+        except LakeUnreachableError:
+            raise
+        except Exception:
+            return None
+        return sum(each.split == task.SAMPLE_SPLIT and (settings.limit is None or each.row_index < settings.limit) for each in samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Model:
+    """A model, looked at once for all evals."""
+
+    project: Project
+    name: str
+    owned: set[str] = field(default_factory=set)
+    """The requests that a run sends for evals that were looked at. It sends none twice."""
+
+    @cached_property
+    def problem(self) -> _Stop | None:
+        """Why its version cannot be told."""
+        try:
+            handle = self.project.handle(self.name)
+            if isinstance(handle, DistantHandle) and handle.must_ask():
+                return _Stop("cannot tell", f"nothing is known of {self.name} yet: a run asks its server or a worker first")
+            with without_network():
+                _ = self.version
+            if not isinstance(handle, WatchedHandle):
+                with suppress(FarError), without_network():  # weights on the Hub: their version is known
+                    handle.check()
+            return None
+        except Exception as error:
+            return _stop(error)
+
+    @cached_property
+    def version(self) -> str:
+        return self.project.handle(self.name).version()
+
+    @cached_property
+    def attempts(self) -> Sequence[Attempt]:
+        return attempts_of_model(self.project.lake.answers, self.name)
+
+    def estimate(self, eval_name: str, requests: int | None, *, is_exact: bool) -> Estimate:
+        """Time and cost of requests, by those that were sent for the eval, else for any eval of the model."""
+        has_price = getattr(self.project.model(self.name), "price", None) is not None
+        found = Estimate(requests=requests, is_exact=is_exact, has_price=has_price)
+        if requests == 0:
+            return replace(found, seconds=0.0, cost=0.0 if has_price else None, basis="no request is sent")
+        past = [each for each in self.attempts if each.eval == eval_name] or list(self.attempts)
+        if not requests or not past:
+            return replace(found, basis="no request was sent to this model before" if not past else "")
+        of = "of this eval" if past[0].eval == eval_name else "of other evals of this model"
+        timed = [(each.model_seconds, each.requests_computed) for each in past if each.model_seconds is not None and each.requests_computed]
+        priced = [(each.cost, each.requests_computed) for each in past if each.cost is not None and each.requests_computed]
+        return replace(
+            found,
+            seconds=_scaled(timed, requests),
+            cost=_scaled(priced, requests),
+            basis=f"by {sum(count for _, count in timed)} requests {of}, the last on {past[-1].finished_at:%Y-%m-%d}",
+        )
+
+
+def _scaled(past: Sequence[tuple[float, int]], requests: int) -> float | None:
+    """The sum of past amounts for so many requests."""
+    count = sum(number for _, number in past)
+    return sum(amount for amount, _ in past) / count * requests if count else None
+
+
+class _Look:
+    """A look at an eval and a model, stage by stage."""
+
+    def __init__(self, *, rows: _Rows, model: _Model) -> None:
+        self._rows = rows
+        self._model = model
+        self._partition = Partition(project=rows.project, eval_name=rows.eval_name, model=model.name, run_id="")
+        self._cells: dict[str, Cell] = {}
+        self._requests: int | None = 0
+        self._is_exact = True
+
+    def state(self) -> PartitionState:
+        """The states of all stages, and what would be asked."""
+        stage = "dataset_snapshot"
+        try:
+            self._cells[stage] = self._rows.cell
+            if self._rows.cell.state in ("broken", "cannot tell"):
+                raise _Stop(self._rows.cell.state, self._rows.cell.detail)
+            for stage, look in (
+                ("rendered_prompts", self._prompts),
+                ("model_outputs", self._outputs),
+                ("sample_scores", self._scores),
+                ("task_metrics", self._metrics),
+            ):
+                try:
+                    self._cells[stage] = look()
+                except (LakeUnreachableError, _Stop):
+                    raise
+                except Exception as error:
+                    raise _stop(error) from error
+        except _Stop as stop:
+            self._end(stage, stop)
+        estimate = self._model.estimate(self._rows.eval_name, self._requests, is_exact=self._is_exact)
+        return PartitionState(eval=self._rows.eval_name, model=self._model.name, cells=self._cells, estimate=estimate)
+
+    def _end(self, at: str, stop: _Stop) -> None:
+        """Fill in the stages from one that cannot be told. Those without a file are made in any case, unless the run fails before."""
+        is_broken = stop.state == "broken"
+        for stage in list(STAGES)[list(STAGES).index(at) :]:
+            if stage in self._cells:
+                continue
+            if is_broken:
+                first = stage == at
+                self._cells[stage] = Cell(stage=stage, state="broken" if first else "not reached", detail=stop.reason if first else "")
+            elif self._partition.current(stage) is None:
+                self._cells[stage] = Cell(stage=stage, state="missing")
+            else:
+                self._cells[stage] = Cell(stage=stage, state="cannot tell", detail=stop.reason)
+        if not is_broken and "model_outputs" in list(STAGES)[list(STAGES).index(at) :]:
+            self._requests, self._is_exact = self._rows.evaluated(), False
+        elif is_broken and at in ("dataset_snapshot", "rendered_prompts", "model_outputs"):
+            self._requests = 0
+
+    def _prompts(self) -> Cell:
+        handle = self._partition.project.handle(self._model.name)
+        problem, asks = self._model.problem, isinstance(handle, DistantHandle) and handle.must_prepare()
+        if problem is not None and (problem.state == "broken" or asks):
+            raise problem
+        with without_network():
+            self._rendering = rendering_of(self._partition.project, self._rows.eval_name, self._model.name)
+            self._prompt_plan = plan = plan_prompts(self._partition, self._rendering, self._rows.version)
+        if plan.fresh is None:
+            require_execution(self._partition.project, self._rows.eval_name)
+        found = _cell("rendered_prompts", plan, self._cells)
+        if plan.current is None or "task" not in found.causes:
+            return found
+        others = [cause for cause in found.causes if cause != "task"]
+        if not self._asks_as(plan.current):
+            return replace(found, causes=[*others, "prompt"])
+        is_same = self._asked == AskedPrompts.of(plan.current)
+        return replace(found, causes=others or ["code"], detail="the prompts are the same" if is_same else "")
+
+    def _asks_as(self, current: LakeFile) -> bool:
+        """Whether the samples that current prompts and new ones have in common are asked as before."""
+        names = ("request_id", "gold", "gold_is_list", "gold_index", "context")
+        try:
+            new = {row["sample_id"]: [row[name] for name in names] for row in self._rendered[0]}
+        except FarError:
+            return False
+        return all(
+            [row[name] for name in names] == new.get(row["sample_id"], [])
+            for row in read_rows(current.path, ["sample_id", *names])
+            if row["sample_id"] in new
+        )
+
+    @cached_property
+    def _rendered(self) -> tuple[Sequence[Mapping[str, Any]], AskedPrompts]:
+        """The rows of `prompts` after a run, with their version."""
+        fresh = self._prompt_plan.fresh
+        if fresh is not None:
+            return read_rows(fresh.path), AskedPrompts.of(fresh)
+        project, handle = self._partition.project, self._partition.project.handle(self._model.name)
+        is_text = project.model(self._model.name).prompt_format != "chat"
+        if not is_text and isinstance(handle, DistantHandle) and handle.must_prepare():
+            raise FarError(f"a run prepares the chat template of {self._model.name} first")
+        with without_network():
+            prompts = render_samples(project, self._rows.eval_name, self._rendering, self._rows.samples)
+        return prompt_rows(self._partition, prompts)
+
+    @property
+    def _asked(self) -> AskedPrompts:
+        fresh = self._prompt_plan.fresh
+        return AskedPrompts.of(fresh) if fresh is not None else self._rendered[1]
+
+    def _outputs(self) -> Cell:
+        if (problem := self._model.problem) is not None:
+            raise problem
+        plan = plan_outputs(self._partition, self._asked, self._model.version)
+        self._output_plan, self._output_version = plan, None if plan.fresh is None else plan.fresh.info.version
+        if plan.fresh is None:
+            cached = cached_answers(self._partition, self._rendered[0], self._model.version)
+            sent = set(cached.unanswered) - self._model.owned
+            self._model.owned.update(sent)
+            self._requests, self._output_version = len(sent), cached.version
+        return _cell("model_outputs", plan, self._cells)
+
+    def _scores(self) -> Cell:
+        outputs = self._output_plan
+        unknown = "" if self._output_version is not None else "it depends on the new answers"
+        version = self._output_version or (outputs.current.info.version if outputs.current is not None else "")
+        self._score_plan = plan = plan_scores(self._partition, self._asked, version)
+        if plan.fresh is not None and unknown:
+            before = None if outputs.current is None else outputs.current.info.inputs["model"]
+            if outputs.made_of["model"] != before:  # the rows name the version of the model
+                return Cell(stage="sample_scores", state="stale", causes=self._cells["model_outputs"].causes)
+            self._score_plan = replace(plan, again=["answers"])
+            return Cell(stage="sample_scores", state="cannot tell", detail=unknown)
+        if plan.fresh is None:
+            require_execution(self._partition.project, self._rows.eval_name)
+        found = _cell("sample_scores", plan, self._cells)
+        if unknown and found.state == "stale" and (more := self._cells["model_outputs"].causes):
+            found = replace(found, causes=list(dict.fromkeys([*more, *found.causes])))
+        # A metric is a part of its task, and so are the prompts: what they explain needs no other cause.
+        others = [cause for cause in found.causes if cause != "task"]
+        return replace(found, causes=others or (["code"] if found.causes else []))
+
+    def _metrics(self) -> Cell:
+        current = self._partition.current("task_metrics")
+        scores = self._cells["sample_scores"]
+        if current is None:
+            return Cell(stage="task_metrics", state="missing")
+        if scores.state == "cannot tell":
+            return Cell(stage="task_metrics", state="cannot tell", detail=scores.detail)
+        file = self._score_plan.fresh
+        if scores.is_made or file is None:  # metrics name the file of their scores
+            return Cell(stage="task_metrics", state="stale", causes=scores.causes or ("scores",))
+        return _cell("task_metrics", plan_metrics(self._partition, file, []), self._cells)
+
+
+def _cell(stage: str, plan: Plan, before: Mapping[str, Cell]) -> Cell:
+    """The cell of a stage by its plan. What changed in a stage before has the causes of that stage."""
+    if plan.fresh is not None:
+        return Cell(stage=stage, state="fresh")
+    if plan.current is None:
+        return Cell(stage=stage, state="missing")
+    causes: list[str] = []
+    for name in _changed(stage, plan, plan.current):
+        upstream = before.get(_UPSTREAM.get(name, ""))
+        causes += upstream.causes if upstream is not None and upstream.causes else [name]
+    return Cell(stage=stage, state="stale", causes=list(dict.fromkeys([*causes, *plan.again])) or ["unknown"])
+
+
+def _changed(stage: str, plan: Plan, current: LakeFile) -> list[str]:
+    """The names of what differs from the current file; those that the file records."""
+    inputs, recorded = current.info.inputs, dict(current.info.made_of)
+    if not recorded:
+        recorded = {name: inputs[known] for name, known in _RECORDED.get(stage, {}).items() if known in inputs}
+    return [name for name, version in plan.made_of.items() if name in recorded and recorded[name] != version]
