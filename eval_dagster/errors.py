@@ -53,6 +53,10 @@ class RowError(DataError):
     """One row is wrong, or a task's hook fails on it. The message names the row."""
 
 
+class SampleError(RowError):
+    """One question cannot be asked, whatever the others are: a choice is empty. It is the error of its sample."""
+
+
 class MachineError(EvalDagsterError):
     """The machine failed, so that there is no result: a process does not start, or ends before it reports.
 

@@ -32,6 +32,8 @@ class RenderedPrompt:
     the examples from rows among which the sample is."""
     context: tuple[MetricContext, ...] = ()
     """What the task gives the metrics beside the gold answer."""
+    is_system_merged: bool = False
+    """Whether the system message stands at the beginning of the first user turn, since the chat template has no turn for it."""
     error: str | None = None
     """Why it cannot be sent to a model."""
 

@@ -36,6 +36,8 @@ def _facts(prompt: RenderedPrompt, num_fewshot: int) -> Iterator[tuple[str, str]
         yield "gold", ", ".join(map(repr, prompt.ground_truths)) or "none"
     if request.unconditioned_prompt is not None:
         yield "unconditioned", f"the choices are scored after {request.unconditioned_prompt!r}, too"
+    if prompt.is_system_merged:
+        yield "system", "at the beginning of the first user turn (the chat template has no system role, or `system_role: merge`)"
     if request.images:
         yield "images", str(len(request.images))
     turns = sum(message.role is Role.USER for message in prompt.messages) - 1

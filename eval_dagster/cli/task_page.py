@@ -92,7 +92,7 @@ def _formatter(project: Project, prompt_format: PromptFormat | None, model: str 
             f"--model NAME; evals.yaml has: {', '.join(models) or 'none'}"
         )
     project.model(name)
-    return formatter_for(wanted, project.handle(name))
+    return formatter_for(wanted, project.handle(name), project.model(name).system_role)
 
 
 def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
@@ -126,15 +126,17 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
         formatter=formatter,
         num_fewshot=shots,
         seed=settings.seed,
+        sampling_seed=settings.sampling_seed,
         strategy=settings.fewshot_strategy,
         sets=settings.fewshot_sets,
         num_samples=settings.num_samples,
     )
     if isinstance(task, AdapterTask):
         task.prepare(samples, rendering.settings)
+    asked = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
     return _Page(
-        rendering=rendering,
-        samples=[sample for sample in samples if sample.split == task.SAMPLE_SPLIT],
+        rendering=rendering if isinstance(task, AdapterTask | OrderedTask) else rendering.knowing(asked),
+        samples=asked,
         pool=fewshot_pool(task, examples),
     )
 

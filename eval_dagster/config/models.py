@@ -90,6 +90,10 @@ class Resources(Section):
     """More of the pod, such as a node selector: the keys of Dagster's tag `dagster-k8s/config`."""
 
 
+SystemRole = Literal["auto", "merge", "require"]
+"""What becomes of a system message where a model's chat template has no role for it."""
+
+
 class ModelSection(Section):
     """The keys that every model has. The section of a backend adds its own, and `backend: Literal["its name"]`."""
 
@@ -97,6 +101,10 @@ class ModelSection(Section):
     """The name of the backend."""
     prompt_format: Literal["plain", "chat", "llama3", "identity"] = "plain"
     """How messages become the prompt; `chat` uses the tokenizer's template."""
+    system_role: SystemRole = "auto"
+    """Where a system message stands in a chat. `auto`: in a turn of its own or, if the chat template has none, at the beginning of the
+    first user turn. A server gets it as it is, since its template is not known here. `merge`: always at the beginning of the first user
+    turn. `require`: a template without the role is an error."""
     generation: GenerationConfig = GenerationConfig()
     """How texts are generated."""
     reasoning_tags: ReasoningTags = DEFAULT_TAGS

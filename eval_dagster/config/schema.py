@@ -43,7 +43,9 @@ class EvalConfig(Section):
     limit: Integer | None = Field(default=None, ge=1)
     """Most samples per subject; all if not given."""
     seed: Integer = 0
-    """Seeds the choice of few-shot examples, and sampling."""
+    """Seeds the choice of few-shot examples and, without `sampling_seed`, sampling."""
+    sampling_seed: Integer | None = None
+    """Seeds the texts that are drawn at a temperature above 0; `seed` if not given. Another one draws other texts for the same prompts."""
     num_samples: Integer | None = Field(default=None, ge=1)
     """Texts to generate from each prompt; more than one needs a temperature above 0. The task's own number if not given."""
     dataset_revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits")

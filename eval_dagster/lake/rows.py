@@ -77,6 +77,7 @@ def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: 
         "num_fewshot": num_fewshot,
         "fewshot_ids": list(prompt.fewshot_ids),
         "fewshot_set": prompt.fewshot_set,
+        "is_system_merged": prompt.is_system_merged,
         "error": prompt.error,
         "prompt_version": version,
     }
@@ -97,6 +98,7 @@ def prompt_of(row: Mapping[str, Any]) -> RenderedPrompt:
         gold_indices=tuple(row["gold_index"]),
         fewshot_ids=tuple(row["fewshot_ids"]),
         fewshot_set=row["fewshot_set"],
+        is_system_merged=bool(row.get("is_system_merged")),
         context=tuple(MetricContext(**part) for part in json.loads(row["context"] or "[]")),
         error=row["error"],
     )

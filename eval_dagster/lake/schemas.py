@@ -85,6 +85,7 @@ PROMPTS = pa.schema(
         pa.field("error", pa.string()),
         pa.field("prompt_version", pa.string()),
         pa.field("sample_name", pa.string()),
+        pa.field("is_system_merged", pa.bool_()),
     ]
 )
 

@@ -36,6 +36,8 @@ def formatting_problems(
         formatter: The formatter of the prompt.
         tokenizer: A tokenizer of Hugging Face. With it, begin tokens are counted in the encoded prompt; without it, in the text.
     """
+    if prompt.error is not None:
+        return [prompt.error]
     asked = _Asked(task=task, sample=sample, prompt=prompt, formatter=formatter)
     problems: list[str] = []
     try:

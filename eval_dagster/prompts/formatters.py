@@ -2,8 +2,10 @@
 """Formatters turn messages into the text that a model reads."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
+from eval_dagster.config.models import SystemRole
 from eval_dagster.errors import ModelError
 from eval_dagster.models.base import ConversationalHandle, ModelHandle
 from eval_dagster.records import Message, Role
@@ -97,14 +99,61 @@ class Llama3Formatter(_TextFormatter):
         return f"<|start_header_id|>{message.role}<|end_header_id|>\n\n"
 
 
+_PROBE = "A system message."
+
+
+def system_merged(messages: Sequence[Message]) -> list[Message]:
+    """The conversation without system messages: the next user turn begins with their texts and a blank line."""
+    turns: list[Message] = []
+    waiting: list[str] = []
+    for turn in messages:
+        if turn.role == Role.SYSTEM:
+            waiting.append(turn.content)
+        elif turn.role == Role.USER and waiting:
+            turns.append(Message(turn.role, "\n\n".join([*waiting, turn.content])))
+            waiting = []
+        else:
+            turns.append(turn)
+    if waiting:  # before a cue, which stays the last turn
+        place = len(turns) - 1 if turns and turns[-1].role == Role.ASSISTANT else len(turns)
+        turns.insert(place, Message(Role.USER, "\n\n".join(waiting)))
+    return turns
+
+
 class ChatTemplateFormatter:
     """The template of the model's own tokenizer."""
 
     name = "chat"
     has_special_tokens = True
 
-    def __init__(self, handle: ModelHandle) -> None:
+    def __init__(self, handle: ModelHandle, system_role: SystemRole = "auto") -> None:
         self._handle = handle
+        self._system_role = system_role
+
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether the template writes system messages. Some refuse them, and some leave them out without a word."""
+        try:
+            return _PROBE in self._handle.apply_chat_template([Message(Role.SYSTEM, _PROBE), Message(Role.USER, "?")])
+        except ModelError:
+            return False
+
+    def merges_system(self, messages: Sequence[Message]) -> bool:
+        """Whether the system message of a conversation becomes the beginning of the user's first turn."""
+        if not any(turn.role == Role.SYSTEM for turn in messages) or self._system_role == "require":
+            return False
+        return self._system_role == "merge" or not self.has_system_role
+
+    def _rendered(self, messages: Sequence[Message], images: int) -> str:
+        if self.merges_system(messages):
+            return self._handle.apply_chat_template(system_merged(messages), images=images)
+        text = self._handle.apply_chat_template(messages, images=images)
+        if self._system_role == "require" and any(turn.role == Role.SYSTEM for turn in messages) and not self.has_system_role:
+            raise ModelError(
+                "The chat template leaves the system message out. Set `system_role: merge` for this model in evals.yaml, so that the first "
+                "user turn begins with it."
+            )
+        return text
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the prompt by the model's template.
@@ -112,15 +161,15 @@ class ChatTemplateFormatter:
         White space before an answer is removed: it separates plain text, and a template has marks instead.
         """
         turns = [Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in messages]
-        return self._handle.apply_chat_template(turns, images=images)
+        return self._rendered(turns, images)
 
     def answer_gap(self, question: str, answer: str) -> str:
         """Return nothing: the template's marks are between the two."""
         return ""
 
     def version(self) -> str:
-        """Hash of the formatter's code and of the model's template."""
-        return stable_hash([code_version(type(self)), self._handle.template_version()])
+        """Hash of the formatter's code, of the model's template, and of the way to write system messages."""
+        return stable_hash([code_version(type(self)), self._handle.template_version(), self._system_role])
 
 
 class VerbatimChatFormatter(ChatTemplateFormatter):
@@ -128,7 +177,7 @@ class VerbatimChatFormatter(ChatTemplateFormatter):
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the prompt by the model's template."""
-        return self._handle.apply_chat_template(messages, images=images)
+        return self._rendered(messages, images)
 
 
 class ConversationFormatter:
@@ -137,8 +186,21 @@ class ConversationFormatter:
     name = "chat"
     has_special_tokens = False
 
+    def __init__(self, system_role: SystemRole = "auto") -> None:
+        self._system_role = system_role
+
+    def merges_system(self, messages: Sequence[Message]) -> bool:
+        """Whether the system message of a conversation becomes the beginning of the user's first turn."""
+        return self._system_role == "merge" and any(turn.role == Role.SYSTEM for turn in messages)
+
+    def sent(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages that are sent. White space before an answer separates plain text, and is left out."""
+        turns = system_merged(messages) if self.merges_system(messages) else messages
+        return tuple(Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in turns)
+
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
         """Return the turns, each after its role in brackets, and a mark for each image before the text of the last user turn."""
+        messages = system_merged(messages) if self.merges_system(messages) else messages
         last = max((index for index, turn in enumerate(messages) if turn.role is Role.USER), default=-1)
         marks = ["<image>" * images if index == last else "" for index in range(len(messages))]
         return "\n\n".join(f"[{turn.role}]\n{mark}{turn.content}" for turn, mark in zip(messages, marks, strict=True))
@@ -148,21 +210,21 @@ class ConversationFormatter:
         return ""
 
     def version(self) -> str:
-        """Hash of the formatter's code."""
-        return code_version(type(self))
+        """Hash of the formatter's code, and of the way to write system messages."""
+        return stable_hash([code_version(type(self)), self._system_role])
 
 
 def verbatim(formatter: Formatter) -> Formatter:
     """The formatter that leaves the texts of messages as they are, where there is one."""
-    return VerbatimChatFormatter(formatter._handle) if isinstance(formatter, ChatTemplateFormatter) else formatter
+    return VerbatimChatFormatter(formatter._handle, formatter._system_role) if isinstance(formatter, ChatTemplateFormatter) else formatter
 
 
-def formatter_for(prompt_format: str, handle: ModelHandle) -> Formatter:
-    """Return the formatter of a model's `prompt_format`: plain, chat, llama3 or identity."""
+def formatter_for(prompt_format: str, handle: ModelHandle, system_role: SystemRole = "auto") -> Formatter:
+    """Return the formatter of a model's `prompt_format`: plain, chat, llama3 or identity. `system_role` is for conversations."""
     if prompt_format == ChatTemplateFormatter.name:
         if isinstance(handle, ConversationalHandle) and handle.takes_messages():
-            return ConversationFormatter()
-        return ChatTemplateFormatter(handle)
+            return ConversationFormatter(system_role)
+        return ChatTemplateFormatter(handle, system_role)
     formatters: dict[str, type[ConcatFormatter | Llama3Formatter | IdentityFormatter]] = {
         each.name: each for each in (ConcatFormatter, Llama3Formatter, IdentityFormatter)
     }

@@ -1,16 +1,17 @@
 """Turns samples into prompts. A prompt depends on the task, the sample and the settings alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any
 
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
-from eval_dagster.errors import DataError, RowError
+from eval_dagster.errors import DataError, RowError, SampleError
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
-from eval_dagster.prompts.formatters import ConversationFormatter, verbatim
+from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
+from eval_dagster.prompts.unusable import question_id, unaskable_prompt
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
@@ -36,13 +37,36 @@ class Rendering:
     num_fewshot: int = 0
     """Examples before each question."""
     seed: int = 0
-    """Seeds the choice of examples, and sampling where the temperature is above 0."""
+    """Seeds the choice of examples and, without `sampling_seed`, sampling where the temperature is above 0."""
+    sampling_seed: int | None = None
+    """Seeds sampling."""
     strategy: FewshotStrategy | None = None
     """How examples are drawn; the task's own way where not given."""
     sets: FewshotSets = 1
     """How many sets of examples the samples of a subject have between them, or `per_sample`."""
     num_samples: int | None = None
     """Texts to generate from each prompt; the task's own number where not given."""
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """By subject an answer that begins as most of its answers do, as `knowing` finds it. Prompts of generated texts end as before this."""
+
+    def knowing(self, samples: Iterable[Sample]) -> "Rendering":
+        """The rendering with the usual answers of these samples, all that are evaluated.
+
+        A prompt must not tell its own gold answer, by a line break that is there before some answers only. So the answers of a subject
+        decide together, by majority, whether they begin with white space. Empty ones do not count, and rows whose hooks fail.
+        """
+        if self.formatter.answer_gap("?", "answer") != "\n":
+            return self  # no prompt of this format depends on how its answer begins
+        votes: dict[str, list[int]] = {}
+        for sample in samples:
+            with suppress(Exception), self.task.comparing():  # of the task: it is raised where the row is asked
+                answer = self.task._get_fewshot_target_text(TaskRow(sample))
+                if answer:
+                    votes.setdefault(sample.subject, []).append(1 if answer[0].isspace() else -1)
+                else:
+                    votes.setdefault(sample.subject, [])
+        usual = {subject: " answer" if sum(each) > 0 else "answer" if each else "" for subject, each in votes.items()}
+        return replace(self, answers=usual)
 
     @property
     def settings(self) -> RenderSettings:
@@ -83,7 +107,13 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
         row = TaskRow(sample)
         made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
-    return [asked.rendered(each, index) for index, each in enumerate(made)]
+    prompts = []
+    for index, each in enumerate(made):
+        try:
+            prompts.append(asked.rendered(each, index))
+        except SampleError as error:
+            prompts.append(unaskable_prompt(task, sample, each, index, error))
+    return prompts
 
 
 def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | None:
@@ -128,7 +158,7 @@ class _AskedRow:
     fewshot_set: int | None
 
     def rendered(self, made: TaskSample, index: int) -> RenderedPrompt:
-        sample, task = self.sample, self.rendering.task
+        sample, task, formatter = self.sample, self.rendering.task, self.rendering.formatter
         response_type = made.response_type or task.RESPONSE_TYPE
         truths = truths_of(made.ground_truth, sample)
         gold: tuple[int, ...] = ()
@@ -143,7 +173,7 @@ class _AskedRow:
         else:
             request = self._generated(made)
         return RenderedPrompt(
-            sample_id=f"{sample.sample_id}.{index}" if index else sample.sample_id,
+            sample_id=question_id(sample, index),
             source_id=sample.sample_id,
             subject=sample.subject,
             sample_name=made.sample_name or sample.sample_name,
@@ -156,6 +186,9 @@ class _AskedRow:
             fewshot_ids=tuple(map(row_name, task.examples_used)),
             fewshot_set=self.fewshot_set,
             context=contexts_of(made.context, sample),
+            is_system_merged=isinstance(formatter, ChatTemplateFormatter | ConversationFormatter)
+            and formatter.merges_system(made.messages)
+            and (made.prompt is None or made.prompt == formatter.format(made.messages, images=len(made.images))),
         )
 
     def _gold(self, made: TaskSample, truths: tuple[str, ...], texts: tuple[str, ...]) -> tuple[int, ...]:
@@ -184,13 +217,7 @@ class _AskedRow:
         )
 
     def _generated(self, made: TaskSample) -> Request:
-        target = ""
-        if made.prompt is None:
-            with _row_errors(self.sample):
-                target = self.rendering.task._get_fewshot_target_text(self.row)
-            if made.messages[-1].role is Role.ASSISTANT:
-                target = target.removeprefix(made.messages[-1].content)
-        prompt, _ = self._joined(made, (target,))
+        prompt, _ = self._joined(made, (self.rendering.answers.get(self.sample.subject, "answer"),))
         return _request(
             prompt=prompt,
             has_special_tokens=self.rendering.formatter.has_special_tokens,
@@ -206,8 +233,7 @@ class _AskedRow:
             return None
         if made.prompt is not None:
             return (Message(Role.USER, made.prompt),)
-        # White space before an answer separates plain text.
-        return tuple(Message(turn.role, turn.content.lstrip()) if turn.role is Role.ASSISTANT else turn for turn in made.messages)
+        return self.rendering.formatter.sent(made.messages)
 
     def _joined(self, made: TaskSample, answers: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """The prompt, and the answers with the white space before them."""
@@ -228,9 +254,14 @@ class _AskedRow:
             top_p=config.top_p,
             num_samples=made.num_samples or self.rendering.num_samples or task.NUM_SAMPLES,
             # Greedy text does not depend on the seed: a request with another seed must find the same answer in the cache.
-            seed=self.rendering.seed if config.temperature > 0 else 0,
+            seed=self._sampling_seed if config.temperature > 0 else 0,
             grammar=made.grammar,
         )
+
+    @property
+    def _sampling_seed(self) -> int:
+        how = self.rendering
+        return how.seed if how.sampling_seed is None else how.sampling_seed
 
     def _generation(self, made: TaskSample) -> GenerationConfig:
         """The model's settings. Of those that it leaves open, the task's."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from eval_dagster.records import Request, Sample
+from eval_dagster.errors import SampleError
+from eval_dagster.records import Request, ResponseType, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import place_of, unreadable_reason
@@ -20,16 +21,38 @@ def unreadable_prompt(task: BaseTask[Any], sample: Sample) -> RenderedPrompt | N
     reason = unreadable_reason(sample.row)
     if reason is None:
         return None
+    return _unasked(task.RESPONSE_TYPE, sample, stable_hash(["unreadable", sample.content_id]), f"RowError: {reason}")
+
+
+def unaskable_prompt(task: BaseTask[Any], sample: Sample, made: TaskSample, index: int, error: SampleError) -> RenderedPrompt:
+    """The prompt with an error for a question that cannot be asked; `index` is its position among those about the row."""
+    prompt = _unasked(
+        made.response_type or task.RESPONSE_TYPE, sample, stable_hash(["unaskable", sample.content_id, index]), f"RowError: {error}"
+    )
+    return replace(
+        prompt,
+        sample_id=question_id(sample, index),
+        sample_name=made.sample_name or sample.sample_name,
+        messages=tuple(made.messages),
+    )
+
+
+def question_id(sample: Sample, index: int) -> str:
+    """The sample id of a question about a row: that of the row, from the second question on with the question's position."""
+    return f"{sample.sample_id}.{index}" if index else sample.sample_id
+
+
+def _unasked(response_type: ResponseType, sample: Sample, request_id: str, error: str) -> RenderedPrompt:
     return RenderedPrompt(
         sample_id=sample.sample_id,
         source_id=sample.sample_id,
         subject=sample.subject,
         sample_name=sample.sample_name,
-        response_type=task.RESPONSE_TYPE,
+        response_type=response_type,
         messages=(),
-        request=Request(request_id=stable_hash(["unreadable", sample.content_id]), prompt=""),
+        request=Request(request_id=request_id, prompt=""),
         ground_truths=(),
-        error=f"RowError: {reason}",
+        error=error,
     )
 
 

@@ -77,9 +77,10 @@ def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
     return Rendering(
         task=project.task(eval_name)(num_fewshot=num_fewshot),
         num_fewshot=num_fewshot,
-        formatter=formatter_for(config.prompt_format, project.handle(model)),
+        formatter=formatter_for(config.prompt_format, project.handle(model), config.system_role),
         generation=config.generation,
         seed=settings.seed,
+        sampling_seed=settings.sampling_seed,
         strategy=settings.fewshot_strategy,
         sets=settings.fewshot_sets,
         num_samples=settings.num_samples,
@@ -107,7 +108,10 @@ def render_samples(
                 pools[sample.subject].append(sample)
     drawn_from = {subject: fewshot_pool(task, pool) for subject, pool in pools.items()}
     rendered: list[RenderedPrompt] = []
-    evaluated = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT and (limit is None or sample.row_index < limit)]
+    asked_of = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
+    if not isinstance(task, AdapterTask | OrderedTask):
+        rendering = rendering.knowing(asked_of)  # of all rows, so that a limit changes no prompt
+    evaluated = [sample for sample in asked_of if limit is None or sample.row_index < limit]
     for sample in evaluated[:most]:
         if unread := unreadable_prompt(task, sample):
             rendered.append(unread)
@@ -158,6 +162,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
             "errors": sum(row["error"] is not None for row in rows),
             "choices": sum(len(row["choices"] or ()) for row in rows),
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
+            **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
             **({"repeated_names": count} if (count := len(_shared_names(rows))) else {}),
         },
         made_of=plan.made_of,

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, SampleError
 from eval_dagster.records import MetricContext, Sample
 from eval_dagster.tasks.samples import place_of
 
@@ -47,10 +47,22 @@ def truths_of(given: Any, sample: Sample) -> tuple[str, ...]:
 
 
 def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
-    """Check that a hook returned a list of texts. A list of choices needs at least one, and no empty text."""
-    if not isinstance(values, list | tuple) or (what == "choices" and not values):
+    """Check that a hook returned a list of texts. A list of choices needs at least one, and no empty text.
+
+    Raises:
+        DataError: It returned something else.
+        SampleError: There are no choices, or one is empty or null: rows of data have such gaps.
+    """
+    if not isinstance(values, list | tuple):
         raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")
-    for value in values:
-        if not isinstance(value, str) or (what == "choices" and not value):
+    if what == "choices" and not values:
+        raise SampleError(f"{place_of(sample)}: there are no choices; expected one at least. Correct the row, or leave it out")
+    for index, value in enumerate(values):
+        if what == "choices" and value in ("", None):
+            raise SampleError(
+                f"{place_of(sample)}: choice {index + 1} of {len(values)} is {'null' if value is None else 'empty'}, which no model can "
+                "score; expected a text. Correct the row, or leave the choice out"
+            )
+        if not isinstance(value, str):
             raise DataError(f"{place_of(sample)}: the task returned {value!r} among its {what}; expected a text that is not empty")
     return tuple(values)

@@ -36,7 +36,7 @@ class Doc:
     gold_index: int | list[int]
     """Position of the correct choice, or of each of several; not used where there are no choices."""
     instruction: str | None = None
-    """The system message before the query."""
+    """The beginning of the first user turn, before all examples, with a blank line after it; it is no system message, as in lighteval."""
     images: list[Any] | None = None
     """PIL images that belong to the query."""
     specific: dict[str, Any] | None = None

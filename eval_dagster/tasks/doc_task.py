@@ -83,8 +83,8 @@ class DocTask(BaseTask[str]):
     def _get_fewshot_class(self, item: Row) -> str:
         return self._doc_of(item).fewshot_sorting_class or self._get_fewshot_target_text(item)
 
-    def _get_system_prompt_text(self, item: Row) -> str | None:
-        return self._doc_of(item).instruction
+    def _get_initial_prompt_text(self, item: Row) -> str:
+        return self._doc_of(item).instruction or ""
 
     def _get_instruction_text(self, item: Row) -> str:
         return _question(self._doc_of(item))

@@ -14,7 +14,9 @@ from eval_dagster.prompts.formatters import Formatter, formatter_for
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Row, Sample
 from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import build_samples
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -85,8 +87,11 @@ def rendered(project: Project, name: str, handle: ModelHandle, fixtures: Path = 
         for shots in (0, 2) if draws or task_class.FEWSHOT_SPLIT else (0,):
             task = task_class(num_fewshot=shots)
             pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
+            rendering = Rendering(task=task, formatter=formatter, num_fewshot=shots)
+            if not isinstance(task, AdapterTask | OrderedTask):
+                rendering = rendering.knowing(asked)
             for sample in asked[:most]:
-                for prompt in render_sample(Rendering(task=task, formatter=formatter, num_fewshot=shots), sample, pool):
+                for prompt in render_sample(rendering, sample, pool):
                     yield Rendered(task=task, sample=sample, formatter=formatter, shots=shots, prompt=prompt)
 
 

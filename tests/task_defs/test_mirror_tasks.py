@@ -34,7 +34,7 @@ def rendered(name: str, subject: str, fewshot: int, strategy: FewshotStrategy | 
     for sample in samples:
         if sample.split == task.SAMPLE_SPLIT:
             rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot, strategy=strategy)
-            (prompt,) = render_sample(rendering, sample, pool)
+            (prompt,) = render_sample(rendering.knowing(samples), sample, pool)
             yield sample, prompt
 
 

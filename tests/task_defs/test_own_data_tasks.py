@@ -23,7 +23,7 @@ def prompts_of(name: str, fewshot: int = 2) -> list[tuple[Sample, RenderedPrompt
     for subject in task.SUBJECTS:
         samples = build_samples(DatasetReader(None).read(task, subject, fewshot=True), subject)
         pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
-        rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot)
+        rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot).knowing(samples)
         found += [(sample, *render_sample(rendering, sample, pool)) for sample in samples if sample.split == task.SAMPLE_SPLIT]
     return found
 

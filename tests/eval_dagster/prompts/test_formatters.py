@@ -1,16 +1,23 @@
+import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from eval_dagster.config.models import SystemRole, TransformersModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.base import Model
+from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.prompts.formatters import (
     ChatTemplateFormatter,
     ConcatFormatter,
+    ConversationFormatter,
     Formatter,
     IdentityFormatter,
     Llama3Formatter,
     formatter_for,
+    verbatim,
 )
 from eval_dagster.records import Message, ModelResponse, Request, Role
 
@@ -119,3 +126,61 @@ def test_images_stand_before_the_text_of_the_last_user_turn(formatter: Formatter
 def test_images_need_a_model() -> None:
     with pytest.raises(ModelError, match="needs a model that takes them"):
         ConcatFormatter().format([QUESTION], images=1)
+
+
+TURN = "[{{ message['role'] }}]{{ message['content'] }}"
+TEMPLATES = {
+    "has the role": "{% for message in messages %}" + TURN + "{% endfor %}[assistant]",
+    "refuses it": (
+        "{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+        + TURN
+        + "{% endfor %}[assistant]"
+    ),
+    "leaves it out": "{% for message in messages %}{% if message['role'] != 'system' %}" + TURN + "{% endif %}{% endfor %}[assistant]",
+}
+ASKED = [SYSTEM, *EXAMPLE, QUESTION]
+OWN = "[system]Be brief.[user]Q: 1+1?\nA:[assistant]2[user]Q: 2+2?\nA:[assistant]"
+MERGED = "[user]Be brief.\n\nQ: 1+1?\nA:[assistant]2[user]Q: 2+2?\nA:[assistant]"
+
+
+def chat(template: str, tokenizer: PreTrainedTokenizerFast, folder: Path, role: SystemRole = "auto") -> ChatTemplateFormatter:
+    """The formatter of a model with a chat template."""
+    tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATES[template])
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (folder / "model.safetensors").touch()
+    config = TransformersModel.model_validate({"backend": "transformers", "source": {"folder": str(folder)}, "device": "cpu"})
+    formatter = formatter_for("chat", TransformersHandle("chat", config, folder=folder, home=folder), role)
+    assert isinstance(formatter, ChatTemplateFormatter)
+    return formatter
+
+
+@pytest.mark.parametrize(("template", "text"), [("has the role", OWN), ("refuses it", MERGED), ("leaves it out", MERGED)])
+def test_a_system_message_that_a_template_has_no_turn_for_opens_the_first_turn(
+    template: str, text: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    formatter = chat(template, tokenizer, tmp_path)
+    assert formatter.format(ASKED) == text
+    assert formatter.merges_system(ASKED) is (text == MERGED)
+    assert not formatter.merges_system(ASKED[1:]), "there is nothing to merge"
+    assert formatter.format(ASKED[1:]) == text.replace("[system]Be brief.", "").replace("Be brief.\n\n", "")
+    assert verbatim(formatter).format(ASKED) == text.replace("[assistant]2", "[assistant] 2"), "benchmarks of other packages, too"
+
+
+def test_the_way_to_write_system_messages_is_settable(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    assert chat("has the role", tokenizer, tmp_path, "merge").format(ASKED) == MERGED
+    assert chat("has the role", tokenizer, tmp_path, "require").format(ASKED) == OWN
+    with pytest.raises(ModelError, match=r"refuses a conversation of the turns \[system, user.*System role not supported"):
+        chat("refuses it", tokenizer, tmp_path, "require").format(ASKED)
+    with pytest.raises(ModelError, match=r"leaves the system message out.*`system_role: merge`"):
+        chat("leaves it out", tokenizer, tmp_path, "require").format(ASKED)
+    assert len({chat("has the role", tokenizer, tmp_path, role).version() for role in ("auto", "merge", "require")}) == 3
+
+
+def test_messages_for_a_server_are_merged_on_request_alone() -> None:
+    first = Message(Role.USER, "Be brief.\n\nQ: 1+1?\nA:")
+    assert ConversationFormatter().sent(ASKED)[0] == SYSTEM
+    assert ConversationFormatter("merge").sent(ASKED) == (first, Message(Role.ASSISTANT, "2"), QUESTION)
+    assert ConversationFormatter("merge").format(ASKED).startswith("[user]\nBe brief.\n\nQ: 1+1?")
+    cue = Message(Role.ASSISTANT, "Answer:")
+    assert ConversationFormatter("merge").sent([SYSTEM, cue]) == (Message(Role.USER, "Be brief."), cue), "without a question"

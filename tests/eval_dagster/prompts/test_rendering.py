@@ -91,7 +91,7 @@ def render_all(
         generation=generation or GenerationConfig(),
         **settings,
     )
-    return render_sample(rendering, samples[index], fewshot_pool(task, samples))
+    return render_sample(rendering.knowing(samples), samples[index], fewshot_pool(task, samples))
 
 
 def test_the_geography_quiz_of_the_guide() -> None:
@@ -292,7 +292,7 @@ def test_what_goes_wrong_with_a_row_is_one_clear_error(truth: Any, message: str)
         render(Wrong())
 
 
-@pytest.mark.parametrize("choices", [[], None, ["", "a"], [1, 2]])
+@pytest.mark.parametrize("choices", [None, [1, 2]])
 def test_choices_must_be_texts(choices: Any) -> None:
     class Wrong(Geography):
         def _get_possible_completions(self, item: Row) -> list[str] | None:
@@ -300,6 +300,71 @@ def test_choices_must_be_texts(choices: Any) -> None:
 
     with pytest.raises(DataError, match=r"among its choices|as choices"):
         render(Wrong())
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ([], "there are no choices"),
+        ([" Rome", ""], "choice 2 of 2 is empty"),
+        ([None, " Rome"], "choice 1 of 2 is null"),
+    ],
+)
+def test_a_question_that_no_model_can_score_is_an_error_of_its_sample(choices: Any, message: str) -> None:
+    class Gap(Geography):
+        def _get_possible_completions(self, item: Row) -> list[str] | None:
+            return choices if item["country"] == "Italy" else [" Berlin"]
+
+    prompt = render(Gap(), 2)
+    assert prompt.error is not None
+    assert prompt.error.startswith("RowError: row 2 of split 'test'")
+    assert message in prompt.error
+    assert render(Gap(), 0).error is None
+
+
+@pytest.mark.parametrize("fewshot", [0, 2])
+@pytest.mark.parametrize("question", ["What is the capital?", "The capital:", "The capital "])
+def test_a_generated_prompt_does_not_tell_its_gold_answer(question: str, fewshot: int) -> None:
+    class Asked(Free):
+        def _get_instruction_text(self, item: Row) -> str:
+            return f"{item['country']}. {question}"
+
+    answers = ["Rome", " Rome", "\nRome", "", "  Rome"]
+    prompts = [render(Asked(), 2, rows=[*ROWS[:2], {"country": "Italy", "capital": answer}], fewshot=fewshot) for answer in answers]
+    assert len({prompt.request.prompt.rpartition("Italy")[2] for prompt in prompts}) == 1
+    assert {prompt.ground_truth for prompt in prompts} == set(answers)
+
+
+def test_a_generated_prompt_ends_as_before_most_answers_of_its_subject() -> None:
+    class Spaced(Free):
+        def _get_ground_truth(self, item: Row) -> Any:
+            return f" {item['capital']}"
+
+    class Silent(Free):
+        def _get_ground_truth(self, item: Row) -> Any:
+            return ""
+
+    question = "Question: What is the capital of Italy?"
+    for fewshot in (0, 2):
+        assert render(Spaced(), 2, fewshot=fewshot).request.prompt.endswith(question), "answers follow after a space"
+        assert render(Free(), 2, fewshot=fewshot).request.prompt.endswith(f"{question}\n")
+    assert render(Silent(), 2).request.prompt.endswith(question), "a task without answers has no way to write them"
+
+
+def test_sampling_may_have_a_seed_of_its_own() -> None:
+    rows = [{"country": f"c{index}", "capital": "Rome"} for index in range(30)]
+
+    def asked(seed: int, sampling_seed: int | None, temperature: float = 1) -> RenderedPrompt:
+        how = {"generation": GenerationConfig(temperature=temperature), "sampling_seed": sampling_seed}
+        (prompt,) = render_all(Free(), 2, rows=rows, fewshot=3, seed=seed, **how)
+        return prompt
+
+    by_seed, other = asked(3, None), asked(3, 8)
+    assert by_seed == asked(3, 3), "equal by default"
+    assert other.request.prompt == by_seed.request.prompt, "the examples follow the seed"
+    assert (by_seed.request.generation.seed, other.request.generation.seed) == (3, 8)  # type: ignore[union-attr]
+    assert asked(4, 8).fewshot_ids != other.fewshot_ids
+    assert asked(3, 8, temperature=0).request == asked(3, None, temperature=0).request, "greedy text needs no seed"
 
 
 def test_examples_need_a_split() -> None:

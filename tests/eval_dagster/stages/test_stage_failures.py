@@ -59,6 +59,21 @@ def test_a_row_that_lacks_a_field_fails_its_eval_alone(open_project: Callable[..
     assert ("task_metrics", "rows") not in results
 
 
+def test_an_empty_choice_is_an_error_of_its_sample(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
+    rows = '[{"question": "a?", "gold": " yes"}, {"question": "b?", "gold": " no", "yes": ""}, {"question": "c?", "gold": " no"}]'
+    write("rows_task.py", (ROWS % rows).replace('[" yes", " no"]', '[item.get("yes", " yes"), " no"]'))
+    project = open_project(CONFIG + '      rows: {task: "rows_task.py:Rows"}\n')
+    results, failures = run_all(project, [("rows", "scripted")])
+    assert not failures
+    assert "1 of 3 samples has an error" in results["sample_scores", "rows"].warnings[0]
+    assert "choice 1 of 2 is empty" in results["sample_scores", "rows"].warnings[0]
+    assert results["model_outputs", "rows"].file.info.counts["requests_computed"] == 2, "it is not sent"
+    (row,) = read_rows(project.lake, "select n, n_errors, value from metrics where metric = 'accuracy' and subject is null")
+    assert (row["n"], row["n_errors"]) == (2, 1)
+    (error,) = read_rows(project.lake, "select error from errors")
+    assert error["error"].startswith("RowError: row 1 of split 'test'")
+
+
 def test_an_empty_dataset_fails_its_eval_alone(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
     project, results, failures = _run(open_project, write, "[]")
     assert [failure.eval_name for failure in failures] == ["rows"]

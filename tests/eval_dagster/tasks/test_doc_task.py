@@ -59,7 +59,7 @@ def render_all(
 ) -> list[RenderedPrompt]:
     made, samples = task(), build_samples({"test": rows}, "default")
     rendering = Rendering(task=made, formatter=ConcatFormatter(), num_fewshot=fewshot, **settings)
-    return render_sample(rendering, samples[index], fewshot_pool(made, samples))
+    return render_sample(rendering.knowing(samples), samples[index], fewshot_pool(made, samples))
 
 
 def render(task: type[DocTask], index: int = 0, **settings: Any) -> RenderedPrompt:
@@ -205,17 +205,20 @@ def test_a_doc_may_say_what_is_asked() -> None:
     assert [prompt.response_type for prompt in prompts] == [ResponseType.PERPLEXITY, ResponseType.COMPLETION]
 
 
-def test_the_instruction_is_the_systems_turn() -> None:
+def test_the_instruction_opens_the_first_turn_of_the_user() -> None:
+    """As in lighteval, and in tasks that are written for it."""
     prompt = render(task_of(doc_with(instruction="Translate.")), fewshot=1)
-    assert [message.role for message in prompt.messages] == ["system", "user", "assistant", "user"]
-    assert prompt.messages[0].content == "Translate."
+    assert [message.role for message in prompt.messages] == ["user", "assistant", "user"]
+    assert prompt.messages[0].content.startswith("Translate.\n\nFrench for ")
+    assert not prompt.messages[2].content.startswith("Translate.")
+    assert prompt.request.prompt.startswith("Translate.\n\nFrench for "), "plain text reads as with a system message"
 
 
 def test_an_instruction_is_not_said_twice() -> None:
     query = "Translate.\n\nFrench for hello:"
     prompt = render(task_of(doc_with(query=query, instruction="Translate.")))
     assert prompt.request.prompt == query
-    assert prompt.messages == (Message(Role.SYSTEM, "Translate."), Message(Role.USER, "French for hello:"))
+    assert prompt.messages == (Message(Role.USER, query),)
 
 
 def test_examples_are_drawn_and_made_by_the_same_function() -> None:
@@ -349,8 +352,10 @@ def test_what_is_no_doc_is_refused(made: Any) -> None:
 
 
 def test_choices_to_score_must_be_there() -> None:
-    with pytest.raises(DataError, match=r"row 0 of split 'test' .* returned .* as choices; expected a list of texts"):
-        render(task_of(doc_with(choices=[])))
+    prompt = render(task_of(doc_with(choices=[])))
+    assert prompt.error == (
+        "RowError: row 0 of split 'test' (subject 'default'): there are no choices; expected one at least. Correct the row, or leave it out"
+    )
 
 
 def test_a_subclass_may_use_the_hooks_of_every_task() -> None:
