@@ -2,10 +2,10 @@
 with headlines as (
     select
         *,
-        not exists (select 1 from _configured)
+        not exists (select 1 from internal._configured)
         or (
-            eval in (select name from _configured where kind = 'eval')
-            and model in (select name from _configured where kind = 'model')
+            eval in (select name from internal._configured where kind = 'eval')
+            and model in (select name from internal._configured where kind = 'model')
         ) as is_configured
     from metrics
     where is_headline

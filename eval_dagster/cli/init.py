@@ -1,9 +1,11 @@
 """The command that writes the files of a new project."""
 
+import json
 import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import distribution
 from pathlib import Path
 
 from eval_dagster.cli.console import out, print_table, program_name
@@ -32,16 +34,34 @@ def write_project(folder: Path) -> None:
             f"{folder.resolve()} already has {', '.join(existing)}, and init overwrites nothing; name another folder, or move "
             f"{'this file' if len(existing) == 1 else 'these files'} away"
         )
+    source = _installed_from()
+    texts = {name: (_TEMPLATES / name).read_text("utf-8").replace("INSTALLED_FROM", source) for name, *_ in _FILES}
     try:
         with _undone_on_failure() as made:
-            rows = [
-                (path, _write(folder / path, (_TEMPLATES / template).read_text("utf-8"), made), content)
-                for template, path, content in _FILES
-            ]
+            rows = [(path, _write(folder / path, texts[template], made), content) for template, path, content in _FILES]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the files of a project cannot be written to {folder.resolve()} ({error}); nothing was written") from error
     print_table(None, ["file", "status", "content"], rows)
+    if not source:
+        out.print(
+            "\nThe workflow cannot install eval_dagster by itself, since it is installed from a folder of this machine: set the variable "
+            "EVAL_DAGSTER of the GitHub repository to a Git address or a wheel that pip can install there.",
+            soft_wrap=True,
+        )
     out.print(f"\nNext\n  {_next_command(folder)}", soft_wrap=True)
+
+
+def _installed_from() -> str:
+    """The requirement by which pip installs this package elsewhere; empty if it is installed from a file or folder of this machine."""
+    installed = distribution("eval_dagster")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # of PEP 610; absent if a package index had it
+    url = str(origin.get("url", ""))
+    if not url:
+        return f"eval_dagster=={installed.version}"
+    if url.startswith("file:"):
+        return ""
+    version_control = origin.get("vcs_info")
+    return f"eval_dagster @ {version_control['vcs']}+{url}@{version_control['commit_id']}" if version_control else f"eval_dagster @ {url}"
 
 
 def _write(path: Path, text: str, made: list[Path]) -> str:

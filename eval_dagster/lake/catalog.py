@@ -186,8 +186,8 @@ def _names_in_catalog(lake: Lake) -> list[tuple[str, str]] | None:
     """The evals and models that the catalog was made for; None where it cannot be read, or is of another version or lake."""
     try:
         with free_session(lake.home, catalog_path(lake)) as session:
-            known = session.execute("select kind, name from _configured").fetchall()
-            formats = session.execute("select version, lake from _catalog_format").fetchall()
+            known = session.execute("select kind, name from internal._configured").fetchall()
+            formats = session.execute("select version, lake from internal._catalog_format").fetchall()
     except duckdb.Error as error:
         return configured_names(lake) if is_locked(error) else None
     return known if formats == [(FORMAT, str(lake.root))] else None

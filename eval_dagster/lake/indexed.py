@@ -87,7 +87,7 @@ class IndexedLake(Lake):
         """What the catalog knows of it, where it is of the index."""
         if self._is_catalog_current:
             with suppress(duckdb.Error), free_session(self.home, catalog_path(self)) as session:
-                return dict(session.execute("select distinct _file, named_scores_file from _metrics_files").fetchall())
+                return dict(session.execute("select distinct _file, named_scores_file from internal._metrics_files").fetchall())
         return {}
 
     def _name(self, path: Path) -> str:

@@ -69,6 +69,7 @@ class CatalogReader:
             with opened.session.cursor() as cursor:
                 cursor.execute("use evals")
                 adapt_older_views(cursor)
+                _name_internal(cursor)
                 yield CatalogState(self.lake, cursor)
         finally:
             self._leave(opened)
@@ -104,3 +105,9 @@ class CatalogReader:
     def _stamp(self) -> object:
         path = catalog_path(self.lake)
         return file_stamp(path) if path.exists() else None
+
+
+def _name_internal(session: duckdb.DuckDBPyConnection) -> None:
+    """Name a relation of the schema `internal` as catalogs before format 9 do, which have no such schema."""
+    if session.execute("select 1 from duckdb_views() where schema_name = 'internal' and database_name = 'evals' limit 1").fetchall():
+        session.execute("create temp view _metrics_files as select * from internal._metrics_files")

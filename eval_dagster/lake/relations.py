@@ -26,8 +26,8 @@ SQL_FOLDER = Path(__file__).resolve().parents[1] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
-"""Tables of which the catalog itself holds the rows of all files, in `_<table>_files`."""
-FORMAT = 8
+"""Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
+FORMAT = 9
 """Version of the catalog's form. A catalog of another form is made again."""
 _JUDGED = """
     with stored as ({rows}),
@@ -47,7 +47,7 @@ _EARLIER = " ".join(
     for verdict, begins in EARLIER_REASONS.items()
     for each in begins
 )
-_CURRENT = "select * from _metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
+_CURRENT = "select * from internal._metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
 
 def relation_files() -> dict[str, Path]:
@@ -81,10 +81,12 @@ class _Catalog:
         self._changes = changes
 
     def build(self) -> None:
+        # What only other relations read, so that `show tables` lists those for people.
+        self._connection.execute("create schema if not exists internal")
         for table in PACKED:
             if self._is_touched(table):
                 self._register("hidden", pa.table({"_source": pa.array(self._index.hidden(table), pa.string())}))
-                self._connection.execute(f"create or replace table _hidden_{table} as select * from hidden")
+                self._connection.execute(f"create or replace table internal._hidden_{table} as select * from hidden")
         for table in NATIVE_TABLES:
             if self._is_touched(table):
                 self._update(table)
@@ -103,7 +105,7 @@ class _Catalog:
         self._create_small()
         if self._changes is None:
             for table in ("notices", "acceptances", "human_labels"):
-                self._connection.execute(f"create or replace view {table} as select * exclude (_file) from _{table}_files")
+                self._connection.execute(f"create or replace view {table} as select * exclude (_file) from internal._{table}_files")
             _run_sql_folder(self._connection)
 
     def _is_touched(self, *tables: str) -> bool:
@@ -113,11 +115,11 @@ class _Catalog:
         self._connection.register(name, rows)
 
     def _derive(self, table: str, columns: str, order: str) -> None:
-        self._connection.execute(f"create or replace table {table} as select {columns} from _{table}_files {order}")
+        self._connection.execute(f"create or replace table {table} as select {columns} from internal._{table}_files {order}")
 
     def _update(self, table: str) -> None:
         """Make a native table, or replace the rows of changed files in it."""
-        name = f"_{table}_files"
+        name = f"internal._{table}_files"
         if self._changes is None:
             self._create("table", name, table, self._parts(table, self._index.loose(table), source="_file"), source="_file")
             if table == "metrics":
@@ -138,39 +140,39 @@ class _Catalog:
         self._register("lost_rows", _pairs(lost))
         if self._changes is None:
             self._connection.execute(
-                "create or replace table _current_metrics as " + _CURRENT.format(where="anti join lost_rows using (eval, model)")
+                "create or replace table internal._current_metrics as " + _CURRENT.format(where="anti join lost_rows using (eval, model)")
             )
             columns = "* exclude (_file, scores_file, named_scores_file)"
-            self._connection.execute(f"create or replace view metrics as select {columns} from _current_metrics")
-            self._connection.execute(f"create or replace view metrics_history as select {columns} from _metrics_files")
+            self._connection.execute(f"create or replace view metrics as select {columns} from internal._current_metrics")
+            self._connection.execute(f"create or replace view metrics_history as select {columns} from internal._metrics_files")
             return
         touched = {*moved, *map(_partition_of, self._changes.gone["metrics"] | self._changes.new["metrics"])}
         self._register("touched", _pairs(sorted(touched)))
-        self._connection.execute("delete from _current_metrics where (eval, model) in (select (eval, model) from touched)")
+        self._connection.execute("delete from internal._current_metrics where (eval, model) in (select (eval, model) from touched)")
         where = "semi join touched using (eval, model) anti join lost_rows using (eval, model)"
-        self._connection.execute("insert into _current_metrics by name " + _CURRENT.format(where=where))
+        self._connection.execute("insert into internal._current_metrics by name " + _CURRENT.format(where=where))
 
     def _create_scores(self) -> None:
         """Relations of the scores that current metrics, and all metrics ever, were computed from."""
         self._connection.execute(
-            "create or replace table _score_files as select scores_file, "
-            "coalesce(scores_file in (select scores_file from _current_metrics), false) as is_current "
-            "from (select distinct scores_file from _metrics_files where scores_file is not null) order by scores_file"
+            "create or replace table internal._score_files as select scores_file, "
+            "coalesce(scores_file in (select scores_file from internal._current_metrics), false) as is_current "
+            "from (select distinct scores_file from internal._metrics_files where scores_file is not null) order by scores_file"
         )
-        named: dict[str, bool] = dict(self._connection.execute("select * from _score_files").fetchall())
+        named: dict[str, bool] = dict(self._connection.execute("select * from internal._score_files").fetchall())
         loose = [each for each in self._index.loose("scores") if each.path in named]
         existing = set(self._index.column("select path from files where tab = 'scores'"))
         self._index["missing_scores"] = {name: is_current for name, is_current in named.items() if name not in existing}
         for name, chosen, source, where in (
             ("scores", [each for each in loose if named[each.path]], None, "where is_current"),
-            ("_all_scores", loose, "scores_file", ""),
+            ("internal._all_scores", loose, "scores_file", ""),
         ):
-            files = f"semi join (select scores_file as _source from _score_files {where}) using (_source)"
+            files = f"semi join (select scores_file as _source from internal._score_files {where}) using (_source)"
             self._create("view", name, "scores", self._parts("scores", chosen, source=source, files=files), source=source)
         self._connection.execute(
             "create or replace view scores_history as select s.* exclude (scores_file), m.materialized_at, m.metric_version "
-            "from _all_scores s join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, "
-            "metric_version, eval, model from _metrics_files) m on s.scores_file = m.scores_file "
+            "from internal._all_scores s join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, "
+            "metric_version, eval, model from internal._metrics_files) m on s.scores_file = m.scores_file "
             "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
         )
 
@@ -182,20 +184,22 @@ class _Catalog:
             paths = [f"{table}/{rest}" for rest in sound]
             known = self._index.of_paths(paths)
             missing += sorted(set(paths) - self._index.existing(paths))
-            name = {"looks": "_looks"}.get(table, table)
+            name = {"looks": "internal._looks"}.get(table, table)
             self._create("view" if table == "sample_changes" else "table", name, table, _scans(self._lake.root, known))
         self._index["missing_judgements"] = missing
         self._create("view", "regressions_history", "regressions", self._parts("regressions", self._index.loose("regressions")))
         self._connection.execute(
-            "create or replace table change_points as select * exclude (is_change_point) from _looks where is_change_point"
+            "create or replace table change_points as select * exclude (is_change_point) from internal._looks where is_change_point"
         )
 
     def _create_small(self) -> None:
         names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
         self._register("configured_names", names)
-        self._connection.execute("create or replace table _configured as select * from configured_names")
+        self._connection.execute("create or replace table internal._configured as select * from configured_names")
         root = quoted(self._lake.root)
-        self._connection.execute(f"create or replace table _catalog_format as select {FORMAT}::integer as version, '{root}' as lake")
+        self._connection.execute(
+            f"create or replace table internal._catalog_format as select {FORMAT}::integer as version, '{root}' as lake"
+        )
         damages = damages_of(self._lake, self._index)
         rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
         self._register("damages", rows)
@@ -207,7 +211,7 @@ class _Catalog:
         parts = []
         for paths in _by_columns((each.columns, each.path) for each in self._index.packs(table)).values():
             scan = f"read_parquet({_urls(self._lake.root, paths)}, hive_partitioning = false)"
-            parts.append(f"select * exclude (_source){renamed} from {scan} {files} anti join _hidden_{table} using (_source)")
+            parts.append(f"select * exclude (_source){renamed} from {scan} {files} anti join internal._hidden_{table} using (_source)")
         return [*parts, *_scans(self._lake.root, loose, source=source)]
 
     def _create(self, kind: str, name: str, table: str, parts: Sequence[str], *, source: str | None = None) -> None:

@@ -147,8 +147,11 @@ def _draw(axes: "Axes", points: Sequence[ScorePoint]) -> None:
             axes.axvline(place, color=_ALERT, linewidth=1, linestyle=(0, (3, 2)))
             axes.plot([place], [point.value], color=_ALERT, marker="D", markersize=6, linestyle="none")
     axes.set_xlim(-0.5, len(points) - 0.5)
-    labelled = sorted({round(step * (len(points) - 1) / (_MOST_LABELS - 1)) for step in range(_MOST_LABELS)})
-    axes.set_xticks(labelled, _labels([points[place].at for place in labelled]))
+    labelled = label_places(len(points))
+    labels = time_labels([point.at for point in points], labelled)
+    axes.set_xticks(labelled, labels)
+    if any("\n" in label for label in labels):
+        axes.set_xlabel("UTC", loc="right", labelpad=0, color=_INK)
 
 
 def _style(axes: "Axes", metric: str) -> None:
@@ -163,12 +166,24 @@ def _style(axes: "Axes", metric: str) -> None:
     axes.set_ylabel(metric, color=_INK)
 
 
-def _labels(times: Sequence[datetime]) -> list[str]:
-    """Days; or times of day if all are on one day."""
-    days, minutes, seconds = ([time.astimezone(UTC).strftime(form) for time in times] for form in ("%d %b", "%H:%M", "%H:%M:%S"))
-    if len(set(days)) > 1 or len(days) < 2:
-        return days
-    return minutes if len(set(minutes)) == len(minutes) else seconds
+def label_places(count: int) -> list[int]:
+    """The places of the results that are named below a picture."""
+    return sorted({round(step * (count - 1) / (_MOST_LABELS - 1)) for step in range(_MOST_LABELS)})
+
+
+def time_labels(times: Sequence[datetime], places: Sequence[int]) -> list[str]:
+    """The days of results at some places, with the time of day on a second line where a day has several results; in UTC.
+
+    Args:
+        times: Of all results that are drawn.
+        places: The results that are named.
+    """
+    utc = [time.astimezone(UTC) for time in times]
+    days, minutes = [f"{time:%d %b}" for time in utc], [f"{time:%Y-%m-%d %H:%M}" for time in utc]
+    if len({time.date() for time in utc}) == len(utc):
+        return [days[place] for place in places]
+    clock = "%H:%M" if len(set(minutes)) == len(minutes) else "%H:%M:%S"
+    return [f"{days[place]}\n{utc[place]:{clock}}" for place in places]
 
 
 def _date(time: datetime) -> str:
@@ -187,8 +202,9 @@ def _tidy(root: ElementTree.Element, prefix: str) -> None:
         for key in ("d", "x", "y", "transform"):
             if key in element.attrib:
                 element.set(key, re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), element.attrib[key]))
-        if "style" in element.attrib:
-            element.set("style", element.attrib["style"].replace("font-family: 'DejaVu Sans'; ", ""))
+        # As attributes they are drawn on pages whose policy allows no style in an element.
+        styles = (each.partition(":") for each in element.attrib.pop("style", "").split(";") if each.strip())
+        element.attrib.update({name.strip(): value.strip() for name, _, value in styles if name.strip() != "font-family"})
         if name in used:
             element.set("id", f"{prefix}-{name}")
         if _LINK in element.attrib:  # the older spelling needs a namespace

@@ -90,9 +90,9 @@ def test_a_flipped_bit_in_a_past_state_is_left_out_of_its_history(lake: Lake) ->
     write_parquet(metrics.with_name("20250101T000000000000Z-older-00000000.parquet"), table_of("metrics", rows), read_info(metrics))
     publish(lake)
     query = "select count(*) as n from scores_history where model = 'a'"
-    assert read_rows(lake, "select count(*) as n from _all_scores where model = 'a'") == [{"n": 2 * SAMPLES}]
+    assert read_rows(lake, "select count(*) as n from internal._all_scores where model = 'a'") == [{"n": 2 * SAMPLES}]
     flip(older)
-    assert read_rows(lake, "select count(*) as n from _all_scores where model = 'a'") == [{"n": SAMPLES}]
+    assert read_rows(lake, "select count(*) as n from internal._all_scores where model = 'a'") == [{"n": SAMPLES}]
     assert read_rows(lake, "select path from damaged_files") == [{"path": str(older)}]
     assert publish(lake) != [], "what was found once is not forgotten"
     assert read_rows(lake, query) == [{"n": SAMPLES}]

@@ -163,7 +163,7 @@ def test_the_results_can_be_read_whole(lake: Lake) -> None:
         for name in relations:
             session.execute(f'select * from "{name}"').fetchall()
         assert session.execute("select n_common from paired_difference('a', 'b')").fetchall() == [(SAMPLES,)]
-        [name] = {name for (name,) in session.execute("select scores_file from _all_scores where model = 'a'").fetchall()}
+        [name] = {name for (name,) in session.execute("select scores_file from internal._all_scores where model = 'a'").fetchall()}
         for scheme in ("file", "lake"):
             file = f"{scheme}://{lake.root}/{name}"
             assert session.execute(f"select count(*) from read_parquet('{file}')").fetchall() == [(SAMPLES,)]

@@ -1,10 +1,15 @@
 """`eval-dagster init`: the files of a new project, all of them or none."""
 
+import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -128,6 +133,38 @@ def test_the_real_model_needs_no_more_than_its_comment_removed(cli: Cli, tmp_pat
     model = Project.open().model("smollm2-135m")
     assert isinstance(model, TransformersModel)
     assert model.prompt_format == "chat"
+
+
+@pytest.mark.parametrize(
+    ("origin", "installed"),
+    [
+        (None, "eval_dagster==1.2.3"),
+        (
+            {"url": "https://git.example/evals", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "eval_dagster @ git+https://git.example/evals@abc",
+        ),
+        ({"url": "https://files.example/e.whl", "archive_info": {}}, "eval_dagster @ https://files.example/e.whl"),
+        ({"url": "file:///home/me/evals", "dir_info": {"editable": True}}, ""),
+    ],
+)
+def test_the_workflow_installs_what_is_installed_here(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, installed: str
+) -> None:
+    """From a folder of this machine nobody else can: the step then asks for the place, and says so."""
+    metadata = tmp_path / "site" / "eval_dagster-1.2.3.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: eval_dagster\nVersion: 1.2.3\n")
+    if origin is not None:
+        (metadata / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr("eval_dagster.cli.init.distribution", lambda _: PathDistribution(metadata))
+    _, printed = cli("init", "new")
+    workflow = yaml.safe_load((tmp_path / "new/.github/workflows/evals.yml").read_text())
+    [step] = [step for step in workflow["jobs"]["nightly"]["steps"] if step.get("name") == "Install"]
+    assert step["env"]["EVAL_DAGSTER"] == f"${{{{ vars.EVAL_DAGSTER || '{installed}' }}}}"
+    assert ("set the variable EVAL_DAGSTER" in printed) == (not installed)
+    environment = {"PATH": os.environ["PATH"], "EVAL_DAGSTER": installed}
+    ended = subprocess.run(step["run"].replace("pip install", "echo"), shell=True, env=environment, capture_output=True, text=True)
+    assert (ended.returncode == 0, ended.stdout.strip()) == (bool(installed), installed)
 
 
 def test_every_command_of_the_workflow_is_one_of_the_package(cli: Cli, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_somebody_wrote_into_the_catalog_does_not_survive_a_publication(tmp
     script = f"""
 import duckdb, os
 connection = duckdb.connect({str(catalog_path(lake))!r})
-connection.execute("delete from _current_metrics")
+connection.execute("delete from internal._current_metrics")
 connection.execute("create table notes as select 1")
 os._exit(0)
 """

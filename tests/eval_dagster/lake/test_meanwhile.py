@@ -89,7 +89,7 @@ def test_another_evals_yaml_does_not_make_the_catalog_from_nothing(lake: Lake, m
     monkeypatch.setattr(publishing, "verify_again", lambda *_: pytest.fail("all files are read again"))
     lake.configured = Configured(evals=("a",), models=("m",))
     refresh(lake)
-    assert read_rows(lake, "select kind, name from _configured order by all") == [
+    assert read_rows(lake, "select kind, name from internal._configured order by all") == [
         {"kind": "eval", "name": "a"},
         {"kind": "model", "name": "m"},
     ]

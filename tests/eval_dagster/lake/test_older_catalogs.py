@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -15,10 +16,27 @@ from eval_dagster.lake.file_system import LakeFileSystem, url_of
 from eval_dagster.lake.files import FileInfo, Lake, table_of
 from eval_dagster.lake.index import Indexed
 from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.lake.relations import build
 from eval_dagster.lake.sessions import quoted, quoted_list
 
 HISTORY = "select h.value, m.scores_file from scores_history h join _metrics_files m using (materialized_at) order by materialized_at"
+HISTORY_NOW = HISTORY.replace("_metrics_files", "internal._metrics_files")
 NIGHT = "2026-01-31"
+
+
+class WithoutInternal:
+    """A connection to a catalog before format 9, which has no schema of its own for what is not for people."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, query: str, *parameters: Any) -> duckdb.DuckDBPyConnection:
+        if "create schema" in query:
+            return self._connection
+        return self._connection.execute(query.replace("internal.", ""), *parameters)
 
 
 def write(lake: Lake, value: float) -> str:
@@ -55,6 +73,7 @@ def expected(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, s
         earlier.setattr(relations, "_scans", scans_of_format_5)
         for module in (relations, publishing):
             earlier.setattr(module, "FORMAT", 5)
+        earlier.setattr(publishing, "build", lambda connection, *arguments: build(WithoutInternal(connection), *arguments))  # type: ignore[arg-type]
         publish(lake)
     with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
         assert "'file://'" in stock.execute("select sql from duckdb_views() where view_name = '_all_scores'").fetchall()[0][0]
@@ -83,7 +102,7 @@ def test_the_catalog_of_a_past_day_stays_readable(lake: Lake, expected: list[tup
     shutil.copy2(catalog_path(lake), past)
     write(lake, 2.0)
     publish(lake)
-    assert len(read_rows(lake, HISTORY)) == 3
+    assert len(read_rows(lake, HISTORY_NOW)) == 3
     assert [tuple(row.values()) for row in read_rows(lake, HISTORY, past=past)] == expected
 
 
@@ -99,16 +118,34 @@ def test_a_past_day_with_a_deleted_file_is_read_but_for_that(lake: Lake, expecte
 
 def test_a_catalog_of_format_5_is_made_again(lake: Lake, expected: list[tuple[float, str]]) -> None:
     assert refresh(lake)
-    assert read_rows(lake, "select version from _catalog_format") == [{"version": relations.FORMAT}]
-    assert [tuple(row.values()) for row in read_rows(lake, HISTORY)] == expected
+    assert read_rows(lake, "select version from internal._catalog_format") == [{"version": relations.FORMAT}]
+    assert [tuple(row.values()) for row in read_rows(lake, HISTORY_NOW)] == expected
 
 
 def test_any_duckdb_reads_a_new_catalog(lake: Lake) -> None:
     expected = [(value, write(lake, value)) for value in (0.0, 1.0)]
     publish(lake)
     with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock:
-        assert stock.execute(HISTORY).fetchall() == expected
-        assert stock.execute("select distinct scores_file from _all_scores order by 1").fetchall() == [(path,) for _, path in expected]
+        assert stock.execute(HISTORY_NOW).fetchall() == expected
+        named = stock.execute("select distinct scores_file from internal._all_scores order by 1").fetchall()
+    assert named == [(path,) for _, path in expected]
+
+
+def test_the_tables_that_a_session_lists_are_those_for_people(lake: Lake) -> None:
+    """Documented ones alone, in any client; pages find the others, too."""
+    write(lake, 1.0)
+    publish(lake)
+    with duckdb.connect(str(catalog_path(lake)), read_only=True) as stock, connect(lake) as held:
+        for session in (stock, held):
+            names = [name for (name,) in session.execute("show tables").fetchall()]
+            assert {"leaderboard", "metrics", "scores_history"} < set(names)
+            assert [name for name in names if name.startswith("_")] == []
+    reader = CatalogReader(lake)
+    try:
+        with reader.state() as state:
+            assert len(state.rows(HISTORY)) == 1
+    finally:
+        reader.close()
 
 
 def test_a_catalog_is_not_opened_where_duckdb_looks_up_files_otherwise(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,10 +46,10 @@ def test_change_points_and_band_are_drawn() -> None:
     plain, marked = svg(points(0.8, 0.81, 0.7)), svg(points(0.8, 0.81, 0.7, change=2))
     assert "var(--alert)" not in plain
     assert "var(--alert)" in marked
-    bars = re.findall(r'd="M [\d.]+ ([\d.]+)  L [\d.]+ ([\d.]+)  "[^>]*stroke-opacity: 0\.55', plain)
+    bars = re.findall(r'd="M [\d.]+ ([\d.]+)  L [\d.]+ ([\d.]+)  "[^>]*stroke-opacity="0\.55"', plain)
     heights = [float(y) for bar in bars for y in bar]
     assert len(bars) == 3
-    ticks = {float(text): float(y) for y, text in re.findall(r'text-anchor: end[^>]* y="([\d.]+)"[^>]*>([\d.]+)</text>', plain)}
+    ticks = {float(text): float(y) for y, text in re.findall(r'y="([\d.]+)"[^>]*text-anchor="end"[^>]*>([\d.]+)</text>', plain)}
     (low, low_y), *_, (high, high_y) = sorted(ticks.items())
     scale = (high_y - low_y) / (high - low)
     assert (min(heights) - max(heights)) / scale == pytest.approx((0.81 + 0.02) - (0.7 - 0.03), abs=0.003)
@@ -98,10 +98,16 @@ def test_the_words_of_a_picture() -> None:
     assert describe([], title="a", metric="b") == "a: b has no value yet"
 
 
-def test_times_of_one_day_are_told_apart() -> None:
-    text = svg(points(0.8, 0.8, 0.8, hours=2))
-    assert [label for label in re.findall(r">([\d:]+|\d\d \w{3})</text>", text) if ":" in label] == ["00:00", "02:00", "04:00"]
-    assert ">02 Jan</text>" in svg(points(0.8, 0.8, 0.8))
+def test_results_of_one_day_are_told_apart() -> None:
+    """Wherever a day has several results, not only where all are of one day; the zone is named."""
+    text = svg(points(0.8, 0.8, 0.8, hours=10))
+    assert re.findall(r">([\d:]+|\d\d \w{3}|UTC)</text>", text) == ["01 Jan", "00:00", "01 Jan", "10:00", "01 Jan", "20:00", "UTC"]
+    assert "02 Jan" in svg(points(0.8, 0.8, 0.8, hours=13))
+    assert re.findall(r">(\d\d:\d\d)</text>", svg(points(0.8, 0.8, 0.8, hours=13))) == ["00:00", "13:00", "02:00"]
+    daily = svg(points(0.8, 0.8, 0.8))
+    assert ">02 Jan</text>" in daily
+    assert ":00" not in daily
+    assert "UTC" not in daily
 
 
 def test_who_draws_nothing_waits_for_nothing() -> None:
