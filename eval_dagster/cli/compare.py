@@ -43,7 +43,9 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
         rows = [_record(each, judgement) for each, judgement in results]
         print_rows(list(rows[0]), [tuple(row.values()) for row in rows], output)
         return
-    print_table(f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS)
+    print_table(
+        f"a: {a}    b: {b}", _COLUMNS, (_row(each, judgement) for each, judgement in results), right=_NUMBERS, heads=("eval", "metric")
+    )
     for each in found:
         if each.is_headline:
             _print_changes(each, samples)

@@ -2,12 +2,15 @@
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +18,8 @@ from eval_dagster.terminal import PlainConsole
 from eval_dagster.visible_text import one_line
 
 _MOST_CHARACTERS = 200
-_WIDEST = 10_000
+_LEAST, _MOST_LINES = 14, 4
+"""Of folded texts in a table the least width, and the most lines."""
 _PIPE_WIDTH = 160
 """Columns if the output is no terminal."""
 
@@ -58,18 +62,89 @@ def print_next(*commands: tuple[str, str]) -> None:
     out.print("\n".join(["\nNext", *lines]), soft_wrap=True)
 
 
-def print_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """Print rows as a table, or one below the other if the table is too wide. Columns named in `right` are numbers."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), heads: Sequence[str] = ()
+) -> None:
+    """Print rows as a table.
+
+    If it is too wide for the terminal, long texts are folded. If that is not enough, the columns named in `heads` become a line above
+    their rows; without them, the rows are printed one below the other.
+
+    Args:
+        title: Stands above the table.
+        columns: Names of the columns.
+        rows: Values by column.
+        right: Columns of numbers, which are never folded.
+        heads: The first columns that adjacent rows share: eval and metric, for instance.
+    """
     texts = [[cell(value) for value in row] for row in rows]
-    for row in texts:
-        table.add_row(*row)
-    if table.__rich_measure__(out, out.options.update(max_width=_WIDEST)).maximum <= out.width:
-        out.print(table)
-    else:
+    folded = _folded(columns, texts, right)
+    if folded is not None:
+        out.print(_table(title, columns, folded, right))
+        return
+    shared = [place for place, column in enumerate(columns) if column in heads]
+    kept = [place for place, column in enumerate(columns) if column not in heads]
+    names = [columns[place] for place in kept]
+    inner = _folded(names, [[row[place] for place in kept] for row in texts], right) if shared else None
+    if inner is None:
         print_records(title, columns, texts)
+        return
+    if title:
+        out.print(title, style="italic")
+    widths = [max(map(_width, [name, *cells])) for name, *cells in zip(names, *inner, strict=True)]
+    for shown, group in groupby(
+        zip(texts, inner, strict=True), key=lambda row: " · ".join(filter(None, (row[0][place] for place in shared)))
+    ):
+        out.print(shown, style="bold", overflow="fold")
+        out.print(_table(None, names, [cells for _, cells in group], right, widths))
+
+
+def _table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str], widths: Sequence[int] | None = None
+) -> Table:
+    rows = list(rows)
+    are_folded = any("\n" in text for row in rows for text in row)
+    table = Table(title=title, title_justify="left", header_style="bold", show_lines=are_folded)
+    for place, column in enumerate(columns):
+        table.add_column(
+            column, justify="right" if column in right else "left", no_wrap=True, min_width=None if widths is None else widths[place]
+        )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[list[str]] | None:
+    """The cells of a table that fits into the terminal, long texts on several lines; None if they would be too narrow to read."""
+    widths = [max(map(_width, [column, *cells])) for column, *cells in zip(columns, *rows, strict=True)]
+    room = out.width - 1 - 3 * len(columns)
+    open_ = [place for place, column in enumerate(columns) if column not in right and widths[place] > _LEAST]
+    while sum(widths) > room and open_:
+        widest = max(open_, key=lambda place: widths[place])
+        if widths[widest] <= _LEAST:
+            return None
+        widths[widest] -= 1
+    if sum(widths) > room:
+        return None
+    cells = [[_lines(text, width) for text, width in zip(row, widths, strict=True)] for row in rows]
+    return None if any(text.count("\n") >= _MOST_LINES for row in cells for text in row) else cells
+
+
+def _lines(text: str, width: int) -> str:
+    """A text on lines that are no wider than this, broken after a mark between words where there is one."""
+    lines = [""]
+    for part in re.split(r"(?<=[-_.:/|·, ])", text):
+        if _width(lines[-1] + part) > width and lines[-1]:
+            lines.append("")
+        for character in part:
+            if _width(lines[-1] + character) > width:
+                lines.append("")
+            lines[-1] += character
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _width(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))
 
 
 def print_records(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

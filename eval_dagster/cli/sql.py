@@ -37,7 +37,7 @@ def show_leaderboard(
     """Print the leaderboard of the chosen evals and models, or of all results (`everything`), with what the answers cost (`costs`)."""
     if everything and (suite or evals or models):
         raise UsageError("--all shows every result that there is; give it without --suite, --eval and --model")
-    of_url = _reads_url(url)
+    of_url = reads_url(url)
     if of_url and (suite or evals or models or trial):
         given = "--lake" if url is not None else LAKE_VARIABLE
         raise UsageError(f"{given} shows every result of that lake; give it without --suite, --eval, --model and --trial")
@@ -75,7 +75,7 @@ def print_leaderboard(
             known = _costs(lake)
             columns = [*columns, "cost"]
             cells = [[*each, known.get((row["eval"], row["model"]), "")] for each, row in zip(cells, rows, strict=True)]
-        print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"))
+        print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"), heads=("eval", "metric"))
     if any(row["differs"] for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
     return [(row["eval"], row["model"]) for row in rows]
@@ -123,7 +123,7 @@ def _amount(known: float | None, unknown: int, shown: Callable[[float], str]) ->
 
 def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
     """The lake of a URL, read through a copy in the user's cache; by default that of the project, or of the environment without one."""
-    if not _reads_url(url):
+    if not reads_url(url):
         project = Project.open()
         return _trials(project) if trial else project.lake
     if trial:
@@ -134,7 +134,7 @@ def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
     return Lake(reading_home(asked))
 
 
-def _reads_url(url: str | None) -> bool:
+def reads_url(url: str | None) -> bool:
     """Whether the lake of a URL is read, that of `--lake` or, in a folder without a project, that of the environment."""
     return url is not None or bool(os.environ.get(LAKE_VARIABLE) and not default_config_path().exists())
 
@@ -226,7 +226,8 @@ def _statement(lake: Lake, query: str, past: Path | None = None) -> str:
     word = query.strip()
     if not re.fullmatch(r"\w+", word):
         return query
-    relations = {row["table_name"] for row in read_rows(lake, "select table_name from information_schema.tables", past=past)}
+    found = read_rows(lake, "select table_name from information_schema.tables where table_schema = 'main'", past=past)
+    relations = {row["table_name"] for row in found}
     if word in relations:
         return f'select * from "{word}"'  # noqa: S608 - a known name
     file = relation_files().get(word)

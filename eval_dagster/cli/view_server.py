@@ -9,11 +9,12 @@ import uvicorn
 from eval_dagster.addresses import noted
 from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard
-from eval_dagster.cli.sql import queried_lake, read_again
+from eval_dagster.cli.sql import queried_lake, read_again, reads_url
 from eval_dagster.cli.ui import HOST, allowed_origin, free_port
 from eval_dagster.explorer.server.application import application
 from eval_dagster.explorer.server.refreshing import Refresher
 from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.project import Project
 
 _PAGES = "/.*"
 """Other sites may link to every page: none changes anything."""
@@ -26,7 +27,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
-            out.print(f"View   http://{HOST}:{self.config.port}   leaderboard, histories, comparisons, nights, samples", soft_wrap=True)
+            out.print(f"View   http://{HOST}:{self.config.port}   last night, leaderboard, histories, comparisons, samples", soft_wrap=True)
             out.print("Ctrl-C stops it.")
             sys.stdout.flush()
 
@@ -39,7 +40,8 @@ def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) ->
     reader, refresher = CatalogReader(lake), Refresher(lake)
     with reader.state():
         pass  # the one message where there is no catalog, before a port is taken
-    guarded = LoopbackGuard(application(reader, refresher), pages=_PAGES, graphql=(), origins=known)
+    suites = [] if trial or reads_url(url) else list(Project.open().config.suites)
+    guarded = LoopbackGuard(application(reader, refresher, suites=suites), pages=_PAGES, graphql=(), origins=known)
     chosen = free_port(port)
     config = uvicorn.Config(
         guarded,

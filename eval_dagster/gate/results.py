@@ -12,7 +12,7 @@ from typing import Any
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
 from eval_dagster.gate.records import ChangedSample, FreshSample, GateResult, Look, Regression, Require
-from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of
+from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, time_of
 from eval_dagster.lake.gate_schemas import EARLIER_REASONS
 from eval_dagster.lake.rows import fields_in
 from eval_dagster.statistics.verdicts import Verdict
@@ -58,6 +58,12 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
     return None if file is None else _read(lake, suite, file)
 
 
+def result_at(lake: Lake, suite: str, judged_at: datetime) -> GateResult | None:
+    """The judgement of a suite at a time without its samples and looks; None if there is none. Raises `LakeError` if it is damaged."""
+    paths = [path for path in lake.files(lake.folder("regressions", suite)) if time_of(path) == judged_at]
+    return None if not paths else _read(lake, suite, LakeFile(path=paths[-1], info=read_info(paths[-1])), whole=False)
+
+
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
     with suppress(LakeError):
@@ -96,8 +102,8 @@ def _part(lake: Lake, table: str, suite: str, judgement: LakeFile) -> Path:
     return lake.file(str((lake.folder(table, suite) / judgement.path.name).relative_to(lake.root)))
 
 
-def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
-    changes = read_rows(_part(lake, "sample_changes", suite, file))
+def _read(lake: Lake, suite: str, file: LakeFile, *, whole: bool = True) -> GateResult:
+    changes = read_rows(_part(lake, "sample_changes", suite, file)) if whole else []
     return GateResult(
         suite=suite,
         judged_at=datetime.fromisoformat(file.info.materialized_at),
@@ -108,5 +114,5 @@ def _read(lake: Lake, suite: str, file: LakeFile) -> GateResult:
         require=_require(file.info),
         regressions=read_judgement(file.path)[1],
         changes=[ChangedSample(**fields_in(row, ChangedSample) | {"gold": tuple(row["gold"])}) for row in changes],
-        looks=read_looks(_part(lake, "looks", suite, file)),
+        looks=read_looks(_part(lake, "looks", suite, file)) if whole else [],
     )

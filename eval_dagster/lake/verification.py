@@ -99,9 +99,9 @@ def _read_catalog(path: Path) -> None:
     is_current = path.parent.name != archives_folder(path.parent).name
     try:
         with free_session(path.parent if is_current else path.parent.parent, path) as session:
-            for (name,) in session.execute("select table_name from duckdb_tables() where database_name = 'evals'").fetchall():
-                quoted = str(name).replace('"', '""')
-                session.execute(f'select sum(hash(each)) from "{quoted}" as each').fetchall()  # noqa: S608 - a name that the catalog gave
+            for names in session.execute("select schema_name, table_name from duckdb_tables() where database_name = 'evals'").fetchall():
+                schema, table = (str(name).replace('"', '""') for name in names)
+                session.execute(f'select sum(hash(each)) from "{schema}"."{table}" as each').fetchall()  # noqa: S608 - a name that the catalog gave
     except duckdb.Error as error:
         if is_locked(error):
             raise LakeError(f"the catalog {path} cannot be verified: another session has it open for writing; close that one") from error

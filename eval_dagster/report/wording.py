@@ -42,7 +42,8 @@ def verdict_line(result: GateResult) -> str:
     if not total:
         return "Incomplete: the suite has no results to judge"
     if result.is_first:
-        return f"First results: nothing to compare with yet; later results are compared with these {total}"
+        these = "this one" if total == 1 else f"these {total}"
+        return f"First results: nothing to compare with yet; later results are compared with {these}"
     errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
     said = [
         *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
@@ -126,6 +127,12 @@ def p_value(value: float | None) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
+def p_equals(value: float | None) -> str:
+    """A p-value after its sign: `= 0.03`, or `< 0.0001`."""
+    text = p_value(value)
+    return text if text.startswith("<") else f"= {text}"
+
+
 FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", "samples")
 """The columns of `figures`."""
 
@@ -194,7 +201,7 @@ def evidence(row: Regression) -> str:
         *([row.reason] if row.reason and row.is_red else []),
         f"{number(row.baseline_value)} → {number(row.value)}",
         f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
-        f"p = {p_value(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
+        f"p {p_equals(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
         _counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([f"what differs: {cause}"] if cause else []),

@@ -171,7 +171,8 @@ def pages(lake: Lake) -> dict[str, str]:
         }
     old = quote(min(of["e00"]).astimezone(UTC).isoformat())
     found = {
-        "leaderboard": "/",
+        "last night": "/",
+        "leaderboard": "/leaderboard",
         "matrix": "/matrix",
         "history": "/history?eval=e00&model=m00",
         "nights": "/nights",

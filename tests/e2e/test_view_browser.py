@@ -31,6 +31,7 @@ SCREENSHOTS = os.environ.get("EVAL_DAGSTER_SCREENSHOTS")
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 PAGES = (
     "/",
+    "/leaderboard",
     "/matrix",
     "/history?eval=capitals&model=mine",
     "/compare?eval=arithmetic",

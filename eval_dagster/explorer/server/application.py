@@ -1,7 +1,7 @@
 """The web application: its addresses, its headers, and how errors are shown."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from http import HTTPStatus
 
@@ -28,7 +28,7 @@ _POLICY = "default-src 'none'; style-src 'self'; img-src 'self' data:; form-acti
 """The pages have no script at all."""
 _HEADERS = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
-    "/": overview.leaderboard,
+    "/leaderboard": overview.leaderboard,
     "/matrix": overview.matrix,
     "/history": overview.history,
     "/compare": comparison.scatter,
@@ -40,12 +40,22 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
 }
 
 
-def application(reader: CatalogReader, refresher: Refresher | None = None) -> Starlette:
+def application(reader: CatalogReader, refresher: Refresher | None = None, *, suites: Sequence[str] = ()) -> Starlette:
     """The pages of a lake. They only read it; a page shows one state of the catalog, the current one when it is opened.
 
-    With a `refresher`, opened pages have it fetch what other machines add, and their footer says when that was.
+    Args:
+        reader: Reads the catalog.
+        refresher: Opened pages have it fetch what other machines add, and their footer says when that was.
+        suites: Names of the suites of evals.yaml. All that were judged are shown without it.
     """
-    routes = [Route(path, _endpoint(reader, refresher, make), methods=["GET"]) for path, make in _PAGES.items()]
+
+    def first(state: CatalogState, parameters: Parameters) -> str:
+        # The leaderboard was the first page: its addresses stay.
+        is_leaderboard = any(parameters.text(name) for name in ("eval", "model", "all", "page"))
+        return overview.leaderboard(state, parameters) if is_leaderboard else nights.start(state, parameters, suites)
+
+    pages = {"/": first, **_PAGES}
+    routes = [Route(path, _endpoint(reader, refresher, make), methods=["GET"]) for path, make in pages.items()]
     routes.append(Route("/results/{eval}/{model}/{at}", _result_endpoint(reader, refresher), methods=["GET"]))
     routes.append(Route("/style.css", _style, methods=["GET"]))
     return Starlette(routes=routes, exception_handlers={HTTPException: _unknown})

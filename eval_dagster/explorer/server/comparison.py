@@ -5,24 +5,32 @@ from itertools import combinations
 from math import log10
 from typing import Any
 
+import numpy as np
+
 from eval_dagster.explorer.server import charts
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result
 from eval_dagster.lake.reader import CatalogState
+from eval_dagster.report.wording import interval, number, p_equals
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.verdicts import Case, Verdict, judge_suite
 
 _MOST_VALUES = 1_000
 _BINS = 32
 _MOST_METRICS = 12
 _PAIRS = """
     create or replace temp table pairs as
-    with a as (select sample_id, cluster, value from read_parquet($a) where metric = $metric and value is not null),
+    with a as (select sample_id, cluster, subject, value from read_parquet($a) where metric = $metric and value is not null),
     b as (select sample_id, value from read_parquet($b) where metric = $metric and value is not null)
-    -- Numbers are grouped many times faster than texts.
-    select a.sample_id, hash(coalesce(a.cluster, a.sample_id)) as cluster, a.value as a, b.value as b
+    select a.sample_id, a.cluster, a.subject, a.value as a, b.value as b
     from a join b on a.sample_id = b.sample_id
 """
 """In the memory of the session of this page."""
+_MOST_TESTS = 256
+"""Most tests that are kept. Files of scores never change."""
+_tests: dict[tuple[Any, ...], Comparison] = {}
 
 Row = Mapping[str, Any]
 
@@ -59,7 +67,8 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     state.rows(_PAIRS, {"a": a.scores, "b": b.scores, "metric": metric["metric"]})
     summary = state.rows(_SUMMARY)[0]
     if not summary["n"]:
-        return {"summary": summary, "metric": metric, "cells": [], "table": None, "picture": None}
+        return {"summary": summary, "metric": metric, "is_corpus": metric["aggregation"] == "corpus"}
+    test = _tested(state, a, b, metric)
     is_binned = summary["distinct_pairs"] > _MOST_VALUES
     low, high = summary["low"], summary["high"]
     if is_binned and high > low:
@@ -74,6 +83,10 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     better = {"a": summary["b_higher"], "b": summary["a_higher"]} if lower else {"a": summary["a_higher"], "b": summary["b_higher"]}
     return {
         "summary": summary,
+        "test": test,
+        "verdict": _verdict(test, metric, a, b),
+        "evidence": _evidence(test),
+        "bar": _bar(test),
         "better": better,
         "metric": metric,
         "table": table,
@@ -83,20 +96,10 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
 
 
 _SUMMARY = """
-    with totals as (
-        select count(*) as n, avg(a) as mean_a, avg(b) as mean_b, avg(a - b) as difference, corr(a, b) as correlation,
-            count(*) filter (a > b) as a_higher, count(*) filter (a < b) as b_higher,
-            least(min(a), min(b)) as low, greatest(max(a), max(b)) as high,
-            (select count(*) from (select distinct a, b from pairs limit 1001)) as distinct_pairs
-        from pairs
-    ),
-    residuals as (
-        -- Robust to clusters, as `paired_difference`.
-        select sum(pairs.a - pairs.b - totals.difference) as residual from pairs cross join totals
-        group by pairs.cluster
-    )
-    select totals.*, (select sqrt(sum(residual * residual) * count(*) / nullif(count(*) - 1, 0)) from residuals) / nullif(n, 0) as stderr
-    from totals
+    select count(*) as n, corr(a, b) as correlation, count(*) filter (a > b) as a_higher, count(*) filter (a < b) as b_higher,
+        least(min(a), min(b)) as low, greatest(max(a), max(b)) as high,
+        (select count(*) from (select distinct a, b from pairs limit 1001)) as distinct_pairs
+    from pairs
 """
 _EXACT = "select a as a_low, b as b_low, count(*) as n from pairs group by a, b order by n desc"
 _BINNED = """
@@ -111,6 +114,58 @@ _BINNED = """
         max(b) as b_high
     from pairs group by i, j order by n desc
 """
+
+
+def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> Comparison:
+    """The comparison of the common samples by the tests of `eval-dagster compare`."""
+    is_macro = metric["aggregation"] == "macro"
+    key = (*a.scores, *b.scores, metric["metric"], is_macro)
+    if key not in _tests:
+        # Samples without a cluster stand alone. Numbers are compared many times faster than texts.
+        columns = state.columns("select a, b, hash(cluster) as cluster, cluster is null as is_alone, hash(subject) as subject from pairs")
+        clusters = None
+        if not columns["is_alone"].all():
+            clusters = np.where(columns["is_alone"], np.arange(len(columns["a"]), dtype=np.uint64), columns["cluster"]).tolist()
+        while len(_tests) >= _MOST_TESTS:
+            del _tests[next(iter(_tests))]
+        subjects = columns["subject"].tolist() if is_macro else None
+        _tests[key] = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects)
+    return _tests[key]
+
+
+def _verdict(test: Comparison, metric: Row, a: Result, b: Result) -> dict[str, str]:
+    """Which of the two is better, in words, with a mark and a tone: the words and the mark show it, not only the colour."""
+    [judged] = judge_suite([Case(comparison=test, higher_is_better=metric["higher_is_better"] is not False)])
+    if judged.verdict is Verdict.NOT_COMPARABLE:
+        return {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
+    if judged.verdict is Verdict.NO_CHANGE_SEEN:
+        return {"text": "no difference seen", "mark": "=", "tone": "unknown"}
+    if metric["higher_is_better"] is None:
+        return {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
+    is_better = judged.verdict is Verdict.IMPROVED
+    word = "better" if is_better else "worse"
+    return {"text": f"{a.model} is {word} than {b.model}", "mark": "▲" if is_better else "▼", "tone": "good" if is_better else "bad"}
+
+
+def _evidence(test: Comparison) -> str:
+    """The figures behind the verdict in one line."""
+    parts = [
+        f"difference {number(test.difference, '+')}",
+        f"95 % interval {interval(test.ci_low, test.ci_high, '+')}",
+        *([f"p {p_equals(test.p_value)} by {test.test}"] if test.p_value is not None else []),
+        f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
+        *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
+    ]
+    return "; ".join(parts)
+
+
+def _bar(test: Comparison) -> dict[str, Any]:
+    """The difference and its interval on an axis around 0."""
+    ends = [abs(end) for end in (test.difference, test.ci_low, test.ci_high) if end is not None]
+    most = max(ends, default=0.0) or 1.0
+    axis = charts.Scale.axis([-most, most], start=2, end=98)
+    figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
+    return {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()}
 
 
 def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from eval_dagster.explorer.server import charts
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.lake.reader import CatalogState
+from eval_dagster.report.plots import label_places, time_labels
 
 _EVALS_A_PAGE = 12
 _ROWS_OF_MATRIX, _COLUMNS_OF_MATRIX = 60, 30
@@ -20,6 +21,11 @@ Row = Mapping[str, Any]
 
 def leaderboard(state: CatalogState, parameters: Parameters) -> str:
     """The ranked results of each eval, with their intervals as error bars."""
+    return page("leaderboard.html", **boards(state, parameters))
+
+
+def boards(state: CatalogState, parameters: Parameters) -> dict[str, Any]:
+    """The parts of the leaderboard."""
     chosen = {name: parameters.text(name) for name in ("eval", "model")}
     everything, number = parameters.switch("all"), parameters.page()
     rows = state.rows(
@@ -30,30 +36,39 @@ def leaderboard(state: CatalogState, parameters: Parameters) -> str:
                 and ($eval is null or contains(eval, $eval)) and ($model is null or contains(model, $model))
         ),
         numbered as (select *, dense_rank() over (order by eval) as number from chosen)
-        select n.*, m.materialized_at, (select max(number) from numbered) as evals
+        select n.*, m.materialized_at, m.higher_is_better, (select max(number) from numbered) as evals
         from numbered n
         join metrics m on n.eval = m.eval and n.model = m.model and n.metric = m.metric and m.is_headline and m.subject is null
         where n.number > $before and n.number <= $before + $most
-        order by n.eval, n.rank nulls last, n.model
+        order by n.eval, n.metric, n.rank nulls last, n.model
         """,
         {"everything": everything, **chosen, "before": (number - 1) * _EVALS_A_PAGE, "most": _EVALS_A_PAGE},
     )
-    groups = [{"eval": name, "rows": _with_bars(list(found))} for name, found in groupby(rows, key=lambda row: row["eval"])]
-    return page(
-        "leaderboard.html",
-        groups=groups,
-        chosen=chosen,
-        everything=everything,
-        number=number,
-        pages=-(-rows[0]["evals"] // _EVALS_A_PAGE) if rows else 1,
-        damages=_damages(state),
-    )
+    axes = _axes(rows)
+    groups = [
+        {"eval": name, "metric": metric, "axis": axes[metric].ticks(), "rows": [_with_bar(row, axes[metric]) for row in found]}
+        for (name, metric), found in groupby(rows, key=lambda row: (row["eval"], row["metric"]))
+    ]
+    return {
+        "groups": groups,
+        "chosen": chosen,
+        "everything": everything,
+        "number": number,
+        "pages": -(-rows[0]["evals"] // _EVALS_A_PAGE) if rows else 1,
+        "damages": _damages(state),
+    }
 
 
-def _with_bars(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    scale = charts.Scale.of((row[name] for row in rows for name in ("value", "ci_low", "ci_high")), start=2, end=98)
-    bars = ({name: scale.place(row[name]) for name in ("value", "ci_low", "ci_high")} for row in rows)
-    return [{**row, "bar": bar} for row, bar in zip(rows, bars, strict=True)]
+def _axes(rows: Sequence[Row]) -> dict[str, charts.Scale]:
+    """The scale of each metric, which all evals with it share on a page."""
+    values: dict[str, list[float | None]] = {}
+    for row in rows:
+        values.setdefault(row["metric"], []).extend(row[name] for name in ("value", "ci_low", "ci_high"))
+    return {metric: charts.Scale.axis(found, start=2, end=98, whole=True) for metric, found in values.items()}
+
+
+def _with_bar(row: Row, axis: charts.Scale) -> dict[str, Any]:
+    return {**row, "bar": {name: axis.place(row[name]) for name in ("value", "ci_low", "ci_high")}}
 
 
 def _damages(state: CatalogState) -> int:
@@ -102,30 +117,7 @@ def history(state: CatalogState, parameters: Parameters) -> str:
     if not metrics:
         raise NotFoundError(f"there is no result of {key['eval']} on {key['model']}; the leaderboard lists all that there are")
     metric = parameters.text("metric") or metrics[0]["metric"]
-    points = state.rows(
-        """
-        with points as (
-            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors
-            from metrics_history
-            where eval = $eval and model = $model and metric = $metric and subject is null
-            -- A metric can have a mean of the samples and one of the subjects.
-            qualify row_number() over (partition by materialized_at order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
-        ),
-        changes as (
-            select materialized_at, max(cause) as cause, max(difference) as difference, max(p_value) as p_value
-            from change_points
-            where eval = $eval and model = $model and metric = $metric
-            group by materialized_at
-        ),
-        inputs as (
-            select materialized_at, changed from score_history where eval = $eval and model = $model and metric = $metric
-        )
-        select points.*, changes.materialized_at is not null as is_change, changes.cause, changes.p_value, inputs.changed
-        from points left join changes using (materialized_at) left join inputs using (materialized_at)
-        order by materialized_at
-        """,
-        {**key, "metric": metric},
-    )
+    points = history_points(state, **key, metric=metric)
     if not points:
         raise NotFoundError(
             f"{key['eval']} on {key['model']} has no metric {metric!r}; it has {', '.join(each['metric'] for each in metrics)}"
@@ -135,6 +127,36 @@ def history(state: CatalogState, parameters: Parameters) -> str:
     return page("history.html", **key, metric=metric, metrics=metrics, total=len(points), points=listed, picture=picture)
 
 
+def history_points(state: CatalogState, *, eval: str, model: str, metric: str, suite: str | None = None) -> list[dict[str, Any]]:  # noqa: A002
+    """All results of one score, the oldest first, with those at which it left its band: by a suite, or by any."""
+    return state.rows(
+        """
+        with points as (
+            select eval, model, metric, materialized_at, value, stderr, ci_low, ci_high, n, n_errors
+            from metrics_history
+            where eval = $eval and model = $model and metric = $metric and subject is null
+            -- A metric can have a mean of the samples and one of the subjects.
+            qualify row_number() over (partition by materialized_at order by coalesce(is_headline, false) desc, aggregation = 'macro') = 1
+        ),
+        changes as (
+            select materialized_at, max(cause) as cause, max(difference) as difference, max(p_value) as p_value,
+                string_agg(distinct suite, ', ' order by suite) as suites
+            from change_points
+            where eval = $eval and model = $model and metric = $metric and suite = coalesce($suite, suite)
+            group by materialized_at
+        ),
+        inputs as (
+            select materialized_at, changed from score_history where eval = $eval and model = $model and metric = $metric
+        )
+        select points.*, changes.materialized_at is not null as is_change, changes.cause, changes.difference, changes.p_value,
+            changes.suites, inputs.changed
+        from points left join changes using (materialized_at) left join inputs using (materialized_at)
+        order by materialized_at
+        """,
+        {"eval": eval, "model": model, "metric": metric, "suite": suite},
+    )
+
+
 def _picture(points: Sequence[Row]) -> dict[str, Any]:
     scale = charts.vertical(point[name] for point in points for name in ("value", "ci_low", "ci_high"))
     places = charts.horizontal(len(points))
@@ -142,11 +164,12 @@ def _picture(points: Sequence[Row]) -> dict[str, Any]:
         {**point, "x": x, "y": scale.place(point["value"]), "low": scale.place(point["ci_low"]), "high": scale.place(point["ci_high"])}
         for x, point in zip(places, points, strict=True)
     ]
-    labelled = sorted({round(step * (len(dots) - 1) / 4) for step in range(5)})
+    labelled = label_places(len(dots))
+    labels = zip(labelled, time_labels([dot["materialized_at"] for dot in dots], labelled), strict=True)
     return {
         "dots": dots,
         "line": charts.path([(dot["x"], dot["y"]) for dot in dots]),
         "band": charts.area([(dot["x"], dot["low"], dot["high"]) for dot in dots]),
         "ticks": scale.ticks(),
-        "labels": [dots[place] for place in labelled],
+        "labels": [{"x": dots[place]["x"], "lines": label.split("\n")} for place, label in labels],
     }

@@ -12,10 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from eval_dagster.explorer.server.results import Result
+from eval_dagster.report.wording import interval, number, p_value
 from eval_dagster.visible_text import one_line, visible
 
 FOLDER = Path(__file__).parent
-REPORT_STYLE = Path(__file__).parents[2] / "report" / "templates" / "style.css"
+REPORT_TEMPLATES = Path(__file__).parents[2] / "report" / "templates"
+REPORT_STYLE = REPORT_TEMPLATES / "style.css"
 FOOTER: ContextVar[str | None] = ContextVar("FOOTER", default=None)
 """What the footer of a page says about the results, in the context of its request."""
 _MOST_CHARACTERS = 200_000
@@ -48,11 +50,17 @@ def time_text(time: datetime) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_shown
+        loader=FileSystemLoader([FOLDER / "templates", REPORT_TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=_shown,
     )
     environment.filters |= {
-        "number": _number,
+        "number": number,
+        "p_value": p_value,
         "minute": _minute,
+        "age": _age,
         "interval": _interval,
         "short": _short,
         "end": _end,
@@ -75,10 +83,6 @@ def _cut(text: str) -> str:
     return text if left_out <= 0 else f"{text[:_MOST_CHARACTERS]}… ({left_out:,} more characters)"
 
 
-def _number(value: float | None, sign: str = "") -> str:
-    return "–" if value is None else f"{value:{sign}.3f}"
-
-
 def _count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
@@ -87,8 +91,18 @@ def _minute(time: datetime | None) -> str:
     return "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
-def _interval(row: Mapping[str, Any]) -> str:
-    return "" if row["ci_low"] is None else f"{_number(row['ci_low'])} – {_number(row['ci_high'])}"
+def _age(time: datetime) -> str:
+    """How long ago a time is, in its largest unit."""
+    seconds = max(0.0, (datetime.now(UTC) - time).total_seconds())
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= 2 * length or (unit == "minute" and seconds >= length):
+            count = int(seconds // length)
+            return f"{count:,} {unit}{'' if count == 1 else 's'}"
+    return "less than a minute"
+
+
+def _interval(row: Mapping[str, Any], sign: str = "") -> str:
+    return "" if row["ci_low"] is None else interval(row["ci_low"], row["ci_high"], sign)
 
 
 def _short(text: str | None, most: int = 160) -> str:

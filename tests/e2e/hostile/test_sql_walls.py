@@ -158,10 +158,10 @@ def test_no_statement_reaches_beyond_the_results(lake: Lake, open_session: Calla
 
 def test_the_results_can_be_read_whole(lake: Lake) -> None:
     with connect(lake) as session:
-        relations = [name for (name,) in session.execute("select table_name from information_schema.tables").fetchall()]
-        assert {"scores", "scores_history", "leaderboard", "sample_results"} <= set(relations)
-        for name in relations:
-            session.execute(f'select * from "{name}"').fetchall()
+        relations = session.execute("select table_schema, table_name from information_schema.tables").fetchall()
+        assert {("main", name) for name in ("scores", "scores_history", "leaderboard", "sample_results")} <= set(relations)
+        for schema, name in relations:
+            session.execute(f'select * from "{schema}"."{name}"').fetchall()
         assert session.execute("select n_common from paired_difference('a', 'b')").fetchall() == [(SAMPLES,)]
         [name] = {name for (name,) in session.execute("select scores_file from internal._all_scores where model = 'a'").fetchall()}
         for scheme in ("file", "lake"):

@@ -1,8 +1,10 @@
 """The pages of `eval-dagster view`, asked as a browser asks them, over a home that was evaluated on several nights."""
 
 import html
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from typer.testing import CliRunner
 
 from eval_dagster.cli.main import app
 from eval_dagster.errors import QueryError
+from eval_dagster.explorer.server import charts
 from eval_dagster.explorer.server.application import application
-from eval_dagster.explorer.server.nights import _compared
+from eval_dagster.explorer.server.nights import compared_with
 from eval_dagster.gate.judgement import judge
+from eval_dagster.gate.records import Regression
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.files import Lake
@@ -25,6 +29,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
 
@@ -82,25 +87,46 @@ def shown(text: str) -> str:
 
 
 def test_the_leaderboard_has_every_score_with_its_interval(site: Site) -> None:
-    text = site.get("/")
+    text = site.get("/leaderboard")
     known = rows(site, "select * from leaderboard")
     assert len(known) == 6
     for row in known:
         assert f"{row['value']:.3f}" in text
-        assert f"{row['ci_low']:.3f} – {row['ci_high']:.3f}" in text
-    assert text.count('class="dot"') == text.count('class="whisker"') == 6
-    only = site.get("/?eval=arith&model=bf16")
+        assert f"{row['ci_low']:.3f} to {row['ci_high']:.3f}" in text
+    assert text.count('class="dot"') == text.count('class="mark"') == 6
+    only = site.get("/leaderboard?eval=arith&model=bf16")
     assert len(site.links(only, "/samples")) == 1
-    assert "There is no result of this name" in site.get("/?eval=nothing-like-it")
+    assert site.get("/?eval=arith&model=bf16") == only, "the address that the leaderboard had"
+    assert "There is no result of this name" in site.get("/leaderboard?eval=nothing-like-it")
 
 
-def test_a_whisker_is_where_its_interval_is(site: Site) -> None:
-    text = site.get("/?eval=arithmetic")
-    known = rows(site, "select * from leaderboard where eval = 'arithmetic' order by rank")
-    low, high = min(row["ci_low"] for row in known), max(row["ci_high"] for row in known)  # type: ignore[type-var]
-    found = [[float(each) for each in pair] for pair in re.findall(r'class="whisker" d="M([\d.]+) 8H([\d.]+)M', text)]
-    expected = [[2 + 96 * (row[name] - low) / (high - low) for name in ("ci_low", "ci_high")] for row in known]  # type: ignore[operator]
-    assert found == [pytest.approx(each, abs=0.01) for each in expected]
+def test_the_evals_of_a_page_share_an_axis(site: Site) -> None:
+    """A whisker is where its interval is on the axis from 0 to 1, whose ticks are named."""
+    text = site.get("/leaderboard")
+    known = rows(site, "select * from leaderboard order by eval, rank")
+    whiskers = re.findall(r'class="whisker" x1="([\d.]+)%" x2="([\d.]+)%" y1="8" y2="8"', text)
+    expected = [[2 + 96 * float(row[name]) for name in ("ci_low", "ci_high")] for row in known]  # type: ignore[arg-type]
+    assert [[float(each) for each in pair] for pair in whiskers] == [pytest.approx(each, abs=0.01) for each in expected]
+    axes = re.findall(r'<svg class="axis".*?</svg>', text, re.DOTALL)
+    assert len(axes) == 3
+    ticks = {tuple(re.findall(r'<text x="([\d.]+)%"[^>]*>([\d.]+)</text>', axis)) for axis in axes}
+    assert ticks == {(("2.0", "0.0"), ("21.2", "0.2"), ("40.4", "0.4"), ("59.6", "0.6"), ("78.8", "0.8"), ("98.0", "1.0"))}
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "texts"),
+    [
+        ([0.42, 0.47], (0.42, 0.47), ["0.42", "0.43", "0.44", "0.45", "0.46", "0.47"]),
+        ([-0.3, 0.2], (-0.3, 0.2), ["-0.3", "-0.2", "-0.1", "0.0", "0.1", "0.2"]),
+        ([3, None, 671], (0, 800), ["0", "200", "400", "600", "800"]),
+        ([12.0], (11.4, 12.6), ["11.4", "11.6", "11.8", "12.0", "12.2", "12.4", "12.6"]),
+        ([float("inf"), 1.0, 2.0], (1, 2), ["1.0", "1.2", "1.4", "1.6", "1.8", "2.0"]),
+    ],
+)
+def test_an_axis_ends_at_round_values(values: list[float | None], ends: tuple[float, float], texts: list[str]) -> None:
+    axis = charts.Scale.axis(values)
+    assert (axis.low, axis.high) == pytest.approx(ends)
+    assert [tick.text for tick in axis.ticks()] == texts
 
 
 def test_the_matrix_leads_to_each_result(site: Site) -> None:
@@ -136,13 +162,30 @@ def test_the_table_of_two_models_counts_and_leads_to_the_samples(site: Site) -> 
     for row in pairs:
         assert sorted(site.sample_ids(found[str(row["a"]), str(row["b"])])) == sorted(row["ids"])  # type: ignore[call-overload]
     difference = rows(site, "select * from paired_difference('mine', 'mine-bf16') where eval = 'arithmetic' and metric = 'exact_number'")[0]
-    assert f"{difference['difference']:+.3f} mean difference" in shown(text)
-    assert f"± {difference['stderr']:.3f}" in shown(text)
+    assert f"{difference['difference']:+.3f} difference a − b" in shown(text)
+
+
+@pytest.mark.parametrize(("eval_name", "said"), [("capitals", "▼ mine is worse than mine-bf16"), ("arithmetic", "= no difference seen")])
+def test_two_models_are_compared_by_the_test_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch, eval_name: str, said: str) -> None:
+    """Difference, interval, p-value and verdict are those of `eval-dagster compare`."""
+    monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(site.nights.folder / "evals.yaml"))
+    monkeypatch.setenv("EVAL_DAGSTER_HOME", str(site.nights.folder / "home"))
+    printed = (
+        CliRunner().invoke(app, ["compare", "mine", "mine-bf16", "--eval", eval_name, "--format", "json"], catch_exceptions=False).stdout
+    )
+    [row] = json.loads(printed)
+    text = shown(site.get(f"/compare?eval={eval_name}&a=mine&b=mine-bf16&metric={row['metric']}"))
+    assert said in text
+    assert said.startswith("▼") == (row["verdict"] == "regressed")
+    assert f"difference {row['difference']:+.3f}; 95 % interval {row['ci_low']:+.3f} to {row['ci_high']:+.3f}" in text
+    assert f"by {row['test']}" in text
+    assert f"{row['n_common']} common samples" in text
+    assert f"a difference of {row['min_detectable']:.3f} would have been seen" in text
 
 
 def test_another_eval_can_be_chosen_in_the_form_of_two_models(site: Site) -> None:
     text = site.get("/compare?eval=capitals&a=mine&b=of-another-eval&metric=exact_number")
-    assert "mean difference" in text
+    assert "difference a − b" in text
     assert '<option value="mine-bf16" selected>' in text
 
 
@@ -160,7 +203,7 @@ def test_the_agreement_of_metrics_is_their_correlation(site: Site) -> None:
 def test_from_a_red_night_to_the_flipped_samples_with_both_answers(site: Site) -> None:
     """Two links from the list of nights: the night, then the samples that got worse."""
     nights = site.get("/nights")
-    assert "▼ red" in nights
+    assert "✗ regressed" in shown(nights)
     night = site.get(site.links(nights, "/night")[0])
     worse = next(each for each in site.links(night, "/samples") if "show=worse" in each and "eval=capitals&model=mine&" in each)
     known = rows(site, "select * from sample_changes where eval = 'capitals' and model = 'mine' and value < baseline_value")
@@ -180,14 +223,55 @@ def test_an_implied_result_before_is_not_part_of_the_form(site: Site) -> None:
 
 
 def test_a_night_compares_drift_with_its_anchor() -> None:
-    row = {
-        "baseline": "mine@2026-01-02",
-        "baseline_materialized_at": datetime(2026, 1, 2, tzinfo=UTC),
-        "anchor": "older@2026-01-01",
-        "anchor_materialized_at": datetime(2026, 1, 1, tzinfo=UTC),
-    }
-    assert _compared({**row, "against": "anchor"}) == {"against_model": "older", "against_at": row["anchor_materialized_at"]}
-    assert _compared({**row, "against": "baseline"}) == {"against_model": "mine", "against_at": row["baseline_materialized_at"]}
+    row = Regression(
+        suite=SUITE,
+        eval="capitals",
+        model="mine",
+        verdict=Verdict.REGRESSED,
+        baseline="mine@2026-01-02",
+        baseline_materialized_at=datetime(2026, 1, 2, tzinfo=UTC),
+        anchor="older@2026-01-01",
+        anchor_materialized_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    assert compared_with(replace(row, against="anchor")) == ("older", row.anchor_materialized_at)
+    assert compared_with(replace(row, against="baseline")) == ("mine", row.baseline_materialized_at)
+
+
+def test_the_first_page_has_last_night_with_its_evidence(site: Site) -> None:
+    """Outcome in words, the difference with its interval, the cause, the history with its band, and the samples one link away."""
+    text = site.get("/")
+    [row] = rows(
+        site, "select * from regressions where verdict = 'regressed' and eval = 'capitals' and model = 'mine' and metric = 'accuracy'"
+    )
+    said = shown(text)
+    assert f"✗ {SUITE}" not in said, "one suite alone needs no list"
+    for part in ("✗ regressed", "▼ 1 regressed", "capitals · mine · accuracy", f"{row['difference']:+.3f}", f"what differs {row['cause']}"):
+        assert part in said
+    assert f"95 % interval {row['ci_low']:+.3f} to {row['ci_high']:+.3f}" in said
+    assert f"common samples {row['n_common']}" in said
+    assert "it left its band on" in text, "the picture"
+    known = rows(site, "select sample_id from sample_changes where eval = 'capitals' and model = 'mine' and metric = 'accuracy'")
+    assert f"{len(known)} samples flipped" in said
+    [worse] = [each for each in site.links(text, "/samples") if "show=worse" in each and "eval=capitals&model=mine&" in each]
+    assert len(site.sample_ids(worse)) == sum(
+        each["n"]
+        for each in rows(
+            site, "select count(*) as n from sample_changes where eval = 'capitals' and model = 'mine' and value < baseline_value"
+        )
+    )  # type: ignore[misc]
+    assert said.index("✗ regressed") < said.index("Leaderboard arithmetic")
+
+
+def test_a_suite_that_was_never_judged_says_so(site: Site) -> None:
+    """In words and in a tone of its own, after what is red and before what passed."""
+    client = TestClient(application(site.reader, suites=["weekly", SUITE]), base_url="http://127.0.0.1:4000")
+    text = client.get("/").text
+    assert 'class="verdict unjudged"' in text
+    assert shown(text).index("✗ regressed 1") < shown(text).index("weekly ○ not judged")
+    assert f"✗ {SUITE}: regressed" in shown(text)
+    assert "○ weekly: not judged" in shown(text)
+    alone = TestClient(application(site.reader, suites=[]), base_url="http://127.0.0.1:4000").get("/").text
+    assert "not judged" not in alone
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_regression_is_a_failure_with_its_evidence() -> None:
     failure = cases["nightly.capitals", "mine · accuracy"].find("failure")
     assert failure is not None
     assert failure.get("message") == "accuracy -0.120 (model, prompt)"
-    for part in ("0.810 → 0.690", "-0.160 to -0.080", "p = < 0.0001", "400 common samples", "0.056", "model, prompt"):
+    for part in ("0.810 → 0.690", "-0.160 to -0.080", "p < 0.0001", "400 common samples", "0.056", "model, prompt"):
         assert part in str(failure.text)
     gap = cases["nightly.sums", "gone"].find("failure")
     assert gap is not None
@@ -146,7 +146,7 @@ def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
             "No regression seen in 1 comparison; 1 first result; 1 accepted gap",
         ),
         (gate_result(incomparable(verdict=Verdict.ACCEPTED_GAP)), Tone.BAD, "Incomplete: nothing was judged; 1 accepted gap"),
-        (gate_result(FIRST), Tone.UNKNOWN, "First results: nothing to compare with yet; later results are compared with these 1"),
+        (gate_result(FIRST), Tone.UNKNOWN, "First results: nothing to compare with yet; later results are compared with this one"),
         (
             gate_result(FIRST, incomparable(verdict=Verdict.ACCEPTED_GAP)),
             Tone.UNKNOWN,
