@@ -1,11 +1,14 @@
 """The definitions that Dagster loads, made from evals.yaml."""
 
 import warnings
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 
+from eval_dagster.assets.due_nights import freshness_policy
 from eval_dagster.assets.evaluation import evaluation_assets, snapshot_assets
+from eval_dagster.assets.failed_nights import failed_nights_sensor
 from eval_dagster.assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
 from eval_dagster.assets.leaderboard import leaderboard
 from eval_dagster.assets.regressions import gate_check, regressions
@@ -14,6 +17,7 @@ from eval_dagster.assets.schedules import suite_schedule
 from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
 from eval_dagster.assets.skipped_nights import skipped_nights_sensor
 from eval_dagster.project import Project
+from eval_dagster.remembered import remember
 
 
 def evaluation_definitions(config_path: Path | str | None = None, *, home: Path | str | None = None) -> dg.Definitions:
@@ -44,13 +48,14 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
     `executor` runs the steps of jobs that name no executor of their own; Dagster's default where None.
     """
     config = project.config
+    remember(project)
     gates = {name: gate_job(name, project) for name in config.suites}
     nightly = [name for name, suite in config.suites.items() if suite.cron]
     with warnings.catch_warnings():
         # The partition mapping is marked as beta; there is no other way from two dimensions to one.
         warnings.simplefilter("ignore", dg.BetaWarning)
         return dg.Definitions(
-            assets=[snapshot_assets(config), evaluation_assets(config), leaderboard, regressions],
+            assets=[snapshot_assets(config), evaluation_assets(config), leaderboard, _watched(regressions, project)],
             asset_checks=[gate_check(name, suite) for name, suite in config.suites.items()],
             jobs=[
                 evaluation_job(project),
@@ -62,9 +67,15 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
             sensors=[
                 leaderboard_sensor(project),
                 killed_runs_sensor,
-                *([suite_gates_sensor(project, gates)] if gates else []),
+                *([suite_gates_sensor(project, gates), failed_nights_sensor(project)] if gates else []),
                 *([skipped_nights_sensor] if nightly else []),
             ],
             resources={"project": ProjectResource(config_path=str(project.config_path), home=str(project.home))},
             executor=executor,
         )
+
+
+def _watched(asset: dg.AssetsDefinition, project: Project) -> dg.AssetsDefinition:
+    """The asset of all gates, which Dagster shows as overdue if the suite that is due most often is not judged in time."""
+    policy = freshness_policy(project.config.suites, datetime.now(UTC))
+    return asset if policy is None else asset.map_asset_specs(lambda spec: spec.replace_attributes(freshness_policy=policy))

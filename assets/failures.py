@@ -1,9 +1,13 @@
 """Messages about the failures of a run."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import dagster as dg
+
+UNEXPLAINED = "This run has been marked as failed from outside the execution context"
+"""The message of Dagster for a failure without one."""
 
 
 def step_messages(failure: Any) -> Iterable[str]:
@@ -11,10 +15,7 @@ def step_messages(failure: Any) -> Iterable[str]:
     tables = _tables(failure)
     if tables:
         return _lines(tables, "failures")
-    error = failure.error
-    while error is not None and error.cause is not None:
-        error = error.cause
-    return [error.message.strip() if error else "the run failed"]
+    return [_first_cause(failure.error).message.strip() if failure.error else "the run failed"]
 
 
 def not_evaluated_messages(failure: Any) -> list[str]:
@@ -43,4 +44,22 @@ def run_messages(instance: dg.DagsterInstance, run: dg.DagsterRun) -> tuple[list
     limited = [message for step in steps for message in not_evaluated_messages(step)]
     if failures or limited:
         return failures, limited
-    return [event.message for event in events if event.message] or [f"the run {run.run_id} ended as {run.status.value}"], []
+    messages = [_without_class(event.message) for event in events if event.message and not event.message.startswith(UNEXPLAINED)]
+    if not messages:  # where a run cannot load its job, or its process ends, an event of its own has the reason
+        entries = [entry.dagster_event for entry in instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)]
+        errors = [event.engine_event_data.error for event in entries if event and event.engine_event_data.error]
+        messages = [_without_class(_first_cause(error).message) for error in errors[:1]]
+        messages = messages or [event.message.splitlines()[0] for event in entries[-1:] if event and event.message]
+    return messages or [f"the run {run.run_id} ended as {run.status.value}"], []
+
+
+def _first_cause(error: Any) -> Any:
+    """The exception that an error goes back to."""
+    while error.cause is not None:
+        error = error.cause
+    return error
+
+
+def _without_class(message: str) -> str:
+    """A message without the name of its exception, which Dagster writes before it."""
+    return re.sub(r"^eval_dagster\.errors\.\w+: ", "", message.strip())

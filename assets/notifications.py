@@ -9,16 +9,32 @@ from eval_dagster.assets.failures import run_messages
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
-from eval_dagster.notifications.messages import failure_notice, incomplete_notice, not_evaluated_notice, regression_notice, skipped_notice
+from eval_dagster.notifications.messages import (
+    failed_night_notice,
+    failure_notice,
+    incomplete_notice,
+    missed_nights_notice,
+    not_evaluated_notice,
+    regression_notice,
+    skipped_notice,
+)
 from eval_dagster.project import Project
 from eval_dagster.report.writing import Report
 
 
-def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, runs: Sequence[dg.DagsterRun], report: Report) -> list[str]:
+def tell(
+    instance: dg.DagsterInstance,
+    project: Project,
+    result: GateResult,
+    runs: Sequence[dg.DagsterRun],
+    report: Report,
+    *,
+    night: str | None = None,
+) -> list[str]:
     """Send a notice of the results that got worse, one of the evaluations that failed, and one of those that a limit stopped.
 
     If the suite is incomplete, one notice says so, with what failed and what a limit stopped. `runs` are those that evaluated the suite,
-    and `instance` has their logs. Returns the outcome of each notice.
+    and `instance` has their logs. `night` names the night that was judged. Returns the outcome of each notice.
     """
     places = _places(project, result, report)
     notices: list[tuple[Kind, tuple[str, str]]] = []
@@ -35,7 +51,10 @@ def tell(instance: dg.DagsterInstance, project: Project, result: GateResult, run
         notices.append(("failure", failure_notice(result.suite, failures, places)))
     if limited and result.outcome is not Outcome.INCOMPLETE:
         notices.append(("not evaluated", not_evaluated_notice(result.suite, limited, places)))
-    outcomes = [notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id) for kind, (title, body) in notices]
+    outcomes = [
+        notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id, night=night)
+        for kind, (title, body) in notices
+    ]
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
 
 
@@ -52,7 +71,25 @@ def _places(project: Project, result: GateResult, report: Report) -> list[str]:
     return [*(f"{name}: {link}" for name, link in links.items() if link), *file]
 
 
-def tell_skipped(project: Project, suite: str, reason: str) -> NoticeOutcome:
+def tell_skipped(project: Project, suite: str, reason: str, night: str | None) -> NoticeOutcome:
     """Send a notice of a skipped night."""
     title, body = skipped_notice(suite, reason)
-    return notify(project, suite, title=title, body=body, kind="skipped")
+    return notify(project, suite, title=title, body=body, kind="skipped", night=night)
+
+
+def tell_failed(project: Project, suite: str, night: str, messages: Sequence[str], run_id: str) -> NoticeOutcome:
+    """Send a notice of a night that failed before it was judged, or before its own notice was sent. `run_id` is the gate's run."""
+    link = project.addresses.everywhere().dagster_run(run_id)
+    title, body = failed_night_notice(suite, night, messages, [f"Run in Dagster: {link}"] if link else [])
+    return notify(project, suite, title=title, body=body, kind="failure", run_id=run_id, night=night)
+
+
+def tell_broken(project: Project, suite: str, cause: str, cure: str) -> NoticeOutcome:
+    """Send a notice of an evals.yaml that cannot be read, before it costs a night."""
+    return notify(project, suite, title=f"{suite}: evals.yaml cannot be read", body=f"{cause}\nNext: {cure}", kind="missed")
+
+
+def tell_missed(project: Project, suite: str, nights: Sequence[str], cause: str, cure: str) -> NoticeOutcome:
+    """Send a notice of nights of which no judgement came, the oldest first."""
+    title, body = missed_nights_notice(suite, nights, cause, cure)
+    return notify(project, suite, title=title, body=body, kind="missed", night=nights[-1])

@@ -12,7 +12,7 @@ from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
 from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.notifications import tell
 from eval_dagster.assets.resources import ProjectResource, reporter_for
-from eval_dagster.assets.suite_evaluations import find_evaluation, parsed
+from eval_dagster.assets.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import UsageError
@@ -53,7 +53,12 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         reports = {result.suite: report(opened, result, run_ids=[run.run_id for run in runs]) for result in results}
         # Notify for runs of one suite only: these are nightly or scripted. A person who materializes the asset sees the result.
         is_told = asked is not None and judged is None
-        told = [words for each in results if is_told for words in tell(context.instance, opened, each, runs, reports[each.suite])]
+        told = [
+            words
+            for each in results
+            if is_told
+            for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
+        ]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     warnings = [visible(text) for text in [*damages, *_warnings(results), *_warnings(reports.values())]]
     for warning in warnings:

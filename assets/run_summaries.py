@@ -7,13 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from eval_dagster.assets.failures import not_evaluated_messages, step_messages
+from eval_dagster.assets.failures import UNEXPLAINED, not_evaluated_messages, step_messages
 from eval_dagster.assets.jobs import REGRESSIONS
 from eval_dagster.config.values import identifier
 from eval_dagster.gate.records import GateResult
-
-_UNEXPLAINED = "This run has been marked as failed from outside the execution context"
-"""The message of Dagster for a failure without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +93,7 @@ class RunSummary:
 
 def _why_failed(run: RunEvents) -> str:
     failures = [event.message for event in run.events if event.is_run_failure and event.message]
-    explained = [message for message in failures if not message.startswith(_UNEXPLAINED)]
+    explained = [message for message in failures if not message.startswith(UNEXPLAINED)]
     # Where Dagster fails a run because its process ended, an event of its own has the reason.
     reasons = explained or [event.message for event in run.events if event.is_engine_event and event.message]
     reason = f": {reasons[-1].splitlines()[0]}" if reasons else ""

@@ -13,16 +13,25 @@ import dagster as dg
 
 from eval_dagster.assets.notifications import tell_skipped
 from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.suite_evaluations import night_of
 from eval_dagster.versions import stable_hash
 
 
 def note_skipped(home: Path, suite: str, tick: str, reason: str) -> None:
     """Record that a tick of a suite's schedule was skipped; a tick is recorded once."""
-    path = _folder(home) / f"{stable_hash([suite, tick])}.json"
+    path = _file(home, suite, tick)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps({"suite": suite, "tick": tick, "reason": reason}), "utf-8")
     temporary.replace(path)
+
+
+def skipped_reason(home: Path, suite: str, tick: str) -> str | None:
+    """Why a tick was skipped, if its notice is still to be sent."""
+    try:
+        return str(json.loads(_file(home, suite, tick).read_text("utf-8"))["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 @dg.sensor(
@@ -49,11 +58,15 @@ def _send(path: Path, project: ProjectResource) -> str | None:
             if night["suite"] not in opened.config.suites:
                 outcome = "evals.yaml no longer has the suite"
             else:
-                outcome = tell_skipped(opened, night["suite"], night["reason"]).words()
+                outcome = tell_skipped(opened, night["suite"], night["reason"], night_of(night["tick"])).words()
             path.unlink(missing_ok=True)
     except (BlockingIOError, FileNotFoundError):
         return None
     return f"{night['suite']} of {night['tick']}: {outcome}"
+
+
+def _file(home: Path, suite: str, tick: str) -> Path:
+    return _folder(home) / f"{stable_hash([suite, tick])}.json"
 
 
 def _folder(home: Path) -> Path:

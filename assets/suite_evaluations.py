@@ -107,7 +107,7 @@ def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, 
     """The evaluation with this name; None if it has no runs."""
     time = parsed(since)
     found = _read(instance, dg.RunsFilter(tags=suite_tags(project.home, suite)), suite, lambda _: time)
-    return next((evaluation for evaluation in found if evaluation.since == since), None)
+    return next((each for each in found if each.since == since or (time is not None and parsed(each.since) == time)), None)
 
 
 def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> str | None:
@@ -220,6 +220,12 @@ def _tick(record: dg.RunRecord) -> str | None:
 def _is_named(run: dg.DagsterRun) -> bool:
     """Whether the tags of the run name an evaluation, and are not copied from another run."""
     return run.parent_run_id is None and parsed(run.tags.get(SINCE_TAG, "")) is not None
+
+
+def night_of(since: str | None) -> str | None:
+    """The time of an evaluation in UTC, by which notices name its night; None for a text that is no time with a zone."""
+    time = parsed(since or "")
+    return None if time is None else time.astimezone(UTC).isoformat()
 
 
 def parsed(text: str) -> datetime | None:

@@ -84,6 +84,11 @@ class Project:
         return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), home)
 
     @classmethod
+    def of(cls, config: Config, path: Path, home: Path) -> "Project":
+        """The project of a configuration that its file no longer has. It has no tasks."""
+        return cls._of(config, path, {}, home)
+
+    @classmethod
     def _of(cls, config: Config, path: Path, tasks: Mapping[str, TaskClass], home: Path | None) -> "Project":
         home = _usable((home or default_home(path)).resolve())
         mirror_lake(home / "lake", _lake_url(config))

@@ -57,10 +57,11 @@ ARROWS = {
     "bridges": "bridges.kept_files bridges.processes errors metrics records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
+    "remembered": "config lake project whole_files",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
     "tracking versions",
     "gate": "config errors lake metrics project stages statistics versions",
-    "notifications": "errors gate lake project statistics visible_text",
+    "notifications": "errors gate lake project statistics versions visible_text",
     "retention": "errors gate lake project",
     "explorer": "errors gate lake project records stages versions visible_text whole_files",
     "labels": "config errors explorer gate lake visible_text whole_files",
@@ -69,11 +70,11 @@ ARROWS = {
     "pipeline": "errors explorer lake progress project stages",
     "freshness": "datasets errors lake models project records stages tasks",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",
-    "assets": "config errors gate lake locks notifications pipeline progress project report shared_locks sqlite_files stages "
-    "statistics versions visible_text",
-    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server freshness gate labels lake metrics models "
-    "notifications pipeline progress project prompts records rendered_prompt report retention sandbox stages statistics suggestions "
-    "task_files tasks terminal visible_text whole_files",
+    "assets": "config errors gate lake locks notifications pipeline progress project remembered report shared_locks sqlite_files stages "
+    "statistics versions visible_text whole_files",
+    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server freshness gate labels lake metrics "
+    "models notifications pipeline progress project prompts records remembered rendered_prompt report retention sandbox stages "
+    "statistics suggestions task_files tasks terminal visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -241,6 +241,19 @@ def notify(suite: Annotated[str, typer.Argument(help="Suite whose `notify` in ev
     send_trial(suite)
 
 
+@app.command("check-nights")
+def check_nights(
+    ping: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="Environment variable with an address that is requested if all is well, for a monitor."),
+    ] = None,
+) -> None:
+    """Check that each suite with a cron was judged when it was due, and send a notice if not. For cron, systemd or a monitor."""
+    from eval_dagster.cli.check_nights import check_nights as check  # imported lazily, as above
+
+    check(ping)
+
+
 @app.command()
 def sql(
     query: Annotated[str, typer.Argument(help="A statement, or the name of a relation or of a file in sql/.")],

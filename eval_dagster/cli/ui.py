@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from eval_dagster.addresses import noted
+from eval_dagster.cli.check_nights import watched
 from eval_dagster.cli.console import errors, out
 from eval_dagster.cli.loopback_guard import LOOPBACK, ORIGINS_VARIABLE, origin_of
 from eval_dagster.cli.mlflow_server import APP_NAME
@@ -63,8 +64,9 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
         out.print("Ctrl-C stops what was started here.")
         sys.stdout.flush()
         try:
-            while all(process.poll() is None for process in processes.values()):
-                time.sleep(0.5)
+            with watched(project, _log(logs, "nights")):
+                while all(process.poll() is None for process in processes.values()):
+                    time.sleep(0.5)
         except KeyboardInterrupt:
             errors.print("stopping ...")
             return

@@ -122,6 +122,9 @@ class SuiteConfig(Section):
     """Five fields: minute, hour, day of month, month, day of week."""
     timezone: str = "UTC"
     """IANA name, e.g. `Europe/Berlin`."""
+    deadline_hours: Number | None = Field(default=None, gt=0)
+    """Hours after a tick of `cron` by which its results are to be judged; later, `check-nights` reports the night. If not given, half the
+    time until the next tick, 12 hours at most."""
     baseline: str = "last_passed"
     """What the suite's results are compared with: `last_passed` (the newest state that its gate let pass or a person accepted), `previous`
     (the state before the last change, whether good or bad), a date (2026-01-31), a model, or a model at a time (name@2026-01-31)."""

@@ -64,6 +64,11 @@ def result_at(lake: Lake, suite: str, judged_at: datetime) -> GateResult | None:
     return None if not paths else _read(lake, suite, LakeFile(path=paths[-1], info=read_info(paths[-1])), whole=False)
 
 
+def judged_times(lake: Lake, suite: str) -> list[datetime]:
+    """When a suite was judged, the oldest first. Damaged files count: their suite was judged."""
+    return [time_of(path) for path in lake.files(lake.folder("regressions", suite))]
+
+
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
     """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
     with suppress(LakeError):

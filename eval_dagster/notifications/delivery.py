@@ -21,8 +21,10 @@ from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_o
 from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
-Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "test"]
+Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "missed", "test"]
 """The subject of a notice."""
+NIGHT = "night"
+"""The key of a night in the footer of a file of notices."""
 Status = Literal["sent", "failed", "no address"]
 
 _SENDER = Path(__file__).resolve().with_name("sender.py")
@@ -65,7 +67,7 @@ class NoticeOutcome:
         return "; ".join([*parts, f"not recorded: {self.problem}"] if self.problem else parts)
 
 
-def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, run_id: str = "") -> NoticeOutcome:
+def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, run_id: str = "", night: str | None = None) -> NoticeOutcome:
     """Send a notice to all addresses of a suite, and record it in the relation `notices`. It takes 45 seconds at most.
 
     If earlier notices of the suite reached nobody, the end of this one lists them. They are in `notices`, and are not sent again. The only
@@ -78,6 +80,7 @@ def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, r
         body: Plain text. Mentions of people and links with other texts are shown as plain characters.
         kind: Its subject.
         run_id: The run that it is about.
+        night: The name of the night that it is about, which the file of the notice keeps.
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
     began = datetime.now(UTC)
@@ -89,7 +92,7 @@ def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, r
     try:
         sent_at = datetime.now(UTC)
         rows = [{**shared, **asdict(each), "sent_at": sent_at if each.status == "sent" else None} for each in deliveries]
-        _record(project.lake, suite, rows, run_id)
+        _record(project.lake, suite, rows, run_id, night)
     except Exception as error:  # a notice fails no run
         problem = f"{type(error).__name__}: {error}"
     return NoticeOutcome(suite=suite, title=title, deliveries=deliveries, problem=problem)
@@ -137,18 +140,24 @@ def _delivery(variable: str, reports: Sequence[Mapping[str, Any]]) -> Delivery:
     return Delivery(variable=variable, status="failed", attempts=attempts, error=reached + "; ".join(errors))
 
 
-def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: str) -> None:
+def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: str, night: str | None) -> None:
     now = datetime.now(UTC)
     name = new_name(run_id or "notice", now)
-    info = FileInfo(fingerprint=name, version=name, run_id=run_id, materialized_at=now.isoformat(timespec="microseconds"))
-    lake.add(_folder(lake, suite) / name, table_of("notices", rows), info)
+    info = FileInfo(
+        fingerprint=name,
+        version=name,
+        run_id=run_id,
+        materialized_at=now.isoformat(timespec="microseconds"),
+        inputs={NIGHT: night} if night else {},
+    )
+    lake.add(folder(lake, suite) / name, table_of("notices", rows), info)
     publish(lake)
 
 
 def _lost(lake: Lake, suite: str) -> list[str]:
     """Titles of the notices that reached nobody since the last sent one, the oldest first."""
     lost: list[str] = []
-    for path in reversed(lake.files(_folder(lake, suite))):
+    for path in reversed(lake.files(folder(lake, suite))):
         try:
             rows = read_rows(path, ["title", "kind", "status"])
         except LakeError:  # already reported by `publish`
@@ -167,7 +176,8 @@ def _words_of_lost(titles: Sequence[str]) -> str:
     return f"Could not be sent before this: {len(titles)} ({named}). They are in the relation `notices`: eval-dagster sql notices"
 
 
-def _folder(lake: Lake, suite: str) -> Path:
+def folder(lake: Lake, suite: str) -> Path:
+    """The folder of a suite's notices."""
     return lake.root / "notices" / f"suite={suite}"
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import GAPS, GateResult, Regression
@@ -70,6 +71,28 @@ def not_evaluated_notice(suite: str, messages: Sequence[str], places: Sequence[s
 def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
     """Title and body for a run of a suite that did not start, with the reason as a sentence."""
     return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
+
+
+def failed_night_notice(suite: str, night: str, messages: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
+    """Title and body for a night that failed before its gate could say so: the reasons, where the run is, and what to do."""
+    lines = [f"- {_shorten(message)}" for message in messages[:_MOST_LISTED]]
+    next_step = f"Next: mend the cause, then judge the suite: eval-dagster run --suite {suite} (finished work is not computed again)"
+    title = f"{suite}: the night of {night_words(night)} failed, and nothing was judged"
+    return title, "\n".join([*lines, *_more(messages), *places, next_step])
+
+
+def missed_nights_notice(suite: str, nights: Sequence[str], cause: str, cure: str) -> tuple[str, str]:
+    """Title and body for nights of which no judgement came, the oldest first, with the cause and what to do about it."""
+    last = night_words(nights[-1])
+    if len(nights) == 1:
+        return f"{suite}: the night of {last} was not judged", f"{cause}\nNext: {cure}"
+    listed = _named(list(map(night_words, nights)))
+    return f"{suite}: {len(nights)} nights were not judged, the last of {last}", f"{cause}\nNot judged: {listed}\nNext: {cure}"
+
+
+def night_words(night: str) -> str:
+    """The time of a night, as people write it."""
+    return f"{datetime.fromisoformat(night).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def trial_notice(suite: str) -> tuple[str, str]:

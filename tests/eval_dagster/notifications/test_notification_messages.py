@@ -3,7 +3,13 @@
 from datetime import UTC, datetime
 
 from eval_dagster.gate.records import GateResult, Regression
-from eval_dagster.notifications.messages import failure_notice, regression_notice, skipped_notice
+from eval_dagster.notifications.messages import (
+    failed_night_notice,
+    failure_notice,
+    missed_nights_notice,
+    regression_notice,
+    skipped_notice,
+)
 from eval_dagster.statistics.verdicts import Verdict
 
 NIGHT = datetime(2026, 11, 21, 2, tzinfo=UTC)
@@ -89,3 +95,18 @@ def test_a_skipped_run_gives_its_reason() -> None:
     title, body = skipped_notice("nightly", "The run of 02:00 still evaluates mine.")
     assert title == "nightly: a run was skipped"
     assert body.startswith("The run of 02:00 still evaluates mine.\nNext: ")
+
+
+def test_a_night_that_failed_gives_its_reasons_and_a_missing_one_its_cause() -> None:
+    title, body = failed_night_notice(
+        "nightly", "2026-01-31T01:30:00+00:00", ["evals.yaml:4: evals.sums.limt: an unknown key"], ["Run: url"]
+    )
+    assert title == "nightly: the night of 2026-01-31 01:30 UTC failed, and nothing was judged"
+    assert body == (
+        "- evals.yaml:4: evals.sums.limt: an unknown key\nRun: url\n"
+        "Next: mend the cause, then judge the suite: eval-dagster run --suite nightly (finished work is not computed again)"
+    )
+    assert missed_nights_notice("nightly", ["2026-01-31T02:30:00+01:00"], "No daemon.", "start it") == (
+        "nightly: the night of 2026-01-31 01:30 UTC was not judged",
+        "No daemon.\nNext: start it",
+    )

@@ -1,0 +1,351 @@
+"""Looks from outside of Dagster whether each night that was due was judged, and says why one was not.
+
+It reads files of the home and Dagster's storage. It needs neither a daemon nor a code location, nor an evals.yaml that can be read: the
+home keeps the last one that could.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+from eval_dagster.assets.due_nights import Night, due_nights
+from eval_dagster.assets.failed_nights import evaluation_messages
+from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.jobs import suite_job_name
+from eval_dagster.assets.notifications import tell_broken, tell_missed
+from eval_dagster.assets.skipped_nights import skipped_reason
+from eval_dagster.assets.suite_evaluations import SuiteEvaluation, find_evaluation
+from eval_dagster.assets.workspace import code_location, workspace_file
+from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
+from eval_dagster.gate.results import judged_times
+from eval_dagster.notifications.nights import forget, is_told, note_told, tell_once, told_before
+from eval_dagster.project import Project
+from eval_dagster.remembered import Remembered
+from eval_dagster.whole_files import replaced
+
+_SCHEDULER = "SCHEDULER"
+_SILENT_S = 120.0
+"""A daemon that has been silent for longer has ended; it gives a sign of life every half minute."""
+_SETTLED = timedelta(minutes=10)
+"""An evals.yaml that was changed less long ago may still be being edited; so long, too, has a gate to start or to send its notice."""
+_BROKEN = "configuration"
+"""The name of the notice about an evals.yaml that cannot be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A night that was not judged, or something that keeps the next one from being judged."""
+
+    suite: str | None
+    """The suite; None if it is about all."""
+    night: Night | None
+    cause: str
+    cure: str
+    notice: str | None = None
+    """The outcome of its notice; None if it was told before, or has no notice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """What a look at the nights found."""
+
+    seen: Sequence[str]
+    """A line for each thing that was looked at."""
+    findings: Sequence[Finding]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every night that was due was judged, and nothing keeps the next one from starting."""
+        return not self.findings
+
+
+def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: datetime | None = None) -> Watch:
+    """Look at each night that was due since the last look, and send a notice of each that is missing and was not told.
+
+    Args:
+        known: The configuration, as it is or as it was last read.
+        broken: Why evals.yaml cannot be read now.
+        now: The time of the look.
+    """
+    now, project = now or datetime.now(UTC), known.project
+    scheduled = [name for name, suite in project.config.suites.items() if suite.cron]
+    if not scheduled and broken is None:
+        return Watch(seen=["evals.yaml has no suite with a cron: no night is due"], findings=[])
+    findings = [_told_broken(project, scheduled, known.loaded_at, broken, now)] if broken else []
+    if broken is None:
+        for name in scheduled:
+            forget(project, name, _BROKEN)
+    checked, seen = _checked(project.home), [f"{project.config_path}: {'cannot be read' if broken else 'can be read'}"]
+    try:
+        with open_instance(project.home) as instance:
+            daemon = _daemon_silence(instance)
+            seen.append(f"daemon: {daemon or 'alive'}")
+            if daemon:
+                findings.append(Finding(suite=None, night=None, cause=f"No daemon starts the nights: {daemon}", cure=_START_DAEMON))
+            for name in scheduled:
+                if is_off := _is_off(instance, project, f"{suite_job_name(name)}_schedule", InstigatorType.SCHEDULE):
+                    seen.append(f"{name}: its schedule is switched off")
+                    findings.append(_off(name))
+                look = _Look(instance=instance, project=project, broken=broken, daemon=daemon, is_off=is_off, now=now)
+                found, words = _of_suite(look, name, known.since[name], checked.get(name))
+                seen.append(f"{name}: {words}")
+                findings += found
+    except StoreError as error:
+        seen.append("Dagster's storage: cannot be used")
+        findings.append(Finding(suite=None, night=None, cause=str(error), cure="start the database, or correct the settings"))
+    else:
+        _note_checked(project.home, dict.fromkeys(scheduled, now))
+    return Watch(seen=seen, findings=findings)
+
+
+_START_DAEMON = "start the daemon: `eval-dagster ui`, or `dagster-daemon run` where DAGSTER_HOME is that of the instance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What is known before a suite is looked at."""
+
+    instance: dg.DagsterInstance
+    project: Project
+    broken: ConfigError | None
+    daemon: str | None
+    """How long the daemon has been silent; None if it is alive."""
+    is_off: bool
+    """Whether the suite's schedule is switched off."""
+    now: datetime
+
+
+def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None) -> tuple[list[Finding], str]:
+    """The findings about a suite's nights, whose notices are sent, and a line about the last night."""
+    suite = look.project.config.suites[name]
+    nights = due_nights(name, suite, after=since, until=look.now)
+    if checked is None:
+        nights = nights[-1:]
+    elif older := [night for night in nights if night.following > checked]:
+        nights = older
+    else:
+        nights = nights[-1:]
+    if not nights:
+        return [], f"no night was due since {since:%Y-%m-%d %H:%M} UTC"
+    judged = judged_times(look.project.lake, name)
+    findings: list[tuple[Night, tuple[str, str]]] = []
+    words = ""
+    for night in nights:
+        after = [time for time in judged if night.tick <= time and (night is nights[-1] or time < night.following)]
+        at = f"due {night.tick:%Y-%m-%d %H:%M} UTC"
+        if after:
+            words = f"{at}, judged {after[0]:%H:%M}"
+            continue
+        state = _state(look, night)
+        if isinstance(state, str):
+            words = f"{at}, {state}"
+        else:
+            words = f"{at}, not judged"
+            findings.append((night, state))
+    return _told(look, name, findings, nights[-1]), words
+
+
+def _state(look: _Look, night: Night) -> str | tuple[str, str]:
+    """The state of a night without a judgement; where it is missing, the cause and what to do."""
+    reason = next(filter(None, (skipped_reason(look.project.home, night.suite, each) for each in (night.since, night.name))), None)
+    if reason is None and (title := told_before(look.project.lake, night.suite, night.name)) and "skipped" in title:
+        reason = title
+    if reason is not None:
+        return (
+            f"The night was skipped, as an earlier one was at work: {reason}",
+            "let fewer nights be due, or give the suite a faster machine",
+        )
+    evaluation = find_evaluation(look.instance, look.project, night.suite, night.since)
+    if evaluation is None:
+        if look.now < night.start_by and night.following > look.now:
+            return f"its runs are awaited until {night.start_by:%H:%M}"
+        return _why_not_started(look, night)
+    if evaluation.gate is not None and evaluation.gate.dagster_run.is_finished:
+        gate = evaluation.gate.dagster_run
+        if look.now - datetime.fromtimestamp(evaluation.gate.end_time or 0.0, UTC) < _SETTLED:
+            return "its gate failed, and is about to send a notice"
+        messages = evaluation_messages(look.instance, look.project, night.suite, gate)
+        return f"The gate failed: {'; '.join(messages)}", f"mend the cause, then: eval-dagster run --suite {night.suite}"
+    if look.now < night.deadline:
+        return f"{_at_work(evaluation)}; its judgement is awaited until {night.deadline:%Y-%m-%d %H:%M} UTC"
+    return _why_late(look, night, evaluation)
+
+
+def _why_not_started(look: _Look, night: Night) -> tuple[str, str]:
+    """Why no run of a night was started, by what can be seen now."""
+    if look.daemon:
+        return f"No run was started, and no daemon is there: {look.daemon}", _START_DAEMON
+    if look.is_off:
+        off = _off(night.suite)
+        return off.cause, off.cure
+    if look.broken is not None:
+        return (
+            f"No run was started: evals.yaml cannot be read: {look.broken}",
+            "correct evals.yaml, then reload the code location in Dagster",
+        )
+    if problem := _location_problem(look):
+        return f"No run was started: the code location cannot be loaded: {problem}", "mend that, then reload the code location in Dagster"
+    state = _schedule(look.instance, look.project, f"{suite_job_name(night.suite)}_schedule", InstigatorType.SCHEDULE)
+    if state is not None:
+        ticks = look.instance.get_ticks(state.instigator_origin_id, state.selector_id, after=night.tick.timestamp() - 1, limit=200)
+        tick = next((tick for tick in ticks if abs(tick.timestamp - night.tick.timestamp()) < 1), None)
+        if tick is not None and tick.error is not None:
+            return (
+                f"The schedule failed at this tick: {tick.error.message.strip()}",
+                "mend the cause; Dagster's page of the schedule has its ticks",
+            )
+    return (
+        "No run was started: the daemon is alive now, and was not, or could not load the code location, when the night was due",
+        f"if the night is wanted, start it: eval-dagster run --suite {night.suite}",
+    )
+
+
+def _why_late(look: _Look, night: Night, evaluation: SuiteEvaluation) -> tuple[str, str]:
+    """Why a night that was started was not judged by its deadline."""
+    late = f"Not judged by {night.deadline:%Y-%m-%d %H:%M} UTC: {_at_work(evaluation)}"
+    if look.daemon:
+        return f"{late}. No daemon is there: {look.daemon}", _START_DAEMON
+    if evaluation.is_over and _is_off(look.instance, look.project, "suite_gates", InstigatorType.SENSOR):
+        return f"{late}. The sensor `suite_gates` is switched off, so that no gate starts", "switch it on in Dagster (Automation)"
+    if evaluation.is_over:
+        return (
+            f"{late}. No gate was started",
+            f"look at the sensor `suite_gates` in Dagster, or judge: eval-dagster run --suite {night.suite}",
+        )
+    return late, "look whether the run is stuck, and terminate it in Dagster; if nights take so long, raise `deadline_hours` of the suite"
+
+
+def _at_work(evaluation: SuiteEvaluation) -> str:
+    """The runs of an evaluation that have not ended, with what they wait for."""
+    runs = [*evaluation.records, *([evaluation.gate] if evaluation.gate else [])]
+    waiting = [record for record in runs if not record.dagster_run.is_finished]
+    if not waiting:
+        return f"all {len(evaluation.records)} runs have ended"
+    named = (
+        f"{record.dagster_run.job_name} {record.dagster_run.run_id[:8]} ({record.dagster_run.status.value.lower()} "
+        f"for {_ago(datetime.now(UTC) - record.create_timestamp)})"
+        for record in waiting
+    )
+    return f"{len(waiting)} of {max(evaluation.planned, len(runs))} runs have not ended: {', '.join(named)}"
+
+
+def _told(look: _Look, name: str, missing: Sequence[tuple[Night, tuple[str, str]]], last: Night) -> list[Finding]:
+    """The findings of missing nights, those of the same cause in one notice. Earlier nights that were told are no finding."""
+    found: list[Finding] = []
+    for (cause, cure), group in groupby(missing, key=lambda pair: pair[1]):
+        nights = [night for night, _ in group]
+        untold = [night for night in nights if not is_told(look.project, name, night.name)]
+        notice = None
+        if untold:
+            names = [night.name for night in untold]
+            outcome = tell_once(look.project, name, names[-1], partial(tell_missed, look.project, name, names, cause, cure))
+            if outcome:
+                note_told(look.project, name, names[:-1], outcome.title)
+            notice = outcome.words() if outcome else None
+        found += [
+            Finding(suite=name, night=night, cause=cause, cure=cure, notice=notice if night in untold else None)
+            for night in nights
+            if night in untold or night is last
+        ]
+    return found
+
+
+def _told_broken(project: Project, scheduled: Sequence[str], loaded_at: datetime, broken: ConfigError, now: datetime) -> Finding:
+    """The finding of an evals.yaml that cannot be read. Suites with the same addresses get one notice, as long as it stays so."""
+    cause = f"evals.yaml cannot be read, so that the next night will fail (it was last read {loaded_at:%Y-%m-%d %H:%M} UTC): {broken}"
+    cure = "correct the file; `eval-dagster check-nights` says whether it can be read"
+    try:
+        is_settled = now - datetime.fromtimestamp(project.config_path.stat().st_mtime, UTC) >= _SETTLED
+    except OSError:
+        is_settled = True
+    told: list[str] = []
+    addressed: set[tuple[str, ...]] = set()
+    for name in scheduled if is_settled else ():
+        suite = project.config.suites[name]
+        if suite.notify in addressed:
+            continue
+        addressed.add(suite.notify)
+        if outcome := tell_once(project, name, _BROKEN, partial(tell_broken, project, name, cause, cure)):
+            told.append(f"{name}: {outcome.words()}")
+    return Finding(suite=None, night=None, cause=cause, cure=cure, notice="; ".join(told) or None)
+
+
+def _off(suite: str) -> Finding:
+    cause = f"The schedule `{suite_job_name(suite)}_schedule` is switched off"
+    cure = "switch it on in Dagster (Automation), or remove `cron` from the suite"
+    return Finding(suite=suite, night=None, cause=cause, cure=cure)
+
+
+def _daemon_silence(instance: dg.DagsterInstance) -> str | None:
+    """How long the daemon that evaluates schedules has been silent; None if it is alive."""
+    heartbeat = instance.get_daemon_heartbeats().get(_SCHEDULER)
+    if heartbeat is None:
+        return "none has ever run"
+    silent_s = time.time() - heartbeat.timestamp
+    return f"the last sign of life was {_ago(timedelta(seconds=silent_s))} ago" if silent_s > _SILENT_S else None
+
+
+def _is_off(instance: dg.DagsterInstance, project: Project, name: str, kind: InstigatorType) -> bool:
+    state = _schedule(instance, project, name, kind)
+    return state is not None and state.status is InstigatorStatus.STOPPED
+
+
+def _schedule(instance: dg.DagsterInstance, project: Project, name: str, kind: InstigatorType) -> InstigatorState | None:
+    """What Dagster keeps of a schedule or sensor; None if it was neither switched nor evaluated yet."""
+    try:
+        location = code_location(project)
+    except EvalDagsterError:
+        location = None
+    found = [state for state in instance.all_instigator_state(instigator_type=kind) if state.instigator_name == name]
+    own = [state for state in found if location and state.repository_selector.location_name == location.location_name]
+    return next(iter(own or found), None)
+
+
+def _location_problem(look: _Look) -> str | None:
+    """The error of the code location as it is loaded now; None if it can be loaded. It takes some seconds."""
+    try:
+        origin, path = code_location(look.project), workspace_file(look.project)
+    except EvalDagsterError as error:
+        return str(error)
+    if origin is None:
+        return f"the workspace {path} names no code location"
+    with WorkspaceProcessContext(look.instance, WorkspaceFileTarget(paths=[str(path)])) as context:
+        found = context.create_request_context().get_code_location_error(origin.location_name)
+        return None if found is None else (found.message.strip() or "no message").splitlines()[0]
+
+
+def _checked(home: Path) -> dict[str, datetime]:
+    """When each suite was last looked at."""
+    try:
+        kept = json.loads(_checked_file(home).read_text("utf-8"))
+        return {name: datetime.fromisoformat(time) for name, time in kept.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _note_checked(home: Path, checked: dict[str, datetime]) -> None:
+    _checked_file(home).parent.mkdir(parents=True, exist_ok=True)
+    with replaced(_checked_file(home)) as temporary:
+        temporary.write_text(json.dumps({name: time.isoformat() for name, time in checked.items()}), "utf-8")
+
+
+def _checked_file(home: Path) -> Path:
+    return home / "watch" / "checked.json"
+
+
+def _ago(time: timedelta) -> str:
+    """A length of time in its two largest units."""
+    minutes = int(time.total_seconds()) // 60
+    days, hours, rest = minutes // 1440, minutes % 1440 // 60, minutes % 60
+    parts = [f"{count} {unit}" for count, unit in ((days, "d"), (hours, "h"), (rest, "min")) if count]
+    return " ".join(parts[:2]) or f"{int(time.total_seconds())} s"

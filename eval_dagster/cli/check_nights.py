@@ -1,0 +1,110 @@
+"""The command that looks whether each night was judged, and the watch of `ui` that does the same every minute."""
+
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import typer
+
+from eval_dagster.cli.console import errors, out, say
+from eval_dagster.errors import ConfigError, UsageError
+from eval_dagster.project import Project, default_config_path, default_home
+from eval_dagster.remembered import Remembered, recall, remember
+
+_EVERY_S = 60.0
+_PING_S = 20.0
+
+
+def check_nights(ping: str | None) -> None:
+    """Print what was looked at and what is wrong. Exit status 1 if a night is missing, or the next one cannot start.
+
+    `ping` names an environment variable that holds an address, which is requested if all is well.
+    """
+    address = None if ping is None else _address(ping)
+    from eval_dagster.assets.night_watch import watch_nights  # imported lazily: Dagster takes a second
+
+    known, broken = _configuration()
+    found = watch_nights(known, broken)
+    for line in found.seen:
+        out.print(line, soft_wrap=True)
+    for finding in found.findings:
+        about = "" if finding.suite is None else f"{finding.suite}: "
+        at = "" if finding.night is None else f"the night of {finding.night.tick:%Y-%m-%d %H:%M} UTC was not judged. "
+        told = f" (notice: {finding.notice})" if finding.notice else ""
+        say(errors, "not well", f"{about}{at}{finding.cause}\nNext: {finding.cure}{told}", style="red")
+    if not found.is_well:
+        raise typer.Exit(1)
+    if address is not None and (problem := _requested(address)):
+        # The address is a secret, and is not repeated.
+        errors.print(f"all is well, but the address in {ping} did not take it: {problem}", style="red", soft_wrap=True)
+        raise typer.Exit(1)
+    out.print("All is well: every night that was due was judged." + ("" if address is None else f" {ping} was requested."))
+
+
+@contextmanager
+def watched(project: Project, log: Path) -> Iterator[None]:
+    """Look at the nights every minute within the block, and write into a log what is wrong."""
+    from eval_dagster.assets.night_watch import watch_nights
+
+    over = threading.Event()
+
+    def watch() -> None:
+        said = ""
+        while not over.wait(_EVERY_S):
+            try:
+                known, broken = _configuration(project)
+                now = "\n".join(f"{each.suite or 'all'}: {each.cause}" for each in watch_nights(known, broken).findings)
+            except Exception as error:  # the boundary between the watch and the servers that it must not end
+                now = f"the nights could not be looked at: {type(error).__name__}: {error}"
+            if now != said:
+                said = now
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{now or 'all is well'}\n")
+
+    thread = threading.Thread(target=watch, name="night watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _configuration(project: Project | None = None) -> tuple[Remembered, ConfigError | None]:
+    """The configuration as it is, else as it was last read, with the error. `project` says where it is, and is the last way out."""
+    path, home = (project.config_path, project.home) if project else (None, None)
+    try:
+        return remember(Project.open(config_path=path, home=home)), None
+    except ConfigError as error:
+        place = home or default_home(default_config_path().resolve()).resolve()
+        known = recall(place)
+        if known is None and project is not None:
+            known = remember(project)
+        if known is None:
+            raise
+        return known, error
+
+
+def _address(variable: str) -> str:
+    address = os.environ.get(variable, "").strip()
+    if urlsplit(address).scheme not in ("http", "https"):  # not repeated in the message, since it can hold a secret
+        raise UsageError(
+            f"--ping: the environment variable {variable} holds no address; expected one that a monitor gives, such as "
+            "https://hc-ping.com/..."
+        )
+    return address
+
+
+def _requested(address: str) -> str | None:
+    """Request an address. Returns why that failed, without the address."""
+    try:
+        with urllib.request.urlopen(address, timeout=_PING_S):  # noqa: S310 - its scheme was checked
+            return None
+    except urllib.error.HTTPError as error:
+        return f"HTTP status {error.code}"
+    except (OSError, ValueError) as error:
+        return type(error).__name__

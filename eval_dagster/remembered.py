@@ -1,0 +1,97 @@
+"""The last configuration that could be read, kept in the home: notices are sent by it when evals.yaml cannot be read.
+
+It holds the suites and names alone. What can contain a secret is not copied.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.config.schema import Config
+from eval_dagster.lake.files import Configured, Lake
+from eval_dagster.lake.remote.opening import mirrored_url
+from eval_dagster.project import Project
+from eval_dagster.whole_files import replaced
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """A project as its configuration was last read."""
+
+    project: Project
+    """It has the suites of the configuration, and neither its evals nor its models."""
+    loaded_at: datetime
+    """When the configuration was read."""
+    since: dict[str, datetime]
+    """By suite, since when it has its cron."""
+
+
+def remember(project: Project) -> Remembered:
+    """Keep the configuration of a project in its home. A home that cannot be written to keeps the earlier one."""
+    now, config = datetime.now(UTC), project.config
+    before = _read(project.home) or {}
+    suites = {name: suite.model_dump(mode="json") for name, suite in config.suites.items()}
+    same = {name for name, suite in suites.items() if _when(before.get("suites", {}).get(name)) == _when(suite)}
+    since = {name: before["since"][name] if name in same and name in before.get("since", {}) else now.isoformat() for name in suites}
+    kept = {
+        "format": _FORMAT,
+        "config_path": str(project.config_path),
+        "loaded_at": now.isoformat(),
+        "evals": list(config.evals),
+        "models": list(config.models),
+        "suites": suites,
+        "since": since,
+        "public_url": config.public_url.model_dump(mode="json"),
+    }
+    if {**kept, "loaded_at": None} != {**before, "loaded_at": None}:
+        with suppress(OSError):
+            file(project.home).parent.mkdir(parents=True, exist_ok=True)
+            with replaced(file(project.home)) as temporary:
+                temporary.write_text(json.dumps(kept, indent=1), "utf-8")
+    return Remembered(project=project, loaded_at=now, since={name: datetime.fromisoformat(time) for name, time in since.items()})
+
+
+def recall(home: Path) -> Remembered | None:
+    """The configuration that a home keeps; None if it keeps none, or one of another version of this package.
+
+    Raises:
+        ConfigError: An environment variable of this package is wrong.
+    """
+    kept = _read(home)
+    if kept is None:
+        return None
+    try:
+        config = Config.model_validate(
+            {"lake": mirrored_url(home / "lake"), "models": {}, "evals": {}, "suites": kept["suites"], "public_url": kept["public_url"]}
+        )
+        project = replace(
+            Project.of(config, Path(kept["config_path"]), home),
+            # The catalog marks what the configuration has, so that publishing a notice must name the same.
+            lake=Lake(home, configured=Configured(evals=tuple(kept["evals"]), models=tuple(kept["models"]))),
+        )
+        since = {name: datetime.fromisoformat(time) for name, time in kept["since"].items()}
+        return Remembered(project=project, loaded_at=datetime.fromisoformat(kept["loaded_at"]), since=since)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def file(home: Path) -> Path:
+    """The file that keeps the configuration."""
+    return home / "watch" / "configuration.json"
+
+
+def _read(home: Path) -> dict[str, Any] | None:
+    try:
+        kept = json.loads(file(home).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return kept if isinstance(kept, dict) and kept.get("format") == _FORMAT else None
+
+
+def _when(suite: Any) -> tuple[Any, Any] | None:
+    return (suite.get("cron"), suite.get("timezone")) if isinstance(suite, dict) else None
