@@ -54,7 +54,7 @@ ARROWS = {
     "bridges.workers": "",
     "bridges.kept_files": "user_cache whole_files",
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
-    "bridges": "bridges.kept_files bridges.processes errors metrics records suggestions tasks versions",
+    "bridges": "bridges.kept_files bridges.processes bridges.workers errors metrics records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks versions visible_text",
     "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
     "remembered": "config lake project whole_files",

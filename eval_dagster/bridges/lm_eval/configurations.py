@@ -1,20 +1,23 @@
 """Configurations of lm-eval's tasks: loaded from YAML with their functions, after it is clear that these may be imported."""
 
 import copy
+import inspect
 import random
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval_dagster.bridges.lm_eval.index import Entry
-from eval_dagster.bridges.lm_eval.refusals import FETCHED_CODE, require_supported
-from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.bridges.lm_eval.refusals import require_supported
+from eval_dagster.bridges.workers.fetched_code import FETCHED_CODE, FetchedCodeError, function_that_fetches, without_fetched_code
+from eval_dagster.errors import RequirementError, TaskDefinitionError
 
 SEED = 1234
 """lm-eval's default seed of few-shot examples, and of NumPy."""
@@ -44,9 +47,13 @@ class Leaf:
         require_supported(self.name, self.unresolved())
         try:
             loaded = _read_with_functions(self.file)
+            with seeded(), package_code():
+                overrides = _resolved(self.overrides)
         except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
             raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}") from error
-        config = {**copy.deepcopy(loaded), **self.overrides}
+        if (found := _function_that_fetches(self.file) or _fetching(overrides)) is not None:
+            raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {found} calls; that is {FETCHED_CODE}")
+        config = {**copy.deepcopy(loaded), **overrides}
         for key in ("tag", "group", "task_list"):
             config.pop(key, None)
         given = config.get("metadata") or {}
@@ -65,13 +72,35 @@ def _read(file: Path) -> dict[str, Any]:
 def _read_with_functions(file: Path) -> dict[str, Any]:
     from lm_eval.tasks._yaml_loader import load_yaml
 
-    with seeded(), without_evaluate_load():
+    with seeded(), package_code():
         return dict(load_yaml(file, resolve_func=True))
+
+
+@cache
+def _function_that_fetches(file: Path) -> str | None:
+    return _fetching(_read_with_functions(file))
+
+
+def _fetching(config: Mapping[str, Any]) -> str | None:
+    """The function of a configuration that asks for code that would be fetched."""
+    return function_that_fetches(functions_in(config), lambda module: module.startswith("lm_eval.tasks.") or "/" in module)
+
+
+def _resolved(value: Any) -> Any:
+    """What a group sets, with the functions that it names by their paths."""
+    from lm_eval.tasks._yaml_loader import _import_fun_from_str
+
+    if isinstance(value, Mapping):
+        return {key: _resolved(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    is_function = isinstance(value, str) and value.startswith("/") and Path(value).with_suffix(".py").is_file()
+    return _import_fun_from_str(value) if is_function else value
 
 
 def _reason(error: BaseException) -> str:
     """Why a module cannot be imported. The missing package is enough where that is the reason."""
-    if isinstance(error, TaskDefinitionError):
+    if isinstance(error, TaskDefinitionError | RequirementError):
         return str(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -91,19 +120,81 @@ def seeded() -> Iterator[None]:
 
 
 @contextmanager
-def without_evaluate_load() -> Iterator[None]:
-    """Within the block, `evaluate.load` raises: it runs code that it fetches."""
-    import evaluate
+def package_code(files: Set[str] = frozenset()) -> Iterator[None]:
+    """Run code of a task, of lm-eval or of the user, within the block: it fetches no code, and sees the metrics and filters that its own
+    files register, and none of other tasks.
 
-    def refuse(path: str, *_: Any, **__: Any) -> Any:
-        raise TaskDefinitionError(f"evaluate.load({path!r}) is {FETCHED_CODE}")
+    Args:
+        files: The files of the task's code, from `code_files`; none while it is loaded.
 
+    Raises:
+        RequirementError: It asks for code that would be fetched.
+    """
+    from lm_eval.api import registry
+
+    known = (registry.metric_registry, registry.metric_agg_registry, registry.higher_is_better_registry, registry.aggregation_registry)
     with _lock:
-        own, evaluate.load = evaluate.load, refuse
+        before = [(each, each._objs) for each in (*known, registry.filter_registry)]
+        for number, (each, objects) in enumerate(before):
+            own = {alias: found for (place, alias, file), found in _registered.items() if place == number and file in files}
+            each._objs = {**objects, **own}
         try:
-            yield
+            with without_fetched_code():
+                yield
+        except FetchedCodeError as error:
+            raise RequirementError(str(error)) from error
         finally:
-            evaluate.load = own
+            for number, (each, objects) in enumerate(before):
+                for alias, found in each._objs.items():
+                    if objects.get(alias) is found:
+                        continue
+                    file = file_of(found)
+                    if is_of_task(file):
+                        _registered[number, alias, file] = found
+                    else:
+                        objects[alias] = found
+                each._objs = objects
+
+
+_registered: dict[tuple[int, str, str], Any] = {}
+"""What the files of tasks registered, by the number of the registry, the name and the file. Two tasks may use one name."""
+
+
+def code_files(config: Mapping[str, Any]) -> frozenset[str]:
+    """The files of the functions and classes in a configuration."""
+    return frozenset(file_of(function) for function in functions_in(config))
+
+
+def functions_in(value: Any) -> Iterator[Any]:
+    """The functions and classes in a configuration, those in a partial included."""
+    if isinstance(value, partial):
+        yield from functions_in([value.func, *value.args, *value.keywords.values()])
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from functions_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from functions_in(each)
+    elif callable(value):
+        yield value
+
+
+def file_of(definition: Any) -> str:
+    """The file of a function or a class; empty where that is not known. lm-eval gives modules of several files one name."""
+    while isinstance(definition, partial):
+        definition = definition.func
+    code = getattr(inspect.unwrap(definition), "__code__", None) if callable(definition) else None
+    if code is not None:
+        return str(code.co_filename)
+    functions = [each for each in vars(definition).values() if inspect.isfunction(each)] if isinstance(definition, type) else []
+    if functions:
+        return str(functions[0].__code__.co_filename)
+    return str(getattr(sys.modules.get(str(getattr(definition, "__module__", ""))), "__file__", None) or "")
+
+
+def is_of_task(file: str) -> bool:
+    """Whether a file is that of a task, of the package or a user, and of no other part of an installed package."""
+    return "/lm_eval/tasks/" in file or bool(file and "/site-packages/" not in file and not file.startswith(sys.base_prefix))
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from eval_dagster.bridges.lm_eval.generation import text_settings
+from eval_dagster.bridges.workers.fetched_code import FETCHED_CODE
 from eval_dagster.errors import TaskDefinitionError
 
-FETCHED_CODE = "refused: it fetches code from the Hugging Face Hub, or takes it from a folder of that name, and runs it in this process"
 _SANDBOXED = {"humaneval": "humaneval", "mbpp": "mbpp"}
 """Beginnings of the names of tasks that run code -> the task of this package that runs it in a sandbox."""
 

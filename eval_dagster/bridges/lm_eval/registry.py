@@ -1,12 +1,12 @@
 """The registry `lm_eval`, and its benchmarks."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.bridges.lm_eval import index
-from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, members
+from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, code_files, members, package_code
 from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits
 from eval_dagster.bridges.lm_eval.index import Entry
 from eval_dagster.bridges.lm_eval.questions import answered, instances_of, questions_of
@@ -90,6 +90,7 @@ class LmEvalBenchmark:
         self.name = name
         self.is_macro = of_name.is_macro
         self._leaves = {leaf.name: leaf for leaf in of_name.leaves}
+        self._code_files: dict[str, frozenset[str]] = {}
         self._over: dict[tuple[str, int], tuple[BenchmarkRows, Any]] = {}
         self._require_alike()
 
@@ -126,7 +127,9 @@ class LmEvalBenchmark:
 
         return [
             BenchmarkMetric(
-                name=_metric_name(name), higher_is_better=better, aggregate=None if aggregation in (mean, nanmean) else aggregation
+                name=_metric_name(name),
+                higher_is_better=better,
+                aggregate=None if aggregation in (mean, nanmean) else partial(self._aggregate, aggregation),
             )
             for name, (aggregation, better) in metric_functions(self._first).items()
         ]
@@ -159,12 +162,16 @@ class LmEvalBenchmark:
         One generator draws the examples of all documents in their order, as in lm-eval; or one a document, where the settings say so.
         """
         task, has_chat = self._task(subject, rows), settings.formatter.name not in _NO_CHAT
-        set_examples(task, num_fewshot=settings.num_fewshot, seed=settings.seed)
+        files = self._files(subject)
+        with package_code(files):
+            set_examples(task, num_fewshot=settings.num_fewshot, seed=settings.seed)
         for doc in rows.evaluated:
-            if settings.examples_per_sample:
-                task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
-            made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
-            yield questions_of(subject, task, doc, made)
+            with package_code(files):
+                if settings.examples_per_sample:
+                    task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
+                made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
+                asked = questions_of(subject, task, doc, made)
+            yield asked
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
         """The values of a document under each filter: `exact_match/strict-match`, and `acc` where there is no filter."""
@@ -172,14 +179,24 @@ class LmEvalBenchmark:
         instances = answered(subject, row, answers)
         values: dict[str, Item] = {}
         for ensemble in task._filters:
-            ensemble.apply(instances)
-            filtered = [each.filtered_resps[ensemble.name] for each in instances]
-            found = task.process_results(row, filtered)
+            with package_code(self._files(subject)):
+                ensemble.apply(instances)
+                filtered = [each.filtered_resps[ensemble.name] for each in instances]
+                found = task.process_results(row, filtered)
             part = "" if ensemble.name == _NO_FILTER else f"/{ensemble.name}"
             named = {f"{_metric_name(name)}{part}": value for name, value in found.items()}
             _explain(instances, filtered, next(iter(named), None))
             values |= named
         return values
+
+    def _files(self, subject: str) -> frozenset[str]:
+        if subject not in self._code_files:
+            self._code_files[subject] = code_files(self._leaves[subject].load())
+        return self._code_files[subject]
+
+    def _aggregate(self, aggregation: Callable[[Sequence[Item]], float], items: Sequence[Item]) -> float:
+        with package_code(self._files(self.subjects[0])):
+            return aggregation(items)
 
     def _task(self, subject: str, rows: BenchmarkRows) -> Any:
         key = (subject, id(rows))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, seeded, without_evaluate_load
+from eval_dagster.bridges.lm_eval.configurations import SEED, Leaf, code_files, package_code, seeded
 from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits, example_split, split_of
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.records import Row
@@ -59,7 +59,7 @@ def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkR
 
     if config.get("process_docs") is not None:
         config["process_docs"] = _once(config["process_docs"])
-    with seeded(), without_evaluate_load(), _quiet():
+    with seeded(), package_code(code_files(config)), _quiet():
         datasets.disable_progress_bars()
         task = _built(config, {"download": download})
         evaluated = [dict(row) for row in task.eval_docs]
@@ -85,8 +85,9 @@ def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
     docs, pool = Docs(rows.evaluated), Docs(rows.examples)
     given: dict[str, Any] = {"download": lambda *_, **__: None, "eval_docs": property(lambda _: docs)}
     given |= {name: lambda _: pool for name in ("fewshot_docs", "training_docs")}
-    with seeded(), without_evaluate_load(), _quiet():
-        return _built(leaf.load(), given)
+    config = leaf.load()
+    with seeded(), package_code(code_files(config)), _quiet():
+        return _built(config, given)
 
 
 def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
@@ -113,6 +114,11 @@ def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
 
 def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
     """The metrics of a configuration: name -> aggregation and whether higher is better."""
+    with package_code(code_files(config)), _quiet():
+        return _metric_functions(config)
+
+
+def _metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
     from lm_eval.api.metrics import mean
     from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_aggregation, get_metric_aggregation, is_higher_better
 
@@ -131,13 +137,12 @@ def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[...,
     listed = config.get("metric_list") or [
         {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
     ]
-    with _quiet():
-        for each in listed:
-            name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
-            given = each.get("aggregation")
-            aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
-            better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
-            found[name] = (aggregation or mean, better is not False)
+    for each in listed:
+        name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
+        given = each.get("aggregation")
+        aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
+        better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
+        found[name] = (aggregation or mean, better is not False)
     return found
 
 

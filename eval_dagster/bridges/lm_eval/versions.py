@@ -1,11 +1,12 @@
 """The version of a task of lm-eval: of the packages, its configuration and the files of the code beside it."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval_dagster.bridges.lm_eval.configurations import file_of, functions_in, is_of_task
 from eval_dagster.versions import file_hash, package_versions, stable_hash
 
 _PACKAGES = ("lm_eval", "datasets", "jinja2", "nltk", "numpy", "rouge_score", "sacrebleu", "scikit-learn")
@@ -17,31 +18,24 @@ def task_version(config: Mapping[str, Any]) -> str:
     return stable_hash([package_versions(_PACKAGES), _plain(config), _files(config)])
 
 
-def _functions(value: Any) -> Iterator[Any]:
-    """The functions and classes in a configuration, those in a partial included."""
-    if isinstance(value, partial):
-        yield from _functions([value.func, *value.args, *value.keywords.values()])
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _functions(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _functions(each)
-    elif callable(value):
-        yield value
-
-
 def _files(config: Mapping[str, Any]) -> dict[str, str]:
     """A hash of each file in the folders of the functions: helpers, and data that some of them read."""
     hashes: dict[str, str] = {}
-    for module in sorted({str(getattr(function, "__module__", "")) for function in _functions(config)}):
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if not file or not file.endswith(".py"):
-            continue
-        is_task = "/lm_eval/tasks/" in file or "/site-packages/" not in file
-        beside = [path for path in Path(file).parent.iterdir() if path.suffix in _READ_BY_CODE - {".yaml"}] if is_task else [Path(file)]
-        hashes |= {path.name: file_hash(path) for path in sorted(beside) if path.is_file()}
+    for file in sorted({found for function in functions_in(config) if (found := _source(function)).endswith(".py")}):
+        beside = (
+            [path for path in Path(file).parent.iterdir() if path.suffix in _READ_BY_CODE - {".yaml"}] if is_of_task(file) else [Path(file)]
+        )
+        for path in sorted(each for each in beside if each.is_file()):
+            digest = file_hash(path)
+            # Two folders may have files of one name.
+            name = path.name if hashes.setdefault(path.name, digest) == digest else f"{path.parent.name}/{path.name}"
+            hashes[name] = digest
     return hashes
+
+
+def _source(function: Any) -> str:
+    own = file_of(function)
+    return own if is_of_task(own) else str(getattr(sys.modules.get(str(getattr(function, "__module__", ""))), "__file__", None) or "")
 
 
 def _plain(value: Any) -> Any:

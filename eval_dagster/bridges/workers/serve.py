@@ -1,7 +1,7 @@
 """Serves the functions of a worker file: `python serve.py worker.py`. It needs the standard library alone.
 
 A call is one JSON object a line on stdin, and so is its answer on stdout. What the worker or its package prints goes to stderr. The
-process ends when stdin is closed, even in the middle of a call.
+process ends when stdin is closed, even in the middle of a call. `evaluate.load`, which runs code that it finds, is refused in it.
 """
 
 import importlib.util
@@ -23,6 +23,7 @@ def main(file: str) -> None:
     """Answer calls until stdin is closed."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    importlib.import_module("fetched_code").refuse_always()  # it lies beside this script
     calls: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(os.fdopen(os.dup(0), encoding="utf-8"), calls), daemon=True).start()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -38,6 +38,10 @@ def score(name: str, subject: str, row: Any, answers: Any) -> dict[str, Any]:
     text = answers[0]["texts"][0].strip()
     if text == "crash":
         os._exit(7)
+    if text == "fetch":
+        from evaluate import load
+
+        load("planted")
     if text == "slow":
         time.sleep(600)
     if text == "raise":

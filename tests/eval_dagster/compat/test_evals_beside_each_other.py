@@ -192,15 +192,26 @@ def question(doc):
 def results(doc, found):
     return {{"right": float(found[0] == "{answer}")}}
 """
+FILTER = """
+
+from lm_eval.api.filter import Filter
+from lm_eval.api.registry import register_filter
+
+
+@register_filter("mine")
+class Mine(Filter):
+    def apply(self, resps, docs):
+        return [[{{"{answer}": "{answer}"}}.get(text, "nothing") for text in each] for each in resps]
+"""
 Scenario = tuple[Mapping[str, str], Mapping[str, str]]
 """Files by their paths, and tasks by the names of evals."""
 
 
-def _yaml(metric: str = "") -> Scenario:
+def _yaml(filter_code: str = "", keys: str = "") -> Scenario:
     files = {}
     for folder, question, answer in (("a", "First?", "one"), ("b", "Second?", "two")):
-        files[f"{folder}/quiz.yaml"] = YAML.format(answer=answer)
-        files[f"{folder}/utils.py"] = UTILS.format(question=question, answer=answer) + metric.format(answer=answer)
+        files[f"{folder}/quiz.yaml"] = YAML.format(answer=answer) + keys
+        files[f"{folder}/utils.py"] = UTILS.format(question=question, answer=answer) + filter_code.format(answer=answer)
         files[f"{folder}/rows.csv"] = "number\n1\n"
     return files, {"a": "a/quiz.yaml", "b": "b/quiz.yaml"}
 
@@ -256,6 +267,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         {"a": "a.py:quiz", "b": "b.py:quiz"},
     ),
     "YAML files with functions of one name": _yaml(),
+    "YAML files with a filter of one name": _yaml(
+        FILTER, "filter_list: [{name: own, filter: [{function: mine}, {function: take_first}]}]\n"
+    ),
     "all kinds": (
         {
             "a.py": FIRST,
