@@ -1,4 +1,4 @@
--- One row per wrongly chosen answer of a log-likelihood eval, the most confident mistake first.
+-- One row per wrongly chosen answer of a log-likelihood eval, the most confident mistake first. A tie with a correct choice is none.
 with choices as (
     select
         p.eval,
@@ -29,5 +29,9 @@ select
     1 / list_sum(list_transform(choice_logprobs, lambda logprob: exp(logprob - choice_logprobs[chosen]))) as confidence,
     prompt
 from choices
-where not list_contains(gold_index, chosen - 1)  -- positions count from 0 there, from 1 here
+where not coalesce(
+    -- positions count from 0 there, from 1 here
+    list_bool_or(list_transform(gold_index, lambda position: choice_logprobs[position + 1] = choice_logprobs[chosen])),
+    false
+)
 order by confidence desc, eval, model, sample_id

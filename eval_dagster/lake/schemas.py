@@ -132,6 +132,7 @@ METRICS = pa.schema(
         pa.field("n", pa.int64()),
         pa.field("n_errors", pa.int64()),
         pa.field("n_clusters", pa.int64()),
+        pa.field("n_ties", pa.int64()),
         pa.field("higher_is_better", pa.bool_()),
         pa.field("is_headline", pa.bool_()),
         pa.field("dagster_run_id", pa.string()),

@@ -9,7 +9,7 @@ empty.
 from typing import Any, ClassVar
 
 from eval_dagster.errors import DataError, TaskDefinitionError
-from eval_dagster.metrics.choices import first_highest, gold_positions, probability_of
+from eval_dagster.metrics.choices import gold_positions, highest, probability_of
 from eval_dagster.metrics.probability import ProbabilityMetric
 from eval_dagster.records import Loglikelihood
 
@@ -41,19 +41,19 @@ class AbstentionMetric(ProbabilityMetric):
 class TernaryScore(AbstentionMetric):
     """The score of the most probable choice: `LOAD_CORRECT` if correct, 0 for "I don't know", minus `LOAD_WRONG` if wrong.
 
-    Kalai et al. 2025, arXiv:2509.04664. Of equally probable choices the first counts. Answers pay off from a confidence t on where
-    `LOAD_WRONG` is t / (1 - t).
+    Kalai et al. 2025, arXiv:2509.04664. Equally probable choices count by the mean of their scores. Answers pay off from a
+    confidence t on where `LOAD_WRONG` is t / (1 - t).
     """
 
     NAME = "ternary_score"
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return the value: -1, 0 or 1 with the default loads."""
-        best = first_highest(self.softmax_values(response))
+        """Return the value: -1, 0 or 1 with the default loads, and a mean of these for a tie."""
+        best = highest(self.softmax_values(response))
         gold, unknown = _gold_and_unknown(response)
-        if best in gold:
-            return float(self.LOAD_CORRECT)
-        return 0.0 if best == unknown else -float(self.LOAD_WRONG)
+        right = sum(position in gold for position in best)
+        wrong = len(best) - right - (unknown in best)
+        return (self.LOAD_CORRECT * right - self.LOAD_WRONG * wrong) / len(best)
 
 
 class DistributionalCorrectnessScore(AbstentionMetric):

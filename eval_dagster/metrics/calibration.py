@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval_dagster.metrics.base import CorpusMetric, LoglikelihoodMetric
-from eval_dagster.metrics.choices import choice_values, first_highest, gold_positions, probability_of
+from eval_dagster.metrics.choices import choice_values, correct_share, gold_positions, probability_of
 from eval_dagster.records import Loglikelihood
 
 
@@ -37,8 +37,9 @@ class BrierScore(LoglikelihoodMetric):
 class ExpectedCalibrationError(CorpusMetric[Loglikelihood]):
     """ECE = sum over bins of |bin| / n * |accuracy of the bin - mean confidence of the bin| (Guo et al. 2017, arXiv:1706.04599).
 
-    The confidence is the probability of the most probable choice, of equal ones the first. The bins have equal widths; a bin holds its
-    upper edge. The lower, the better; from 0 to 1. As |bin| cancels out, a bin's statistic is its sum of correctness - confidence.
+    The confidence is the probability of the most probable choice. Of k equal ones, one correct one is correct by 1/k. The bins have equal
+    widths; a bin holds its upper edge. The lower, the better; from 0 to 1. As |bin| cancels out, a bin's statistic is its sum of
+    correctness - confidence.
     """
 
     NAME = "expected_calibration_error"
@@ -50,12 +51,12 @@ class ExpectedCalibrationError(CorpusMetric[Loglikelihood]):
     def calculate(self, response: Loglikelihood) -> dict[str, float]:
         """Return the statistics of one sample: 1, and its correctness - confidence in the bin of its confidence, 0 in the others."""
         values = choice_values(response)
-        best = first_highest(values)
-        confidence = probability_of(values, [best])
+        correct = correct_share(values, gold_positions(response))
+        confidence = probability_of(values, [values.index(max(values))])
         statistics = dict.fromkeys(self.STATISTICS, 0.0)
         statistics["count"] = 1.0
         bin_number = bisect_left([number / self.BINS for number in range(1, self.BINS)], confidence) + 1
-        statistics[f"gap_{bin_number}"] = float(best in gold_positions(response)) - confidence
+        statistics[f"gap_{bin_number}"] = correct - confidence
         return statistics
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Functions for metrics of choices: checked values, normalisation by length, the highest value, probabilities.
+"""Functions for metrics of choices: checked values, normalisation by length, the highest value and its ties, probabilities.
 
 All lists are in the order of the choices, so that choices with the same text stay separate.
 """
@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from eval_dagster.errors import DataError
+from eval_dagster.metrics.explanations import explain
 from eval_dagster.records import Loglikelihood
 
 
@@ -60,9 +61,32 @@ def per_length(values: Sequence[float], lengths: Sequence[int], unit: str, respo
     return [value / length for value, length in zip(values, lengths, strict=True)]
 
 
-def first_highest(values: Sequence[float]) -> int:
-    """Position of the highest value; of equal ones the first."""
-    return max(range(len(values)), key=lambda index: values[index])
+def highest(values: Sequence[float]) -> list[int]:
+    """Positions of the highest value. Where there are several, the sample is counted as a tie.
+
+    Values tie if they are exactly equal. A tolerance would take answers for equal between which a model does decide, and a score would
+    depend on a number that nobody chose. Log-probabilities that differ by rounding alone have an order that no position decides.
+    """
+    best = max(values)
+    positions = [index for index, value in enumerate(values) if value == best]
+    count_tie(positions)
+    return positions
+
+
+def correct_share(values: Sequence[float], gold: Collection[int]) -> float:
+    """The probability that a choice with the highest value is a correct one: 1 or 0, and of k equal choices the correct ones / k.
+
+    Of one correct choice among k equal ones, that is 1/k: as often as a draw among them hits it. The first one would be right wherever a
+    benchmark puts the correct choice first, for a model that knows nothing.
+    """
+    positions = highest(values)
+    return sum(position in gold for position in positions) / len(positions)
+
+
+def count_tie(positions: Collection[int]) -> None:
+    """Count the sample whose score is being calculated as a tie, if there are several positions."""
+    if len(positions) > 1:
+        explain("tie", f"{len(positions)} choices have the highest value: {', '.join(map(str, sorted(positions)))} (counted from 0)")
 
 
 def probability_of(values: Sequence[float], positions: Collection[int]) -> float:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from eval_dagster.metrics.base import MetricResult, full_name
 from eval_dagster.records import Score
 
-Kind: TypeAlias = Literal["answer", "judge_prompt", "judge_response", "program_output"]
+Kind: TypeAlias = Literal["answer", "judge_prompt", "judge_response", "program_output", "tie"]
 Explanation: TypeAlias = dict[str, list[str | None]]
 """The texts of each `Kind`, in the order in which they came: one for each text of the model that was scored. Null where none was found."""
 
@@ -25,7 +25,8 @@ def explain(kind: Kind, text: str | None, name: str | None = None) -> None:
 
     Args:
         kind: `answer` for the answer that the metric found in the model's text, `judge_prompt` and `judge_response` for what a judge was
-            asked and said, `program_output` for what a program wrote and how it ended.
+            asked and said, `program_output` for what a program wrote and how it ended, `tie` for several choices that are equally good:
+            such a sample counts in `n_ties`.
         text: Null where the metric looked for an answer and found none.
         name: The full name of one of the metric's values; by default the first one has the explanation.
     """

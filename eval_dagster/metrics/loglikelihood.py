@@ -1,13 +1,13 @@
 """Accuracies: whether the choice with the highest log-probability, normalised or not, is correct.
 
-Of equal choices the first counts. Every metric here raises a `DataError` where a log-probability is missing or not finite, or no
-choice is marked as correct.
+Of k choices with exactly the highest value, one correct one counts 1/k. Every metric here raises a `DataError` where a log-probability
+is missing or not finite, or no choice is marked as correct.
 """
 
 from collections.abc import Sequence
 
 from eval_dagster.metrics.base import LoglikelihoodMetric
-from eval_dagster.metrics.choices import choice_values, first_highest, gold_positions, per_length, unconditioned_values
+from eval_dagster.metrics.choices import choice_values, correct_share, gold_positions, per_length, unconditioned_values
 from eval_dagster.records import Loglikelihood
 
 
@@ -18,7 +18,7 @@ class AccuracyLoglikelihood(LoglikelihoodMetric):
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0."""
+        """Return 1 or 0, and a part of 1 for a tie."""
         return _is_gold(choice_values(response), response)
 
 
@@ -32,7 +32,7 @@ class AccuracyNormLoglikelihood(LoglikelihoodMetric):
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0.
+        """Return 1 or 0, and a part of 1 for a tie.
 
         Raises:
             DataError: A choice has no characters.
@@ -51,7 +51,7 @@ class AccuracyBytesLoglikelihood(LoglikelihoodMetric):
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0.
+        """Return 1 or 0, and a part of 1 for a tie.
 
         Raises:
             DataError: A choice has no bytes.
@@ -71,7 +71,7 @@ class AccuracyTokensLoglikelihood(LoglikelihoodMetric):
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0.
+        """Return 1 or 0, and a part of 1 for a tie.
 
         Raises:
             DataError: The response does not tell the tokens of every choice, or a choice has none.
@@ -90,7 +90,7 @@ class AccuracyPMILoglikelihood(LoglikelihoodMetric):
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0.
+        """Return 1 or 0, and a part of 1 for a tie.
 
         Raises:
             DataError: The task has no unconditioned query.
@@ -100,4 +100,4 @@ class AccuracyPMILoglikelihood(LoglikelihoodMetric):
 
 
 def _is_gold(values: Sequence[float], response: Loglikelihood) -> float:
-    return float(first_highest(values) in gold_positions(response))
+    return correct_share(values, gold_positions(response))

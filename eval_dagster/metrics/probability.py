@@ -8,7 +8,7 @@ is marked as correct, or a choice to be normalised is empty.
 from typing import ClassVar
 
 from eval_dagster.metrics.base import LoglikelihoodMetric
-from eval_dagster.metrics.choices import choice_values, first_highest, gold_positions, per_length, probability_of
+from eval_dagster.metrics.choices import choice_values, correct_share, gold_positions, per_length, probability_of
 from eval_dagster.records import Loglikelihood
 
 
@@ -29,7 +29,7 @@ class ProbabilityMetric(LoglikelihoodMetric):
 class ConfidenceWeightedAccuracy(ProbabilityMetric):
     """The probability of the most probable choice where that is a correct one, else 0. Normalised by length; from 0 to 1.
 
-    As accuracy, but an answer that is right by a hair counts less than one that the model is sure of.
+    As accuracy, with the same share of a tie, but an answer that is right by a hair counts less than one that the model is sure of.
     """
 
     NAME = "confidence_weighted_accuracy"
@@ -37,8 +37,8 @@ class ConfidenceWeightedAccuracy(ProbabilityMetric):
     def calculate(self, response: Loglikelihood) -> float:
         """Return the value."""
         values = self.softmax_values(response)
-        best = first_highest(values)
-        return probability_of(values, [best]) if best in gold_positions(response) else 0.0
+        share = correct_share(values, gold_positions(response))
+        return share * probability_of(values, [values.index(max(values))])
 
 
 class ProbabilityMass(ProbabilityMetric):

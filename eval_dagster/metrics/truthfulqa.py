@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.answers import gold_texts
 from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
-from eval_dagster.metrics.choices import choice_values, first_highest, gold_positions
+from eval_dagster.metrics.choices import choice_values, correct_share, gold_positions
 from eval_dagster.metrics.extras import extra_module
 from eval_dagster.metrics.fields import require_field
 from eval_dagster.metrics.probability import ProbabilityMass
@@ -20,18 +20,19 @@ from eval_dagster.records import Completion, Loglikelihood
 class MC1(LoglikelihoodMetric):
     """Whether the best answer is more probable than every false one: log P(choice | query), not normalised.
 
-    Other true answers are left out. Where only the best answer is true, this is the accuracy. Of equal choices the first counts.
+    Other true answers are left out. Where only the best answer is true, this is the accuracy. If it is one of k equal ones, the
+    value is 1/k.
     """
 
     NAME = "mc1"
     IS_PROPORTION = True
 
     def calculate(self, response: Loglikelihood) -> float:
-        """Return 1 or 0."""
+        """Return 1 or 0, and a part of 1 for a tie."""
         values, gold = choice_values(response), gold_positions(response)
         best = min(gold)
         compared = [index for index in range(len(values)) if index == best or index not in gold]
-        return float(compared[first_highest([values[index] for index in compared])] == best)
+        return correct_share([values[index] for index in compared], [compared.index(best)])
 
 
 class MC2(ProbabilityMass):

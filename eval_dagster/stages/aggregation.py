@@ -1,6 +1,6 @@
 """Aggregates the scores of samples to metrics of an eval: overall, by subject, and over subjects with equal weight."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, response_kind
 from eval_dagster.metrics.items import Item, ItemMetric, item_of
+from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 from eval_dagster.statistics.items import estimate_items
@@ -53,7 +54,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
     Raises:
         DataError: The aggregate of a corpus metric failed.
     """
-    scored = _by_metric(scores)
+    scored, ties = _by_metric(scores), _ties(scores)
     subjects = sorted({row["subject"] for row in scores})
     metrics = _metrics_of(task, scored)
     versions = metric_versions(task, metrics)
@@ -70,10 +71,28 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
                 "higher_is_better": is_higher_better(metric, each.name),
                 "is_headline": each is shown,
                 "metric_version": versions[metric.NAME],
+                "n_ties": _n_ties(task, metric, each.subject, ties[metric.NAME]),
             }
             for each in found
         ]
     return sorted(rows, key=lambda row: row["subject"] is not None)
+
+
+def _ties(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
+    """For each metric, the samples of each subject for which several choices were equally good."""
+    tied = {(row["metric"].split("/")[0], row["subject"], row["sample_id"]) for row in scores if '"tie"' in (row.get("explanation") or "")}
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for metric, subject, _ in tied:
+        counts[metric][subject] += 1
+    return counts
+
+
+def _n_ties(task: type[BaseTask[Any]], metric: type[BaseMetric], subject: str | None, ties: Counter[str]) -> int | None:
+    """The ties of a metric; None for a metric that compares no choices."""
+    compares = response_kind(metric) is Loglikelihood or task.RESPONSE_TYPE is ResponseType.LOGLIKELIHOODS
+    if not (ties or compares):
+        return None
+    return ties.total() if subject is None else ties[subject]
 
 
 def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[BaseMetric]]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from eval_dagster.errors import MachineError
-from eval_dagster.metrics.explanations import with_explanations
+from eval_dagster.metrics.choices import count_tie
+from eval_dagster.metrics.explanations import Explanation, explained, with_explanations
 from eval_dagster.metrics.items import Item, ItemMetric, frozen
 from eval_dagster.records import ItemScore, ModelResponse, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
@@ -39,10 +40,24 @@ def row_scores(
             error = _error(row)
             if error is None:
                 scored = next(found)
-                scores = with_explanations(list(_scores(task, scored.values)), scored.words)
+                scores = list(_scores(task, scored.values))
+                ties = _ties(row)
+                of_scores: dict[str | None, Explanation] = {
+                    score.metric: {**scored.words.get(score.metric, {}), **ties} for score in scores
+                }
+                scores = with_explanations(scores, {**scored.words, **of_scores})
             else:
                 scores = list(_scores(task, error))
             yield from ((row[0][0], score) for score in scores)
+
+
+def _ties(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> Explanation:
+    """The choices that have the highest log-probability together. The other package, which decides between them, does not count them."""
+    with explained() as found:
+        for prompt, response in row:
+            values = response.choice_logprobs if prompt.request.choices else ()
+            count_tie([position for position, value in enumerate(values) if value == max(values)])
+    return found.get(None, {})
 
 
 def _error(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 from eval_dagster.compat.lighteval.normalizations import LogProbNormalization, normalize_log_probs
 from eval_dagster.compat.lighteval.values import as_list
 from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.metrics.choices import count_tie
 from eval_dagster.records import ModelResponse
 from eval_dagster.tasks.doc import Doc
 
@@ -126,7 +127,7 @@ class LoglikelihoodAcc(SampleLevelComputation):
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return 1 or 0."""
         values = normalize_log_probs(self.logprob_normalization, doc, model_response)
-        return float(int(np.argmax(values)) in doc.gold_indices)
+        return float(first_highest(values) in doc.gold_indices)
 
 
 class NormalizedMultiChoiceProbability(SampleLevelComputation):
@@ -157,7 +158,7 @@ class Recall(SampleLevelComputation):
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return 1 or 0."""
         values = list(model_response.logprobs)
-        best = [int(np.argmax(values))] if self.recall_depth == 1 else np.argsort(values)[::-1][: self.recall_depth].tolist()
+        best = [first_highest(values)] if self.recall_depth == 1 else np.argsort(values)[::-1][: self.recall_depth].tolist()
         return float(any(index in doc.gold_indices for index in best))
 
 
@@ -205,7 +206,13 @@ class TruthfulqaMCMetrics(SampleLevelComputation):
         while run < len(gold) and gold[run] == gold[run - 1] + 1:
             run += 1
         true = second[: gold[run - 1] - count + 1]
-        return {"truthfulqa_mc1": float(np.argmax(first) == 0), "truthfulqa_mc2": float(true.sum() / second.sum())}
+        return {"truthfulqa_mc1": float(first_highest(first) == 0), "truthfulqa_mc2": float(true.sum() / second.sum())}
+
+
+def first_highest(values: Sequence[float]) -> int:
+    """The position of the highest value; of equal ones the first, as in lighteval. A tie is counted."""
+    count_tie(np.flatnonzero(np.equal(values, np.max(values))).tolist())
+    return int(np.argmax(values))
 
 
 def match_type(given: str) -> str:

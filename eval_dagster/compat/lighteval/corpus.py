@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval_dagster.compat.lighteval.computations import first_highest
 from eval_dagster.compat.lighteval.values import as_list
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.translation import BLEU, TER, ChrF, SacreBLEUMetric
@@ -75,7 +76,7 @@ class LoglikelihoodPreparator:
     def prepare(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Choice:
         """Return them; only the first correct one where the choices are single tokens."""
         golds = doc.gold_indices
-        return Choice(golds=golds[0] if self.is_single_token else golds, preds=int(np.argmax(model_response.logprobs)))
+        return Choice(golds=golds[0] if self.is_single_token else golds, preds=first_highest(model_response.logprobs))
 
 
 class PerplexityPreparator:

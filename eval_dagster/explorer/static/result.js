@@ -6,7 +6,7 @@ const OVERSCAN = 6; // rows that are drawn above and below what is seen
 const SHOWN = 6000; // characters of a text that are shown at first
 const MOST_STEPS = 2_000_000; // steps of a comparison of two texts
 const MOST_IN_FIELD = 2_000_000; // characters of an export that a text field shows
-const REASONS = [["answer", "The answer that was found"], ["judge_response", "The judge's words"], ["judge_prompt", "What the judge was asked"], ["program_output", "The program's end and output"]];
+const REASONS = [["answer", "The answer that was found"], ["judge_response", "The judge's words"], ["judge_prompt", "What the judge was asked"], ["program_output", "The program's end and output"], ["tie", "Ties"]];
 const LIMITED = ["length", "reasoning"]; // reasons by which a text ends before the model was done
 
 const $ = (id) => document.getElementById(id);

@@ -31,8 +31,10 @@ class HarshDistributionalCorrectnessScore(DistributionalCorrectnessScore):
         ((0.5, 0.2, 0.3), 1, 2),
         ((0.2, 0.5, 0.3), -1, -3),
         ((0.2, 0.3, 0.5), 0, 0),
-        # Of equals the first counts.
-        ((0.4, 0.2, 0.4), 1, 2),
+        # Of equals the mean counts, in whichever order.
+        ((0.4, 0.2, 0.4), 1 / 2, 1),
+        ((0.4, 0.4, 0.2), 0, -1 / 2),
+        ((0.2, 0.4, 0.4), -1 / 2, -3 / 2),
     ],
 )
 def test_ternary_score(probabilities: tuple[float, ...], default: float, harsh: float) -> None:

@@ -81,8 +81,9 @@ def test_the_bin_of_a_confidence(probabilities: tuple[float, ...], bin_number: i
     statistics = ExpectedCalibrationError().calculate(response(probabilities, 0))
     assert statistics.pop("count") == 1
     assert {name for name, value in statistics.items() if value} <= {f"gap_{bin_number}"}
-    # Of equal choices the first is the answer, so that all of these are right.
-    assert statistics[f"gap_{bin_number}"] == pytest.approx(1 - max(probabilities))
+    # Of k equal choices, the correct one is right by 1/k.
+    share = 1 / sum(each == max(probabilities) for each in probabilities)
+    assert statistics[f"gap_{bin_number}"] == pytest.approx(share - max(probabilities))
 
 
 def test_sure_answers_have_the_error_of_their_mistakes() -> None:
@@ -113,7 +114,8 @@ SAMPLES = st.lists(
 def test_calibration_error_is_the_definition_of_guo(samples: list[Loglikelihood], data: st.DataObject) -> None:
     scores = [np.exp(each.loglikelihoods - np.logaddexp.reduce(each.loglikelihoods)) for each in samples]
     confidence = np.array([max(each) for each in scores])
-    right = np.array([np.argmax(each.loglikelihoods) in each.gold_indices for each in samples])
+    best = [[index for index, value in enumerate(each.loglikelihoods) if value == max(each.loglikelihoods)] for each in samples]
+    right = np.array([np.mean([index in each.gold_indices for index in equals]) for each, equals in zip(samples, best, strict=True)])
     expected = 0.0
     for number in range(15):
         inside = (confidence > number / 15 + 1e-12) & (confidence <= (number + 1) / 15 + 1e-12)

@@ -24,15 +24,15 @@ from eval_dagster.metrics.probability import ConfidenceWeightedAccuracy, Probabi
 from eval_dagster.records import Loglikelihood
 
 IN_BOUNDS: dict[type[LoglikelihoodMetric], Callable[[float], bool]] = {
-    AccuracyLoglikelihood: lambda value: value in (0, 1),
-    AccuracyNormLoglikelihood: lambda value: value in (0, 1),
-    AccuracyBytesLoglikelihood: lambda value: value in (0, 1),
-    AccuracyTokensLoglikelihood: lambda value: value in (0, 1),
-    AccuracyPMILoglikelihood: lambda value: value in (0, 1),
+    AccuracyLoglikelihood: lambda value: 0 <= value <= 1,
+    AccuracyNormLoglikelihood: lambda value: 0 <= value <= 1,
+    AccuracyBytesLoglikelihood: lambda value: 0 <= value <= 1,
+    AccuracyTokensLoglikelihood: lambda value: 0 <= value <= 1,
+    AccuracyPMILoglikelihood: lambda value: 0 <= value <= 1,
     ConfidenceWeightedAccuracy: lambda value: 0 <= value <= 1,
     ProbabilityMass: lambda value: 0 <= value <= 1,
     ProbabilityMassNorm: lambda value: 0 <= value <= 1,
-    TernaryScore: lambda value: value in (-1, 0, 1),
+    TernaryScore: lambda value: -1 <= value <= 1,
     DistributionalCorrectnessScore: lambda value: -1 <= value <= 1,
     BitsPerByteLoglikelihood: lambda value: value >= 0,
 }
@@ -72,6 +72,24 @@ def test_the_order_of_the_choices_does_not_matter(metric: type[LoglikelihoodMetr
     fixed = [count - 1] if issubclass(metric, AbstentionMetric) else []
     order = data.draw(st.permutations(range(count - len(fixed)))) + fixed
     assert calculate(metric, response) == calculate(metric, permuted(response, order))
+
+
+@every_metric
+@given(response=responses(), data=st.data())
+def test_the_order_of_equal_choices_does_not_matter(
+    metric: type[LoglikelihoodMetric], response: Loglikelihood, data: st.DataObject
+) -> None:
+    """Choices of one length with one log-probability: wherever the correct ones stand, the value is the same."""
+    count = len(response.choices)
+    equal = replace(
+        response,
+        loglikelihoods=[-1.0] * count,
+        choices=[" x"] * count,
+        token_loglikelihoods=[[-1.0]] * count,
+        unconditioned_loglikelihoods=[-2.0] * count,
+    )
+    gold = data.draw(st.permutations(range(count - 1)))[: len(equal.gold_indices)]
+    assert calculate(metric, replace(equal, gold_indices=gold)) == pytest.approx(calculate(metric, equal))
 
 
 @every_metric

@@ -5,6 +5,7 @@ import pytest
 
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import LoglikelihoodMetric
+from eval_dagster.metrics.explanations import explained
 from eval_dagster.metrics.loglikelihood import (
     AccuracyBytesLoglikelihood,
     AccuracyLoglikelihood,
@@ -24,9 +25,32 @@ def test_the_most_probable_choice_counts() -> None:
     assert AccuracyLoglikelihood().calculate(response([-3.0, -1.0], [0], [" a", " b"])) == 0.0
 
 
-def test_of_equals_the_first_counts() -> None:
-    assert AccuracyLoglikelihood().calculate(response([-1.0, -1.0], [0], [" a", " b"])) == 1.0
-    assert AccuracyLoglikelihood().calculate(response([-1.0, -1.0], [1], [" a", " b"])) == 0.0
+@pytest.mark.parametrize("gold", [0, 1])
+def test_a_tie_counts_a_part_wherever_the_correct_choice_stands(gold: int) -> None:
+    assert AccuracyLoglikelihood().calculate(response([-1.0, -1.0], [gold], [" a", " b"])) == 0.5
+    assert AccuracyLoglikelihood().calculate(response([-1.0, -1.0, -2.0, -1.0], [gold], [" a", " b", " c", " d"])) == pytest.approx(1 / 3)
+    assert AccuracyLoglikelihood().calculate(response([-2.0, -2.0, -1.0], [gold], [" a", " b", " c"])) == 0.0
+
+
+def test_values_that_differ_by_rounding_are_no_tie() -> None:
+    assert AccuracyLoglikelihood().calculate(response([-1.0, math.nextafter(-1.0, -2)], [1], [" a", " b"])) == 0.0
+
+
+def test_a_tie_is_one_of_the_compared_values() -> None:
+    """Per character, -2 / 1 and -4 / 2 are equal; the sums are not."""
+    answer = replace(
+        response([-2.0, -4.0], [1], [" a", " ab"]), token_loglikelihoods=[[-2.0], [-2.0, -2.0]], unconditioned_loglikelihoods=[-1.0, -3.0]
+    )
+    assert AccuracyLoglikelihood().calculate(answer) == 0.0
+    for metric in (AccuracyNormLoglikelihood, AccuracyBytesLoglikelihood, AccuracyTokensLoglikelihood, AccuracyPMILoglikelihood):
+        assert metric().calculate(answer) == 0.5
+
+
+def test_a_tie_is_counted() -> None:
+    with explained() as words:
+        AccuracyLoglikelihood().calculate(response([-1.0, -2.0, -1.0], [1], [" a", " b", " c"]))
+        AccuracyLoglikelihood().calculate(response([-1.0, -2.0, -1.5], [1], [" a", " b", " c"]))
+    assert words == {None: {"tie": ["2 choices have the highest value: 0, 2 (counted from 0)"]}}
 
 
 def test_defect_3_duplicate_choices_are_told_apart() -> None:

@@ -34,7 +34,8 @@ def test_defect_3_duplicate_choices_keep_their_mass() -> None:
     answer = response([log(0.2)] * 3, [0, 1], ["a", "a", "b"])
     assert ProbabilityMass().calculate(answer) == pytest.approx(2 / 3)
     assert ProbabilityMassNorm().calculate(answer) == pytest.approx(2 / 3)
-    assert ConfidenceWeightedAccuracy().calculate(answer) == pytest.approx(1 / 3)
+    # Each has the probability 1 / 3, and two of the three equal ones are correct.
+    assert ConfidenceWeightedAccuracy().calculate(answer) == pytest.approx(2 / 3 * 1 / 3)
     # Only the second of the two is correct, by whatever the task says.
     assert ProbabilityMass().calculate(response([log(0.1), log(0.3), log(0.6)], [1], ["a", "a", "b"])) == pytest.approx(0.3)
 

@@ -27,9 +27,10 @@ def response(probabilities: list[float], *gold: int, choices: tuple[str, ...] = 
         ((0.3, 0.2, 0.1, 0.4), (1, 3), 0, 0.6),
         # The order of the indices says nothing.
         ((0.3, 0.2, 0.1, 0.4), (3, 1), 0, 0.6),
-        # Of equal choices the first counts.
-        ((0.25, 0.25, 0.25, 0.25), (0,), 1, 0.25),
-        ((0.25, 0.25, 0.25, 0.25), (1,), 0, 0.25),
+        # Of equal choices the correct one counts a part; the other true answers are left out.
+        ((0.25, 0.25, 0.25, 0.25), (0,), 0.25, 0.25),
+        ((0.25, 0.25, 0.25, 0.25), (1,), 0.25, 0.25),
+        ((0.25, 0.25, 0.25, 0.25), (1, 2), 1 / 3, 0.5),
         # Probabilities are those among the choices: 0.02 / (0.02 + 0.06).
         ((0.02, 0.06), (0,), 0, 0.25),
         ((0.5, 0.5), (0, 1), 1, 1),
@@ -37,7 +38,7 @@ def response(probabilities: list[float], *gold: int, choices: tuple[str, ...] = 
 )
 def test_by_hand(probabilities: tuple[float, ...], gold: tuple[int, ...], mc1: float, mc2: float) -> None:
     answer = response(list(probabilities), *gold)
-    assert MC1().calculate(answer) == mc1
+    assert MC1().calculate(answer) == pytest.approx(mc1)
     assert MC2().calculate(answer) == pytest.approx(mc2)
 
 

@@ -10,6 +10,7 @@ from eval_dagster.compat.eval_framework.responses import Loglikelihood
 from eval_dagster.compat.eval_framework.views import foreign_view
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import Error, MetricResult, RowMetric
+from eval_dagster.metrics.choices import count_tie
 
 
 def _per_character(loglikelihoods: Mapping[str, float]) -> dict[str, float]:
@@ -17,6 +18,9 @@ def _per_character(loglikelihoods: Mapping[str, float]) -> dict[str, float]:
 
 
 def _best(loglikelihoods: Mapping[str, float]) -> str:
+    """The most probable choice; of equal ones the first, as in eval-framework. A tie is counted."""
+    best = max(loglikelihoods.values())
+    count_tie([position for position, value in enumerate(loglikelihoods.values()) if value == best])
     return max(loglikelihoods, key=lambda text: loglikelihoods[text])
 
 
