@@ -15,6 +15,7 @@ from eval_dagster.assets.provenance import Provenance
 from eval_dagster.lake.files import Lake
 from eval_dagster.pipeline import Outcome
 from eval_dagster.report.histories import headline_markdown
+from eval_dagster.stages.findings import FINDINGS_NOTE
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
 from eval_dagster.visible_text import visible
 
@@ -123,7 +124,7 @@ def _materialization(result: StageResult, provenance: Mapping[str, str], picture
         **{name: MetadataValue.path(str(path)) for name, path in result.files.items()},
         **preview_metadata(result),
         **{name: _number(value) for name, value in counts.items()},
-        **({} if result.cached else {name: visible(note) for name, note in info.notes.items()}),
+        **({} if result.cached else {name: visible(note) for name, note in info.notes.items() if name != FINDINGS_NOTE}),
         **({"when_made": MetadataValue.json(when_made)} if when_made else {}),
         **{f"warning_{number}": warning for number, warning in enumerate(map(visible, result.warnings), 1)},
         "version": info.version,

@@ -54,7 +54,8 @@ class Cell:
     state: State
     causes: Sequence[str] = ()
     """Why it is stale: `data`, `prompt`, `limit`, `settings` (of the eval), `model settings`, `model`, `metric`, `code`, `errors` (that may
-    not come again), `MLflow` (which lacks the result); a stage whose result was made since, such as `answers`; or `unknown`."""
+    not come again), `findings` (which the checks of this release have not looked for), `MLflow` (which lacks the result); a stage whose
+    result was made since, such as `answers`; or `unknown`."""
     detail: str = ""
     """Why it is broken or cannot be told, or how the new result differs."""
 

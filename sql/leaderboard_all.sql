@@ -65,6 +65,15 @@ compared as (
             ''
         ) as differs
     from versions
+),
+
+found as (
+    select
+        eval,
+        model,
+        list(check_name order by check_name) filter (where status = 'found') as checks
+    from eval_findings
+    group by eval, model
 )
 
 select
@@ -82,6 +91,10 @@ select
         order by case when higher_is_better then value else -value end desc nulls last
     ) end as rank,
     differs,
+    -- Null where nobody has looked.
+    case when found.eval is not null then coalesce(found.checks, []) end as findings,
     is_configured
 from compared
+left join found
+    using (eval, model)
 order by eval, rank nulls last, model

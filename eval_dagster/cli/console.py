@@ -167,9 +167,16 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. The column `differs` is shown if a row has no rank."""
+    """Columns and cells of rows of the relation `leaderboard`. Two columns are shown where a row has a value.
+
+    `differs` is that of rows without a rank, `lint` the number of findings, or that nobody has looked for any.
+    """
     more = ["differs"] if any(row["differs"] for row in rows) else []
-    return [*_SCORE_COLUMNS, *more], [[*_score_row(row), *(row[name] for name in more)] for row in rows]
+    cells = [[*_score_row(row), *(row[name] for name in more)] for row in rows]
+    if all(row["findings"] == [] for row in rows):
+        return [*_SCORE_COLUMNS, *more], cells
+    marks = ["not checked" if row["findings"] is None else f"⚠ {len(row['findings'])}" if row["findings"] else "" for row in rows]
+    return [*_SCORE_COLUMNS, *more, "lint"], [[*row, mark] for row, mark in zip(cells, marks, strict=True)]
 
 
 def _score_row(row: Mapping[str, Any]) -> list[Any]:

@@ -78,6 +78,10 @@ def print_leaderboard(
         print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"), heads=("eval", "metric"))
     if any(row["differs"] for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
+    if any(row["findings"] for row in rows):
+        out.print(f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings", style="yellow", soft_wrap=True)
+    if any(row["findings"] is None for row in rows):
+        out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row["eval"], row["model"]) for row in rows]
 
 

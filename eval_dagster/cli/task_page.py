@@ -1,6 +1,7 @@
 """The command `tasks NAME`: shows the facts of a task and an example prompt, and checks its prompts."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,11 +19,12 @@ from eval_dagster.errors import DataError, UsageError
 from eval_dagster.metrics.base import RowMetric
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
-from eval_dagster.prompts.checks import formatting_problems
+from eval_dagster.prompts.checks import CheckedPrompt, checked_prompt
 from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import formatter_for
+from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
-from eval_dagster.records import Sample
+from eval_dagster.records import Sample, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.code_execution import allowed_execution
@@ -34,6 +36,10 @@ from eval_dagster.tasks.ordered import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
 
 _CHECKED_ROWS = 5
+_LINTED_ROWS = 200
+"""Rows of a subject that are linted."""
+_LINTED_SUBJECTS = 20
+"""Subjects whose rows are linted, where they are on this machine; of a dataset of the Hub, the first one."""
 
 
 class PromptFormat(StrEnum):
@@ -58,7 +64,10 @@ class _Page:
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
-    """Print the facts of a task, an example, and the problems of its first prompts; exit status 1 if there is a problem."""
+    """Print the facts of a task, an example, the findings about its rows, and the problems of its first prompts.
+
+    Exit status 1 if there is a problem. A finding is none: it can be true of a benchmark as it was published.
+    """
     project, problem = open_project()
     if problem is not None:
         raise problem
@@ -67,7 +76,8 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     _print_facts(name, task, task_facts.fewshot(task, given, settings.fewshot_strategy))
     formatter = _formatter(project, prompt_format, model)
     shots = task.customary().num_fewshot if given is None else given
-    page = _read(project, task, settings, shots, formatter)
+    pages = _pages(project, task, settings, shots, formatter)
+    page = next(pages)
     asked = ((sample, page.prompts(sample)) for sample in page.samples)
     sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
     if sample is None:
@@ -76,7 +86,8 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
         print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}", num_fewshot=shots)
-    _print_checks(page, project)
+    has_findings = _print_lint([page, *pages])
+    _print_checks(page, project, mark="" if has_findings else "✓ ")
 
 
 def _formatter(project: Project, prompt_format: PromptFormat | None, model: str | None) -> Formatter:
@@ -109,10 +120,16 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
     return task, EvalConfig(task=name)
 
 
-def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> _Page:
-    """The rows of the first subject."""
-    shots = shots_of(task_class, shots)
-    subject, with_examples = select_subjects(task_class, settings.subjects)[0], shots > 0
+def _pages(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> Iterator[_Page]:
+    """The rows of the first subject, then those of others, if they are on this machine."""
+    shots, subjects = shots_of(task_class, shots), select_subjects(task_class, settings.subjects)
+    is_local = task_class.SUBJECT_FIELD is not None or task_facts.dataset(task_class).startswith(("own rows", "folder"))
+    for subject in subjects[: _LINTED_SUBJECTS if is_local else 1]:
+        yield _read(project, task_class, settings, shots, formatter, subject)
+
+
+def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter, subject: str) -> _Page:
+    with_examples = shots > 0
     project.reader.check(task_class, [subject], fewshot=with_examples)
     task = task_class(num_fewshot=shots)
     read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject, task.ID_FIELD)
@@ -171,29 +188,64 @@ def _print_facts(name: str, task: TaskClass, fewshot: str) -> None:
     out.print(table)
 
 
-def _print_checks(page: _Page, project: Project) -> None:
+def _print_lint(pages: Sequence[_Page]) -> bool:
+    """Look at the first rows of some subjects for signs that the score measures something else. Returns whether there are any."""
+    rendering = pages[0].rendering
+    samples = [(page, sample) for page in pages for sample in page.samples[:_LINTED_ROWS]]
+    rows = f"{_counted(len(samples), 'row')}{f' of {len(pages)} subjects' if len(pages) > 1 else ''}"
+    out.print()
+    try:
+        prompts = [prompt for page, sample in samples for prompt in page.prompts(sample)]
+    except DataError as error:
+        _print_unchecked(f"the {rows}, for signs that the score measures something else: {error}")
+        return False
+    compares_texts = any(metric.COMPARES_TEXTS for metric in rendering.task.METRICS)
+    found = lint(prompts, num_fewshot=rendering.num_fewshot, compares_texts=compares_texts)
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for each in found:
+        if each.status is Status.FOUND:
+            say(out, "finding", str(each), style="yellow")
+        elif each.status is Status.NOT_CHECKED:
+            by_reason[each.seen].append(each.check)
+    for reason, checks in by_reason.items():
+        _print_unchecked(f"{', '.join(checks)}: {reason}")
+    clean = sum(each.status is Status.CLEAN for each in found)
+    has_findings = any(each.status is Status.FOUND for each in found)
+    ended = f"{clean} of {_counted(len(found), 'check')} for signs that the score measures something else found nothing in {rows}"
+    out.print(Text.assemble(("✓ " if clean and not has_findings else "", "green"), ended), soft_wrap=True)
+    return has_findings
+
+
+def _print_checks(page: _Page, project: Project, *, mark: str) -> None:
+    """Check the first prompts. The mark stands before what was checked and held."""
     checked = page.samples[:_CHECKED_ROWS]
     if isinstance(page.rendering.task, AdapterTask):
         for sample in checked:
             page.prompts(sample)
         rows = _counted(len(checked), "row")
-        out.print(Text.assemble(("\n✓", "green"), f" rendered the first {rows}; prompts and scores are those of the other package"))
+        out.print(Text.assemble((f"\n{mark}", "green"), f"rendered the first {rows} as the other package does"))
+        _print_unchecked("the metrics, which the other package computes")
         return
     with allowed_execution(project):
-        problems = list(_problems(page, checked))
+        found = [(sample, each) for sample in checked for each in _checked(page, sample)]
         not_tried = [metric.NAME for metric in page.rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
+    problems = [f"row {sample.row_index}: {problem}" for sample, each in found for problem in each.problems]
+    told = {name for _, each in found for name in each.told}
+    rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
     out.print()
     if not_tried:
-        out.print(f"not checked: {', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
+        _print_unchecked(f"{', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
     if of_rows := [metric.NAME for metric in page.rendering.task.METRICS if issubclass(metric, RowMetric)]:
-        out.print(f"not checked: {', '.join(of_rows)}, which needs the answers to all questions about a row")
-    rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
-    tried = [metric for metric in page.rendering.task.METRICS if not (metric.NAME in not_tried or issubclass(metric, RowMetric))]
-    if not problems and not tried:
+        _print_unchecked(f"{', '.join(of_rows)}, which needs the answers to all questions about a row")
+    reasons = {name: reason for _, each in reversed(found) for name, reason in each.unchecked.items() if name not in told}
+    for name, reason in reasons.items():
+        _print_unchecked(f"{name}, whose values do not show whether an answer is right: {reason}")
+    if not problems and not told:
         out.print(f"rendered {rows}; choices, special tokens and white space are as they should be")
         return
     if not problems:
-        out.print(Text.assemble(("✓", "green"), f" checked {rows}: the gold answer scores best, a wrong one worse;"))
+        by = f" by {', '.join(sorted(told))}" if len(told) < len({metric.NAME for metric in page.rendering.task.METRICS}) else ""
+        out.print(Text.assemble((mark, "green"), f"checked {rows}: the gold answer scores best{by}, a wrong one worse;"))
         out.print("  choices, special tokens and white space are as they should be")
         return
     errors.print(f"✗ {_counted(len(problems), 'problem')} in {rows}", style="red")
@@ -202,11 +254,13 @@ def _print_checks(page: _Page, project: Project) -> None:
     raise typer.Exit(1)
 
 
-def _problems(page: _Page, samples: list[Sample]) -> Iterator[str]:
-    for sample in samples:
-        for prompt in page.prompts(sample):
-            for problem in formatting_problems(page.rendering.task, sample, prompt, formatter=page.rendering.formatter):
-                yield f"row {sample.row_index}: {problem}"
+def _checked(page: _Page, sample: Sample) -> Iterator[CheckedPrompt]:
+    for prompt in page.prompts(sample):
+        yield checked_prompt(page.rendering.task, sample, prompt, formatter=page.rendering.formatter)
+
+
+def _print_unchecked(what: str) -> None:
+    say(out, "not checked", what, style="yellow")
 
 
 def _counted(number: int, noun: str) -> str:

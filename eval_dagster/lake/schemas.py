@@ -149,6 +149,7 @@ METRICS = pa.schema(
         pa.field("changed_inputs", TEXTS),
         pa.field("samples_version", pa.string()),
         pa.field("questions_version", pa.string()),
+        pa.field("findings", pa.string()),
     ]
 )
 

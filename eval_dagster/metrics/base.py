@@ -62,6 +62,8 @@ class BaseMetric(Generic[ResponseT]):
     """Whether it runs code that a model wrote, which the project must allow."""
     BEST: ClassVar[float | None] = 1.0
     """The value of the correct answer at full certainty; None for a metric of something else than correctness, such as length."""
+    COMPARES_TEXTS: ClassVar[bool] = False
+    """Whether a choice is correct where its text is a gold answer, to the letter, rather than by its position."""
     COMPANIONS: ClassVar[tuple[str, ...]] = ()
     """Dotted names of modules whose code decides values although nothing imports it: the scripts that the metric starts.
 

@@ -1,12 +1,12 @@
 """Formatting checks. A sound benchmark passes them for every prompt and every formatter. They need no model."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from eval_dagster.prompts.gold_scores import GoldScores
+from eval_dagster.prompts.gold_scores import GoldScores, Judged
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, Role, Sample
 from eval_dagster.rendered_prompt import RenderedPrompt
@@ -23,7 +23,26 @@ _NEXT = Message(Role.USER, "?")
 def formatting_problems(
     task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, *, formatter: Formatter, tokenizer: Any = None
 ) -> list[str]:
-    """The problems of a rendered prompt, one sentence each; empty for a sound one.
+    """The problems of a rendered prompt, one sentence each: those of `checked_prompt`."""
+    return checked_prompt(task, sample, prompt, formatter=formatter, tokenizer=tokenizer).problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedPrompt:
+    """What the checks found in a prompt."""
+
+    problems: list[str]
+    """One sentence each; empty for a sound prompt."""
+    told: frozenset[str] = frozenset()
+    """The metrics that were seen to give the gold answer a better value than a wrong one, by name."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """For each metric whose values do not show that, the reason."""
+
+
+def checked_prompt(
+    task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, *, formatter: Formatter, tokenizer: Any = None
+) -> CheckedPrompt:
+    """Check a rendered prompt.
 
     The checks: no two choices are equal; no special token is repeated; the white space between prompt and answer is that of the same
     question as a few-shot example, with no space lost or doubled; the gold answer gets the best value of each metric, and a wrong one a
@@ -40,14 +59,21 @@ def formatting_problems(
         return [prompt.error]
     asked = _Asked(task=task, sample=sample, prompt=prompt, formatter=formatter)
     problems: list[str] = []
+    judged: list[Judged] = []
     try:
         problems += _choice_problems(asked)
         problems += _token_problems(asked, tokenizer)
         problems += _joint_problems(asked)
-        problems += GoldScores(asked=asked, answer=asked.answer).problems()
+        scores = GoldScores(asked=asked, answer=asked.answer)
+        problems += scores.problems()
+        judged += scores.judged()
     except Exception as error:  # hooks are user code: their exceptions are problems like all others
         problems.append(f"the task raised {type(error).__name__}: {error}")
-    return problems
+    return CheckedPrompt(
+        problems=[*problems, *(each.problem for each in judged if each.problem is not None)],
+        told=frozenset(each.metric.NAME for each in judged if each.problem is each.unchecked is None),
+        unchecked={each.metric.NAME: each.unchecked for each in judged if each.unchecked is not None},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

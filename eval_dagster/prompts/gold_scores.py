@@ -1,12 +1,16 @@
-"""Checks that a benchmark's metrics give a gold answer a better value than a wrong one."""
+"""Checks that a benchmark's metrics give a gold answer a better value than a wrong one.
+
+A metric that does not declare its best value is judged by how it behaves: it is checked where it gives the gold answer a better value than
+every wrong one. Where it does not, it may measure something else, such as a length; that is no problem, and no check either.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, RowMetric, metrics_for, named_values
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, RowMetric, is_higher_better, metrics_for, named_values
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, GenerationSettings, Loglikelihood, ModelResponse, ResponseType
@@ -19,8 +23,21 @@ _IMPROBABLE = -1000.0
 """Log-probability a byte of an impossible text: a probability of 0 even where a metric divides by the length."""
 _UNCERTAIN = -0.01
 """Log-probability a character of an uncertain text; so close to 0 that exp() does not overflow for long words."""
+_MOST_SHOWN = 4
+"""Choices that a message shows."""
 _WRONG_TEXTS = ("qwzx vbnk", "")
 """Wrong answers to every question, but one: the correct answer of a question without answer may be the empty text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A metric after a look at its values for right and wrong answers."""
+
+    metric: type[BaseMetric]
+    problem: str | None = None
+    """One sentence."""
+    unchecked: str | None = None
+    """Why its values do not show whether it tells right from wrong. Without this and a problem, it does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +49,28 @@ class GoldScores:
     """What a model should write; not used where choices or a text are scored."""
 
     def problems(self) -> Iterator[str]:
-        """The problems of the scores, one sentence each.
+        """The problems of the prompt as a whole, one sentence each; those of single metrics are in `judged`."""
+        prompt, all_metrics = self.asked.prompt, self.asked.task.METRICS
+        if not metrics_for(all_metrics, prompt.response_type):
+            listed = ", ".join(metric.NAME for metric in all_metrics)
+            yield f"none of the task's metrics ({listed}) scores what is asked for: {prompt.response_type.value}"
+        yield from self._length_problems()
+
+    def judged(self) -> Iterator[Judged]:
+        """Every metric of the prompt.
 
         Metrics that need other prompts of the row are left out, and metrics that run code where that is not allowed.
         """
-        prompt, all_metrics = self.asked.prompt, self.asked.task.METRICS
-        response_type = prompt.response_type
-        metrics = metrics_for(all_metrics, response_type)
-        if not metrics:
-            listed = ", ".join(metric.NAME for metric in all_metrics)
-            yield f"none of the task's metrics ({listed}) scores what is asked for: {response_type.value}"
-        yield from self._length_problems()
+        prompt = self.asked.prompt
         right, wrong = self._right_answers(), self._wrong_answers()
         texts = prompt.request.generation.num_samples if prompt.request.generation else 1
-        for metric in metrics:
+        for metric in metrics_for(self.asked.task.METRICS, prompt.response_type):
             if issubclass(metric, RowMetric) or (metric.EXECUTES_CODE and not execution_allowed()):
                 continue
-            yield from _metric_problems(metric, right, wrong, texts)
+            found = _judged(metric, right, wrong, texts)
+            if found.problem is not None and (absent := absent_gold(prompt.ground_truths, prompt.request.choices)):
+                found = replace(found, problem=f"{found.problem}; {absent}")
+            yield found
 
     def _length_problems(self) -> Iterator[str]:
         words, generation = len(self.answer.split()), self.asked.prompt.request.generation
@@ -106,21 +128,56 @@ class GoldScores:
         return self.asked.views(ModelResponse(text=[text], reasonings=[None], finish_reason=["stop"]))[0]
 
 
-def _metric_problems(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int) -> Iterator[str]:
-    """The first problem of one metric, since later ones may follow from it."""
+def absent_gold(truths: Sequence[str], choices: Sequence[str] | None) -> str | None:
+    """What to do where no gold answer is a choice, to the letter; None where one is, or where there is nothing to compare."""
+    if not truths or not choices or any(truth in choices for truth in truths):
+        return None
+    near = {" ".join(choice.split()).casefold(): choice for choice in reversed(choices)}
+    meant = next((near[folded] for truth in truths if (folded := " ".join(truth.split()).casefold()) in near), None)
+    shown = ", ".join(map(repr, choices[:_MOST_SHOWN])) + (", …" if len(choices) > _MOST_SHOWN else "")
+    if meant is None:
+        return f"the gold answer {truths[0]!r} is none of the choices ({shown}); let _get_ground_truth return the text of one"
+    return f"the gold answer {truths[0]!r} is none of the choices ({shown}); did you mean {meant!r}? Let _get_ground_truth return that"
+
+
+def _judged(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int) -> Judged:
+    """One metric with its first problem, since later ones may follow from it."""
     found: dict[str, Mapping[str, float]] = {}
     for words, answer in [*right.items(), *wrong.items()]:
         try:
             found[words] = _values(metric, answer, texts)
         except Exception as error:  # one metric's failure hides no other's
-            yield f"the metric {metric.NAME} raised {type(error).__name__} for {words}: {error}"
-            return
+            return Judged(metric=metric, problem=f"the metric {metric.NAME} raised {type(error).__name__} for {words}: {error}")
     if issubclass(metric, CorpusMetric | ItemMetric) and not _tells(list(found.values())):
-        return
+        return Judged(metric=metric, unchecked="it needs more than one sample")
     for words, values in found.items():
         if problem := _value_problem(metric, values, is_right=words in right, has_gold=bool(right)):
-            yield f"{words} gets {', '.join(f'{name} = {value:g}' for name, value in values.items())}{problem}"
-            return
+            seen = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+            return Judged(metric=metric, problem=f"{words} gets {seen}{problem}")
+    return Judged(metric=metric, unchecked=_untold(metric, found, right))
+
+
+def _untold(metric: type[BaseMetric], found: Mapping[str, Mapping[str, float]], right: Answers) -> str | None:
+    """Why the values do not show that the metric tells the gold answers from wrong ones; None if they do."""
+    if not right:
+        return "the task names no gold answer"
+    if metric.BEST is not None:
+        return None
+    gold, wrong = ([pair for pair in found.items() if (pair[0] in right) is is_right] for is_right in (True, False))
+    if not wrong:
+        return "there is no wrong answer to compare with"
+    reasons = []
+    for name in gold[0][1]:
+        sign = 1 if is_higher_better(metric, name) else -1
+        worst_words, worst = min(((words, values.get(name, math.nan)) for words, values in gold), key=lambda pair: sign * pair[1])
+        best_words, best = max(((words, values.get(name, math.nan)) for words, values in wrong), key=lambda pair: sign * pair[1])
+        if sign * worst > sign * best:
+            return None
+        if worst == best:
+            reasons.append(f"it gives {best_words} the value of {worst_words}, {best:g}")
+        else:
+            reasons.append(f"it gives {best_words} {best:g}, a better value than the {worst:g} of {worst_words}")
+    return reasons[0]
 
 
 def _values(metric: type[BaseMetric], answer: Completion | Loglikelihood, texts: int) -> Mapping[str, float]:

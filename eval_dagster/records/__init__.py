@@ -1,12 +1,15 @@
 """Frozen records that the stages pass on, with the names of eval-framework and lighteval."""
 
 from eval_dagster.records.answers import Completion, ItemScore, Loglikelihood, RepeatedScore, Score
+from eval_dagster.records.findings import Check, Finding, Status
 from eval_dagster.records.requests import GenerationSettings, ModelResponse, Request, ServerReport
 from eval_dagster.records.samples import DatasetSource, Grammar, Message, MetricContext, ResponseType, Role, Row, Sample, TaskSample
 
 __all__ = [
+    "Check",
     "Completion",
     "DatasetSource",
+    "Finding",
     "GenerationSettings",
     "Grammar",
     "ItemScore",
@@ -22,5 +25,6 @@ __all__ = [
     "Sample",
     "Score",
     "ServerReport",
+    "Status",
     "TaskSample",
 ]

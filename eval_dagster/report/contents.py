@@ -45,6 +45,8 @@ class Standing:
     n_errors: int = 0
     problem: str | None
     """Why there is no result, or why it is not from the last evaluation."""
+    findings: Sequence[str] = ()
+    """The checks that found a sign that the score measures something else, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +150,14 @@ def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], proble
     row = headline_of(point) if point else None
     figures = {name: row[name] for name in _FIGURES} if row else {}
     problem = problem if problem or row else "no result yet"
-    return Standing(model=model, rank=ranked.get("rank"), differs=ranked.get("differs"), problem=problem, **figures)
+    return Standing(
+        model=model,
+        rank=ranked.get("rank"),
+        differs=ranked.get("differs"),
+        problem=problem,
+        findings=ranked.get("findings") or (),
+        **figures,
+    )
 
 
 def _drawn_metrics(point: Point, result: GateResult) -> list[str]:

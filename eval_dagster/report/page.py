@@ -115,6 +115,8 @@ def _note(standing: Standing) -> str:
         parts.append(f"no rank, other {standing.differs}")
     if standing.n_errors:
         parts.append(f"{standing.n_errors:,} errors")
+    if standing.findings:
+        parts.append(f"⚠ lint: {', '.join(standing.findings)}")
     if standing.problem:
         parts.append(standing.problem if len(standing.problem) <= _MOST_OF_A_PROBLEM else f"{standing.problem[:_MOST_OF_A_PROBLEM]}…")
     return "; ".join(parts)

@@ -10,15 +10,17 @@ from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
 from eval_dagster.project import Project
+from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.example_sets import set_spread
+from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_finding
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.tracked_results import tracked_result
 from eval_dagster.versions import code_version, stable_hash
 
-_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
+_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
 _STAGE = "task_metrics"
 
 
@@ -36,7 +38,10 @@ def materialize_metrics(partition: Partition) -> StageResult:
     plan = plan_metrics(partition, scores, warnings)
     if plan.fresh is not None:
         return _result(partition, plan.fresh, cached=True, warnings=warnings)
-    rows = metric_rows(partition.task, read_rows(scores.path))
+    scored = read_rows(scores.path)
+    rows = metric_rows(partition.task, scored)
+    findings = findings_column(require_outputs(partition)[0], rows, scored)
+    rows = [{**row, "findings": findings if row["is_headline"] else None} for row in rows]
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None
     try:
@@ -51,14 +56,16 @@ def materialize_metrics(partition: Partition) -> StageResult:
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
     """Whether the current metrics are those of a file of scores, and in MLflow. Problems with MLflow are added to `warnings`."""
     project, current, code = partition.project, partition.current(_STAGE), code_version(metric_rows, _spread)
-    fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code])
+    prompts = partition.current("rendered_prompts")
+    findings = stable_hash(prompts and prompts.info.notes.get(FINDINGS_NOTE))
+    fingerprint = stable_hash([scores.info.version, scores.info.fingerprint, code, findings])
     again = []
     if current is not None and current.info.fingerprint == fingerprint:
         if not _names(project, current, scores):
             again.append("scores")
         elif not _is_tracked(project, current, warnings):
             again.append("MLflow")
-    made_of = {"scores": stable_hash([scores.info.version, scores.info.fingerprint]), "code": code}
+    made_of = {"scores": stable_hash([scores.info.version, scores.info.fingerprint]), "code": code, "findings": findings}
     return Plan(fingerprint=fingerprint, made_of=made_of, current=current, again=again)
 
 
@@ -94,6 +101,9 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
             link = partition.project.tracker.run_link(run)
             links |= {"mlflow_run": link} if link else {}
     preview = read_head(current.path, 20, _PREVIEW)
+    ties = ties_finding(preview)
+    if ties is not None and ties.status is Status.FOUND:
+        warnings = [*warnings, f"{partition}: {ties}"]
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
 

@@ -9,11 +9,13 @@ from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
+from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.unusable import checked, unreadable_prompt
-from eval_dagster.records import Sample
+from eval_dagster.records import Sample, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import require_execution
+from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
@@ -42,7 +44,8 @@ def materialize_prompts(partition: Partition) -> StageResult:
     if current is None:
         require_execution(project, eval_name)
         current = _write(partition, render_eval(project, eval_name, rendering), plan, snapshot)
-    warnings, cached = _repeated_names(partition, current), plan.fresh is not None
+    findings = [f"eval {eval_name}: {each}" for each in stored_findings(current) or () if each.status is Status.FOUND]
+    warnings, cached = [*_repeated_names(partition, current), *findings], plan.fresh is not None
     return partition.result(_STAGE, current, cached=cached, preview=read_head(current.path, 3, _PREVIEW), warnings=warnings)
 
 
@@ -55,6 +58,7 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
     }
     task, code = definition_version(partition.task), code_version(render_eval, prompt_row)
     formatter, generation = rendering.formatter.version(), rendering.generation.model_dump(mode="json")
+    current = partition.current(_STAGE)
     return Plan(
         fingerprint=stable_hash(
             {"samples": snapshot_version, "code": [task, code], "settings": settings, "formatter": formatter, "generation": generation}
@@ -67,7 +71,8 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
             "settings": stable_hash({name: value for name, value in settings.items() if name != "limit"}),
             "model settings": stable_hash([formatter, generation]),
         },
-        current=partition.current(_STAGE),
+        current=current,
+        again=["findings"] if current is not None and stored_findings(current) is None else (),
     )
 
 
@@ -146,6 +151,8 @@ def prompt_rows(partition: Partition, prompts: Sequence[RenderedPrompt]) -> tupl
 
 def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, snapshot: LakeFile) -> LakeFile:
     rows, asked = prompt_rows(partition, prompts)
+    compares_texts = any(metric.COMPARES_TEXTS for metric in partition.task.METRICS)
+    findings = lint(prompts, num_fewshot=partition.project.num_fewshot(partition.eval_name), compares_texts=compares_texts)
     info = FileInfo(
         fingerprint=plan.fingerprint,
         version=asked.version,
@@ -166,6 +173,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
             **({"repeated_names": count} if (count := len(_shared_names(rows))) else {}),
         },
         made_of=plan.made_of,
+        notes={FINDINGS_NOTE: findings_note(findings)},
     )
     return partition.write(_STAGE, rows, info)
 

@@ -30,7 +30,8 @@ LOGLIKELIHOODS: list[Case] = [
     *metric("loglikelihood.confidence_weighted_accuracy", "ConfidenceWeightedAccuracy", SCORED, len_normalised=False),
     *metric("loglikelihood.dcs", "DistributionalCorrectnessScore", SCORED),
     *metric("loglikelihood.dcs", "DistributionalCorrectnessScore", SCORED, lc=2.0, lw=0.5),
-    *metric("loglikelihood.probability_mass", "ProbabilityMass ProbabilityMassNorm", SCORED),
+    # The package refuses a text as the gold answer, which its guide writes; here, it is the only one of a list.
+    *metric("loglikelihood.probability_mass", "ProbabilityMass ProbabilityMassNorm", SCORED[1:]),
     *metric("loglikelihood.ternary", "TernaryScore", SCORED),
     *metric("loglikelihood.ternary", "TernaryScore", SCORED, lc=2.0, lw=3.0, len_normalised=False),
     *metric(

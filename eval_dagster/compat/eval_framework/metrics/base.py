@@ -47,13 +47,15 @@ class BaseMetric(base.BaseMetric[ResponseT]):
     )
     """The same by the full name."""
     fail_on_error: bool = True
-    BEST = None
+    BEST: ClassVar[float | None] = None
     NAMES = classproperty(lambda cls: [cls.NAME] if cls.KEYS is None else [f"{cls.NAME}/{key}" for key in cls.KEYS])
     """The names of the values."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Give `calculate` the view that it expects, and take from the code what the class does not declare."""
         super().__init_subclass__(**arguments)
+        if "BEST" not in vars(cls) and {"calculate", "calculate_row", "__init__"} & vars(cls).keys():
+            cls.BEST = None  # that of the base need not be its own
         accept_antlr(getattr(cls, "NAME", cls.__name__), reads_latex=reads_latex(cls))
         if reads_latex(cls):
             cls.PACKAGES = (*vars(cls).get("PACKAGES", ()), *LATEX_PACKAGES)

@@ -29,6 +29,8 @@ class AccuracyLoglikelihood(BaseMetric[Loglikelihood]):
 
     NAME = "Accuracy Loglikelihood"
     IS_PROPORTION = True
+    BEST = 1.0
+    COMPARES_TEXTS = True
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return 1 or 0."""
@@ -72,6 +74,8 @@ class BitsPerByteLoglikelihood(BaseMetric[Loglikelihood]):
 
     NAME = "BitsPerByte"
     HIGHER_IS_BETTER = False
+    BEST = 0.0
+    COMPARES_TEXTS = True
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value, or the reason why there is none."""
@@ -114,6 +118,7 @@ class ConfidenceWeightedAccuracy(BaseLoglikelihoodMetric):
     """The probability of the most probable choice where it is a gold answer, else 0."""
 
     NAME = "Confidence-weighted Accuracy"
+    BEST = 1.0
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value."""
@@ -145,6 +150,7 @@ class TernaryScore(_AbstainingMetric):
     """`lc` for a gold answer, 0 for the last choice, `-lw` for another one (Kalai et al. 2025, arXiv:2509.04664)."""
 
     NAME = "Ternary Score"
+    BEST = 1.0
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value."""
@@ -159,6 +165,7 @@ class DistributionalCorrectnessScore(_AbstainingMetric):
     """The probability of the gold answers less that of wrong ones, times that of not abstaining (Burns 2025, arXiv:2510.04302)."""
 
     NAME = "Distributional Correctness Score"
+    BEST = 1.0
 
     def __init__(self, *, lc: float = 1.0, lw: float = 1.0, len_normalised: bool = True) -> None:
         """Take the weights of right and wrong answers.
@@ -182,21 +189,18 @@ class DistributionalCorrectnessScore(_AbstainingMetric):
 
 
 class ProbabilityMass(BaseMetric[Loglikelihood]):
-    """The part of the choices' probability that the gold answers have."""
+    """The part of the choices' probability that the gold answers have: one text, or a list of texts."""
 
     NAME = "Probability Mass"
+    BEST = 1.0
+    COMPARES_TEXTS = True
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
-        """Return the value.
-
-        Raises:
-            DataError: The gold answer is not a list.
-        """
-        if not isinstance(response.ground_truth, list):
-            raise DataError(f"the gold answer is {response.ground_truth!r}; expected a list of texts for the metric {self.NAME}")
+        """Return the value."""
+        truths = response.ground_truth_list
         compared = self._compared(response)
         weights = np.exp(list(compared.values()))
-        is_gold = [text in response.ground_truth for text in compared]
+        is_gold = [text in truths for text in compared]
         return [result(self, float(np.sum((weights / np.sum(weights))[is_gold])))]
 
     def _compared(self, response: Loglikelihood) -> Mapping[str, float]:

@@ -1,0 +1,31 @@
+-- One row per eval, model and check of its rows, prompts and answers: signs that the score measures something else than its name says.
+with checked as (
+    select
+        eval,
+        model,
+        materialized_at,
+        unnest(
+            from_json(
+                findings,
+                '[{"check": "VARCHAR", "status": "VARCHAR", "seen": "VARCHAR", "n": "BIGINT", "n_of": "BIGINT",'
+                || ' "sample_id": "VARCHAR", "effect": "VARCHAR", "advice": "VARCHAR"}]'
+            )
+        ) as finding
+    from internal._current_metrics
+    where is_headline and findings is not null
+)
+
+select
+    eval,
+    model,
+    finding['check'] as check_name,
+    finding['status'] as status,
+    finding['n'] as n,
+    finding['n_of'] as n_of,
+    finding['sample_id'] as sample_id,
+    finding['seen'] as seen,
+    finding['effect'] as effect,
+    finding['advice'] as advice,
+    materialized_at
+from checked
+order by status = 'found' desc, eval, model, check_name
