@@ -9,14 +9,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
 from statistics import median
 
 from scipy.stats import binom
 
 from eval_dagster.prompts.gold_scores import absent_gold
-from eval_dagster.records import Check, Finding, Message, ResponseType, Role, Status
+from eval_dagster.prompts.parts import Asked, asked_prompts, folded
+from eval_dagster.records import Check, Finding, ResponseType, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.versions import stable_hash
 
@@ -43,8 +43,6 @@ _LONGEST_ANSWER = 200
 _LEAST_SAMPLES = 8
 _OTHERS = 5
 """Answers of other samples that are looked for in the place of the own one."""
-_LONGEST_CUE = 60
-_SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|\[/?INST\]")
 
 
 def lint(prompts: Sequence[RenderedPrompt], *, num_fewshot: int, compares_texts: bool = False) -> list[Finding]:
@@ -58,7 +56,7 @@ def lint(prompts: Sequence[RenderedPrompt], *, num_fewshot: int, compares_texts:
     Returns:
         One finding a check, in the order of `Check`; none for a check that does not apply: that of choices, where there are none.
     """
-    asked = [Asked(prompt=prompt, shots=num_fewshot) for prompt in prompts if prompt.error is None]
+    asked = asked_prompts([prompt for prompt in prompts if prompt.error is None], num_fewshot)
     found = []
     for name, check in _CHECKS.items():
         try:
@@ -66,102 +64,6 @@ def lint(prompts: Sequence[RenderedPrompt], *, num_fewshot: int, compares_texts:
         except Exception as error:  # a check that fails costs no eval, and is no clean one
             found.append(_unchecked(name, f"the check raised {type(error).__name__}: {error}"))
     return [each for each in found if each is not None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A prompt, taken apart."""
-
-    prompt: RenderedPrompt
-    shots: int
-
-    @cached_property
-    def choices(self) -> Sequence[str]:
-        """The texts that are scored; empty where a text is written."""
-        return self.prompt.request.choices or ()
-
-    @cached_property
-    def gold(self) -> frozenset[str]:
-        """The correct answers, folded; empty where the task does not tell."""
-        if self.choices and self.prompt.gold_indices:
-            return frozenset(folded(self.choices[index]) for index in self.prompt.gold_indices)
-        return frozenset(map(folded, self.prompt.ground_truths))
-
-    @cached_property
-    def position(self) -> int | None:
-        """That of the only correct one of several choices."""
-        return self.prompt.gold_indices[0] if len(self.choices) > 1 and len(self.prompt.gold_indices) == 1 else None
-
-    @cached_property
-    def parts(self) -> "_Parts | None":
-        """None where the examples cannot be told from the question."""
-        turns = _turns([message for message in self.prompt.messages if message.role is not Role.SYSTEM])
-        return turns if turns.examples or not self.shots else _split(self.prompt.request.prompt, self.shots)
-
-    @property
-    def examples(self) -> Sequence[tuple[str, str]]:
-        """Pairs of question and answer, both folded."""
-        return self.parts.examples if self.parts else ()
-
-    @cached_property
-    def question(self) -> str | None:
-        """The question with its cue, folded; None where it cannot be told from the examples."""
-        return folded(f"{self.parts.question}\n{self.parts.cue}") if self.parts else None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """The parts of a prompt."""
-
-    examples: Sequence[tuple[str, str]]
-    question: str
-    cue: str
-    """The beginning of the answer, or the end of the question that the examples have as well."""
-
-
-def folded(text: str) -> str:
-    """A text without the differences of white space and case."""
-    return " ".join(text.split()).casefold()
-
-
-def _turns(messages: Sequence[Message]) -> _Parts:
-    """The parts of a conversation."""
-    pairs: list[tuple[str, str]] = []
-    asked: list[str] = []
-    cue = messages[-1].content if messages and messages[-1].role is Role.ASSISTANT else ""
-    for message in messages[:-1] if cue else messages:
-        if message.role is Role.ASSISTANT:
-            pairs.append((folded("\n".join(asked)), folded(message.content.removeprefix(cue))))
-            asked = []
-        else:
-            asked.append(message.content)
-    return _Parts(examples=pairs, question="\n".join(asked), cue=cue)
-
-
-def _split(text: str, shots: int) -> _Parts | None:
-    """The parts of a prompt that is one text: its end, such as `Answer:`, stands after each example's question as well."""
-    for cue in _cues(text):
-        pieces = text.split(cue)
-        if len(pieces) != shots + 2:
-            continue
-        questions, targets = [pieces[0]], []
-        for piece in pieces[1:-1]:
-            target, gap, question = piece.partition("\n\n") if "\n\n" in piece.strip("\n") else piece.partition("\n")
-            if gap:
-                targets.append(folded(_SPECIAL.sub("", target)))
-                questions.append(question)
-        if len(targets) == shots:
-            return _Parts(examples=list(zip(map(folded, questions[:-1]), targets, strict=True)), question=questions[-1], cue=cue)
-    return None
-
-
-def _cues(text: str) -> Iterator[str]:
-    """Possible ends of a question: the last line, then its last words."""
-    line = text[text.rstrip().rfind("\n") + 1 :]
-    words = list(re.finditer(r"\S+", line))
-    for start in (0, *(word.start() for word in words[-2:])):
-        if line[start:].strip() and len(line) - start <= _LONGEST_CUE:
-            yield line[start:]
 
 
 # ---- the checks
@@ -193,7 +95,7 @@ def _gold_is_no_choice(asked: Sequence[Asked], compares_texts: bool) -> Finding 
 def _examples_tell_gold(asked: Sequence[Asked], _: bool) -> Finding | None:
     if not any(each.shots for each in asked):
         return None
-    known = [each for each in asked if each.gold and each.prompt.response_type is not ResponseType.PERPLEXITY]
+    known = [each for each in asked if each.shots and each.gold and each.prompt.response_type is not ResponseType.PERPLEXITY]
     apart = [each for each in known if each.examples]
     if len(apart) < len(known) or not known:
         return _unchecked(Check.EXAMPLES_TELL_GOLD, _why_not(asked, known))
@@ -234,7 +136,7 @@ def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
     if not any(each.shots for each in asked):
         return None
     apart = [each for each in asked if each.examples and not each.prompt.request.images]
-    if not apart or len(apart) < len(asked):
+    if not apart or len(apart) < sum(each.shots > 0 for each in asked):
         return _unchecked(Check.EXAMPLE_IS_QUESTION, _why_not(asked, asked))
     same = [each for each in apart if _is_shown(each)]
     if len(same) < _FEW * len(apart) or not same:

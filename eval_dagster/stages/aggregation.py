@@ -89,7 +89,7 @@ def _ties(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
 
 def _n_ties(task: type[BaseTask[Any]], metric: type[BaseMetric], subject: str | None, ties: Counter[str]) -> int | None:
     """The ties of a metric; None for a metric that compares no choices."""
-    compares = response_kind(metric) is Loglikelihood or task.RESPONSE_TYPE is ResponseType.LOGLIKELIHOODS
+    compares = response_kind(metric) is Loglikelihood or getattr(task, "RESPONSE_TYPE", None) is ResponseType.LOGLIKELIHOODS
     if not (ties or compares):
         return None
     return ties.total() if subject is None else ties[subject]

@@ -252,7 +252,7 @@ def test_a_problem_is_told_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr()
     assert "✗ 5 problems in the first 5 rows" in printed.err
     assert "row 0: ' What is 59 + 65?\\nA:' is followed by '  124', with more than one space between them" in printed.err
-    assert "✓" not in printed.out
+    assert "✓ checked" not in printed.out
 
 
 @pytest.mark.parametrize(
