@@ -56,7 +56,7 @@ def checked_prompt(
         tokenizer: A tokenizer of Hugging Face. With it, begin tokens are counted in the encoded prompt; without it, in the text.
     """
     if prompt.error is not None:
-        return [prompt.error]
+        return CheckedPrompt(problems=[prompt.error])
     asked = _Asked(task=task, sample=sample, prompt=prompt, formatter=formatter)
     problems: list[str] = []
     judged: list[Judged] = []
