@@ -153,6 +153,8 @@ def _command(name: str, command: Any) -> str:
 # ---- relations
 
 MACROS = {"paired_difference": "paired_difference('model_a', 'model_b')"}
+FUNCTIONS = {"mean_interval": "mean_interval(avg(x), stddev_samp(x), count(x))", "wilson_interval": "wilson_interval(sum(x), count(x))"}
+"""Macros that give a value."""
 
 
 def relations_page() -> str:
@@ -162,8 +164,15 @@ def relations_page() -> str:
         lake = Lake(Path(folder))
         with open_index(lake) as index:
             build(connection, lake, index)
+        functions = [_function(name, questions.pop(name)) for name in FUNCTIONS]
         parts = [_relation(connection, name, grain, TEXTS["columns"]) for name, grain in sorted({**TEXTS["tables"], **questions}.items())]
-    return "\n".join(parts)
+    return "\n".join([*parts, *functions])
+
+
+def _function(name: str, meaning: str) -> str:
+    text = meaning.removeprefix("-- ")
+    call = f"A macro: `{FUNCTIONS[name]}` gives a struct with `low` and `high`, in any statement, also with `group by`."
+    return f"## {name}\n\n{text}\n\n{call}\n"
 
 
 def _relation(connection: duckdb.DuckDBPyConnection, name: str, grain: str, texts: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.opening import mirror_lake
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.models.pooled.opening import open_handle
-from eval_dagster.models.registry import registered_sections
+from eval_dagster.models.registry import registered_sections, section_in_file
 from eval_dagster.shared_locks import SharedLocks
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import load_task, select_subjects
@@ -76,7 +76,10 @@ class Project:
         """
         tasks = registered_tasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
-        return cls._of(load_config(path, tasks=tasks, sections=registered_sections(), registries=registry_names()), path, tasks, home)
+        config = load_config(
+            path, tasks=tasks, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file
+        )
+        return cls._of(config, path, tasks, home)
 
     @classmethod
     def bare(cls, *, home: Path | None = None) -> "Project":

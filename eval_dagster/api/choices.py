@@ -25,7 +25,7 @@ from eval_dagster.config.schema import EvalConfig, config_class
 from eval_dagster.config.values import NAME
 from eval_dagster.errors import UsageError
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.registry import registered_sections
+from eval_dagster.models.registry import is_file, registered_sections, section_in_file
 from eval_dagster.models.scripted import AnswerFunction, ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.tasks.base import BaseTask
@@ -106,7 +106,7 @@ def _choose(model: ModelChoice, project: Project, name: str | None = None) -> Ch
         return ChosenModel(name=name or model, section=project.config.models[model])
     match model:
         case Mapping():
-            section = _section(model)
+            section = _section(model, project)
         case ModelSection():
             section = model
         case str() | Path():
@@ -138,8 +138,11 @@ def _source(model: str, project: Project) -> Source:
     )
 
 
-def _section(model: Mapping[str, Any]) -> ModelSection:
+def _section(model: Mapping[str, Any], project: Project) -> ModelSection:
+    backend = str(model.get("backend"))
     try:
+        if is_file(backend):
+            return section_in_file(backend, project.folder).model_validate(dict(model))
         section = _sections().validate_python(dict(model))
     except ValidationError as error:
         raise _usage_error(error) from error

@@ -18,7 +18,7 @@ from eval_dagster.terminal import PlainConsole
 from eval_dagster.visible_text import one_line
 
 _MOST_CHARACTERS = 200
-_LEAST, _MOST_LINES = 14, 4
+_LEAST, _MOST_LINES = 14, 6
 """Of folded texts in a table the least width, and the most lines."""
 _PIPE_WIDTH = 160
 """Columns if the output is no terminal."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from eval_dagster.config.messages import Place
 from eval_dagster.config.models import ModelSection
-from eval_dagster.config.schema import Config, config_class, with_adapters, with_elsewhere
+from eval_dagster.config.schema import Config, backends_in_files, config_class, with_adapters, with_elsewhere
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
@@ -42,6 +42,7 @@ def load_config(
     tasks: Collection[str],
     sections: Mapping[str, type[ModelSection]] = MappingProxyType({}),
     registries: Collection[str] = (),
+    section_in_file: Callable[[str, Path], type[ModelSection]] | None = None,
 ) -> Config:
     """Read and check a configuration.
 
@@ -50,6 +51,7 @@ def load_config(
         tasks: Names of the task registry.
         registries: Names of the registries of other packages, for `lm_eval:NAME`.
         sections: Model sections of other packages, by backend.
+        section_in_file: The section of a backend `path/to/file.py:Class`, and the folder of the configuration.
 
     Raises:
         ConfigError: The file is missing or wrong. The message has one line for each problem: file, line, key, what was found, what
@@ -63,6 +65,8 @@ def load_config(
             f"{SMALLEST}"
         )
     document = YamlDocument(read_text(path, shown), shown)
+    if section_in_file is not None:
+        sections = {**sections, **{name: section_in_file(name, path.parent) for name in backends_in_files(document.value)}}
     schema = config_class(with_elsewhere(sections, document.value))
     if document.value is None and not document.problems:
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")

@@ -257,6 +257,13 @@ def with_adapters(models: dict[str, Any]) -> dict[str, Any]:
     return {**models, **{f"{name}-{each}": None for name, adapters in written if isinstance(adapters, dict) for each in adapters}}
 
 
+def backends_in_files(document: Any) -> list[str]:
+    """The backends of a file that are classes in files, `path/to/file.py:Class`."""
+    models = document.get("models") if isinstance(document, dict) else None
+    found = [str(model.get("backend")) for model in (models.values() if isinstance(models, dict) else ()) if isinstance(model, dict)]
+    return list(dict.fromkeys(name for name in found if ".py:" in name))
+
+
 def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) -> Mapping[str, type[ModelSection]]:
     """The sections, and those of backends that only the interpreter of a model's workers has. It checks their keys."""
     models = document.get("models") if isinstance(document, dict) else None

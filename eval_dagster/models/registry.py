@@ -1,15 +1,20 @@
-"""Model backends by name: those of this package, and those that other packages register."""
+"""Model backends by name: those of this package, those that other packages register, and classes in files."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import get_args
+from types import ModuleType
+from typing import Any, Literal, get_args
 
+from pydantic import create_model
+
+from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ModelConfig, ModelSection
 from eval_dagster.config.schema import open_section
 from eval_dagster.errors import ConfigError
-from eval_dagster.models.base import ModelBackend, ModelHandle
+from eval_dagster.models.base import ModelBackend, ModelHandle, WatchedHandle
+from eval_dagster.versions import code_version, stable_hash
 
 GROUP = "eval_dagster.models"
 """The entry points of model backends."""
@@ -29,6 +34,8 @@ def open_model(name: str, config: ModelConfig, *, folder: Path, home: Path) -> M
     Raises:
         ConfigError: The backend is not installed, cannot be imported, or is not a backend.
     """
+    if is_file(config.backend):
+        return _opened(name, config, folder, home)
     if config.backend not in _registered():
         raise ConfigError(f"Model {name!r}: no installed package has the backend {config.backend!r}; install the one that does")
     return _load(_registered()[config.backend]).open(name, config, folder=folder, home=home)
@@ -41,6 +48,78 @@ def registered_sections() -> Mapping[str, type[ModelSection]]:
     reason.
     """
     return {name: _section(entry) for name, entry in _registered().items() if name not in _BUILT_IN}
+
+
+def is_file(backend: str) -> bool:
+    """Whether a backend is a class in a file, `path/to/file.py:Class`."""
+    return ".py:" in backend
+
+
+def section_in_file(backend: str, folder: Path) -> type[ModelSection]:
+    """The section of a backend in a file; one with any keys if it cannot be loaded, so that `open_model` raises the reason.
+
+    Args:
+        backend: `path/to/file.py:Class`.
+        folder: The folder of evals.yaml.
+    """
+    try:
+        section: Any = _class_in_file(backend, folder)[1].SECTION
+    except ConfigError:
+        return open_section(backend)
+    name: Any = Literal[backend]
+    named: Any = create_model(section.__name__, __base__=section, backend=(name, ...))
+    return named  # type: ignore[no-any-return]
+
+
+def _opened(name: str, config: ModelConfig, folder: Path, home: Path) -> ModelHandle:
+    """The handle of a backend in a file. Its version covers the code of the file, and of what that imports from its folder."""
+    try:
+        module, backend = _class_in_file(config.backend, folder)
+    except ConfigError as error:
+        raise ConfigError(f"Model {name!r}: {error}") from error
+    handle = backend.open(name, config, folder=folder, home=home)
+    kind: Any = type(handle)
+
+    def versioned(version: str) -> str:
+        return stable_hash([version, code_version(module)])
+
+    changed: dict[str, Any] = {"__slots__": (), "version": lambda self: versioned(kind.version(self))}
+    if isinstance(handle, WatchedHandle):
+
+        def declared_versions(self: Any) -> tuple[str, str]:
+            version, content = kind.declared_versions(self)
+            return versioned(version), content
+
+        changed["declared_versions"] = declared_versions
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    object.__setattr__(handle, "__class__", type(kind.__name__, (kind,), {**names, **changed}))
+    return handle
+
+
+def _class_in_file(backend: str, folder: Path) -> tuple[ModuleType, type[ModelBackend]]:
+    """The module and the class of a backend in a file. Raises `ConfigError` if it is not there, cannot be run or is no backend."""
+    path, _, name = backend.rpartition(":")
+    file = (folder / Path(path).expanduser()).resolve()
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file} (backend: {backend}); a path is relative to the folder of evals.yaml")
+    try:
+        module = load_file(file)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"the backend {backend} cannot be used, since {file} cannot be run ({type(error).__name__}: {error})") from error
+    found = getattr(module, name, None)
+    if found is None:
+        raise ConfigError(f"{file} defines no {name!r}; expected the name of a class: backend: path/to/file.py:Class")
+    if not _is_backend(found):
+        raise ConfigError(
+            f"{name} in {file} is no backend; expected a class with a SECTION, a subclass of eval_dagster.ModelSection, and a class "
+            "method `open`"
+        )
+    return module, found
+
+
+def _is_backend(value: Any) -> bool:
+    section = getattr(value, "SECTION", None)
+    return isinstance(section, type) and issubclass(section, ModelSection) and callable(getattr(value, "open", None))
 
 
 @cache
@@ -75,15 +154,14 @@ def _load(entry: EntryPoint) -> type[ModelBackend]:
         raise ConfigError(
             f"{where} cannot be imported from {entry.value} ({type(error).__name__}: {error}); correct or uninstall that package"
         ) from error
-    section = getattr(backend, "SECTION", None)
-    if not (isinstance(section, type) and issubclass(section, ModelSection) and callable(getattr(backend, "open", None))):
+    if not _is_backend(backend):
         raise ConfigError(
             f"{where} is {entry.value}, which is no backend; expected a class with a SECTION, a subclass of "
             "eval_dagster.ModelSection, and a class method `open`; correct or uninstall that package"
         )
-    if get_args(section.model_fields["backend"].annotation) != (entry.name,):
+    if get_args(backend.SECTION.model_fields["backend"].annotation) != (entry.name,):
         raise ConfigError(
-            f"{where} has the section {section.__name__}, whose field `backend` has another name; expected "
+            f"{where} has the section {backend.SECTION.__name__}, whose field `backend` has another name; expected "
             f'`backend: Literal["{entry.name}"]`; correct or uninstall that package'
         )
     return backend

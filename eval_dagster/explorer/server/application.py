@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.explorer.page import page_policy
-from eval_dagster.explorer.server import comparison, nights, overview, sample, samples
+from eval_dagster.explorer.server import calibration, comparison, nights, overview, sample, samples
 from eval_dagster.explorer.server.pages import ResultPages
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.refreshing import Refresher
@@ -33,6 +33,7 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
     "/history": overview.history,
     "/compare": comparison.scatter,
     "/agreement": comparison.agreement,
+    "/calibration": calibration.calibration,
     "/nights": nights.nights,
     "/night": nights.night,
     "/samples": samples.listing,

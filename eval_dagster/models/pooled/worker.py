@@ -15,7 +15,7 @@ from eval_dagster.config.models import ModelSection, ScriptedModel, Transformers
 from eval_dagster.errors import ConfigError, ModelNotFoundError
 from eval_dagster.models.base import ConversationalHandle, Model, ModelHandle, VaryingHandle
 from eval_dagster.models.pooled.facts import Place, WorkerFacts, installed_packages
-from eval_dagster.models.registry import open_model, registered_sections
+from eval_dagster.models.registry import is_file, open_model, registered_sections, section_in_file
 from eval_dagster.models.transformers.network.devices import device_kind, device_of
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
@@ -142,7 +142,7 @@ class Worker:
     def _handle(self) -> ModelHandle:
         if self._opened is None:
             task = self._task
-            section = section_of(task.name, task.section)
+            section = section_of(task.name, task.section, Path(task.folder))
             self._opened = open_model(task.name, section, folder=Path(task.folder), home=node_home())
         return self._opened
 
@@ -152,7 +152,7 @@ def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float
     return replace(response, worker=worker, worker_s=seconds, gpu_s=seconds * gpus)
 
 
-def section_of(name: str, values: Mapping[str, Any]) -> Any:
+def section_of(name: str, values: Mapping[str, Any], folder: Path) -> Any:
     """The checked section of a model. Raises `ConfigError` where the backend is not installed here, or has other keys."""
     sections: dict[str, type[ModelSection]] = {
         **registered_sections(),
@@ -161,6 +161,8 @@ def section_of(name: str, values: Mapping[str, Any]) -> Any:
         "scripted": ScriptedModel,
     }
     backend = str(values.get("backend"))
+    if is_file(backend):
+        sections[backend] = section_in_file(backend, folder)
     if backend not in sections:
         raise ConfigError(f"Model {name!r}: no installed package has the backend {backend!r}; install the one that does on each node")
     try:

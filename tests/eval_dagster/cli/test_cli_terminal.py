@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.cli.console import print_next
+from eval_dagster.cli import console
+from eval_dagster.cli.console import SCORE_NUMBERS, print_next, print_table, score_table
 
 
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
@@ -52,3 +53,33 @@ def test_a_next_step_that_two_parts_name_is_printed_once(capsys: pytest.CaptureF
     print_next(("sql errors", "the first words"), ("ui", "the assets"), ("sql errors", "other words"))
     steps = capsys.readouterr().out.split("Next\n")[1]
     assert [line.split("  ")[-1] for line in steps.splitlines()] == ["the first words", "the assets"]
+
+
+LONG = "company-internal-support-ticket-routing-2026-q3-german"
+
+
+@pytest.mark.parametrize(("width", "above"), [(80, True), (100, True), (120, False), (200, False)])
+def test_long_names_keep_a_table_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, above: bool
+) -> None:
+    """Names are folded after a mark; in a narrow terminal, eval and metric stand above their rows. Nothing is lost, nothing is wider."""
+    monkeypatch.setattr(console, "out", console.PlainConsole(width=width))
+    row = {"rank": 1, "value": 0.1234, "stderr": 0.02, "ci_low": 0.1, "ci_high": 0.15, "n": 1319, "n_errors": 0, "differs": None}
+    rows = [{**row, "eval": name, "model": model, "metric": "accuracy_norm"} for name in (LONG, "sums") for model in (f"{LONG}-bf16", "m")]
+    columns, cells = score_table(rows)
+    print_table("Leaderboard", columns, cells, right=SCORE_NUMBERS, heads=("eval", "metric"))
+    printed = capsys.readouterr().out
+    assert all(len(line) <= width for line in printed.splitlines())
+    assert printed.count("0.100 – 0.150") == 4
+    assert len(printed.splitlines()) < 40, "not a line for each field"
+    assert (f"{LONG} · accuracy_norm\n" in printed) == above
+    cells = [line.split("│")[2 if above else 3].strip() for line in printed.splitlines() if line.startswith("│")]
+    assert "".join(cells).count(f"{LONG}-bf16") == 2
+
+
+def test_texts_that_are_too_long_for_a_table_stand_below_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "out", console.PlainConsole(width=60))
+    print_table(None, ("prompt", "answer", "gold"), [("What is this? " * 12, "A long answer. " * 9, "right")])
+    assert "prompt  What is this?" in capsys.readouterr().out

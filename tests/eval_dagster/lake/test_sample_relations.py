@@ -3,15 +3,20 @@
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
 
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake
+from eval_dagster.metrics.calibration import ExpectedCalibrationError
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records import Loglikelihood
 from eval_dagster.stages.results import STAGES, StageFailure
 
 TASK = '''
@@ -153,6 +158,50 @@ def test_the_results_of_samples_stand_together(lake: Lake) -> None:
         assert (row["choices"][0].strip() == "moos") == (row["sample_id"] != row["source_id"]), (
             "the choices of this prompt, not of the other"
         )
+
+
+def test_the_calibration_is_that_of_the_metric(lake: Lake) -> None:
+    """Bins, accuracies and the error, computed from the log-probabilities by the code of the metric."""
+    answers = read_rows(
+        lake,
+        "select p.eval, p.model, p.choices, p.gold_index, r.choice_logprobs from prompts p "
+        "join responses r using (eval, model, sample_id, request_id)",
+    )
+    shown = read_rows(lake, "select * from calibration")
+    assert {(row["eval"], row["model"]) for row in shown} == {(name, model) for name in EVALS for model in ("good", "weak")}
+    for row in shown:
+        of_model = [each for each in answers if (each["eval"], each["model"]) == (row["eval"], row["model"])]
+        metric = ExpectedCalibrationError()
+        statistics = [
+            metric.calculate(
+                Loglikelihood(loglikelihoods=each["choice_logprobs"], choices=each["choices"], gold_indices=each["gold_index"])
+            )
+            for each in of_model
+        ]
+        sums = np.array([[each[name] for name in ExpectedCalibrationError.STATISTICS] for each in statistics]).sum(axis=0)
+        assert row["expected_calibration_error"] == pytest.approx(float(ExpectedCalibrationError.aggregate(sums)))
+        assert row["n"] * (row["accuracy"] - row["confidence"]) == pytest.approx(sums[row["bin"]])
+        assert row["confidence_low"] < row["confidence"] <= row["confidence_high"]
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx(proportion_confint(row["accuracy"] * row["n"], row["n"], method="wilson"))
+
+
+@pytest.mark.parametrize("n", [3, 4, 10, 300])
+def test_intervals_of_groups_of_ones_own(lake: Lake, n: int) -> None:
+    values = ", ".join(f"({(number * 7 % 10) / 10})" for number in range(n))
+    [row] = read_rows(
+        lake,
+        "select mean_interval(avg(x), stddev_samp(x), count(x)) as of_mean, "
+        f"wilson_interval(count(*) filter (x > 0.5), count(*)) as of_share from (values {values}) t(x)",
+    )
+    numbers = np.array([(number * 7 % 10) / 10 for number in range(n)])
+    expected = stats.t.interval(0.95, n - 1, numbers.mean(), numbers.std(ddof=1) / n**0.5)
+    assert list(row["of_mean"].values()) == pytest.approx(expected, rel=0.02 if n < 5 else 1e-4)
+    assert list(row["of_share"].values()) == pytest.approx(proportion_confint((numbers > 0.5).sum(), n, method="wilson"))
+
+
+def test_without_samples_there_is_no_interval(lake: Lake) -> None:
+    [row] = read_rows(lake, "select wilson_interval(0, 0) as share, mean_interval(0.5, 0.1, 2) as mean")
+    assert row == {"share": None, "mean": None}
 
 
 @pytest.mark.parametrize("table", ["samples", "prompts", "responses", "scores", "metrics", "response_cache"])

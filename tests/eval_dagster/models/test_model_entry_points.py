@@ -1,4 +1,4 @@
-"""Model backends of other packages: found by their entry point, and harmless to everything else where they are broken."""
+"""Model backends of other packages and in files: found, versioned, and harmless to everything else where they are broken."""
 
 import sys
 import textwrap
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import eval_dagster as ed
 from eval_dagster.cli.main import main
-from eval_dagster.errors import ConfigError
+from eval_dagster.errors import ConfigError, UsageError
+from eval_dagster.lake.files import read_rows as read_table_rows
 from eval_dagster.models import registry
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.pipeline import evaluate
@@ -178,3 +180,94 @@ def test_a_backend_that_two_packages_register_is_used_of_neither(install: Instal
         "the model backend 'parrot' is registered 2 times, as parrots:Other and parrots:Parrot; uninstall all packages with it but one"
     ]
     assert not any(isinstance(each, StageFailure) for each in found["sevens"])
+
+
+# ---- a class in a file
+
+IN_FILE = """
+    from eval_dagster import ModelSection
+    from eval_dagster.models.scripted import ScriptedHandle
+    from words import ENDING
+
+    class Keys(ModelSection):
+        word: str
+
+    class Parrot(ScriptedHandle):
+        SECTION = Keys
+
+        @classmethod
+        def open(cls, name, config, *, folder, home):
+            return cls(name, default=config.word + ENDING)
+"""
+
+
+def in_file(
+    folder: Path, code: str = IN_FILE, *, ending: str = "", backend: str = "backends/parrot.py:Parrot", keys: str = 'word: " 7"'
+) -> Project:
+    (folder / "backends").mkdir(exist_ok=True)
+    (folder / "backends/parrot.py").write_text(textwrap.dedent(code))
+    (folder / "backends/words.py").write_text(f"ENDING = {ending!r}\n")
+    text = textwrap.dedent(CONFIG.format(keys=keys)).replace("backend: parrot", f'backend: "{backend}"')
+    (folder / "evals.yaml").write_text(text)
+    return Project.open(config_path=folder / "evals.yaml", home=folder / "home")
+
+
+def answers(project: Project) -> tuple[set[str], int]:
+    """The texts of polly, and how many requests were sent."""
+    outcomes = list(evaluate(project, [("sums", "polly")], stages=set(STAGES), run_id="r", reporter=SilentReporter()))
+    assert not [each for each in outcomes if isinstance(each, StageFailure)], outcomes
+    [outputs] = [each for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs"]
+    texts = {row["text"][0] for row in read_table_rows(outputs.file.path)}
+    return texts, 0 if outputs.cached else int(outputs.file.info.counts["requests_computed"])
+
+
+def test_a_backend_is_a_class_in_a_file(tmp_path: Path) -> None:
+    """Its code, and that of its neighbour, are part of the model's version: an edit asks again, and nothing else does."""
+    first = in_file(tmp_path)
+    texts, sent = answers(first)
+    assert texts == {" 7"}
+    assert sent > 0
+    assert answers(in_file(tmp_path)) == (texts, 0)
+    version, content = first.handle("polly").version(), first.handle("polly").content_version()
+    assert first.handle("polly").version() == version
+    edited = in_file(tmp_path, ending="!")
+    assert edited.handle("polly").version() != version
+    assert answers(edited) == ({" 7!"}, sent)
+    reworded = in_file(tmp_path, IN_FILE.replace("config.word + ENDING", "ENDING + config.word"))
+    assert reworded.handle("polly").version() not in (version, edited.handle("polly").version())
+    assert reworded.handle("polly").content_version() == content, "the code is the engine, not the model"
+    assert isinstance(first.handle("polly"), ScriptedHandle)
+
+
+def test_the_keys_of_a_backend_in_a_file_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"evals.yaml:3: models.polly.wort?d?: found"):
+        in_file(tmp_path, keys="wort: 7")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"backend": "backends/parot.py:Parrot"}, r"Model 'polly': there is no file .*parot\.py .*; a path is relative to the folder"),
+        ({"backend": "backends/parrot.py:Parot"}, r"Model 'polly': .*parrot\.py defines no 'Parot'; expected the name of a class"),
+        ({"backend": "backends/parrot.py:ENDING"}, r"Model 'polly': ENDING in .*parrot\.py is no backend; expected a class with a SECTION"),
+        ({"code": "raise OSError('no disk')"}, r"Model 'polly': .*parrot\.py cannot be run \(OSError: no disk\)"),
+        ({"code": "import sys; sys.exit(3)"}, r"Model 'polly': .*cannot be run \(SystemExit: 3\)"),
+    ],
+)
+def test_a_broken_file_is_named_and_other_models_work(tmp_path: Path, change: dict[str, str], message: str) -> None:
+    opened = in_file(tmp_path, **change)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=message):
+        opened.handle("polly")
+    opened.handle("sevens").check()
+    with pytest.raises(UsageError, match=message):
+        opened.check(["sums"], ["polly"])
+
+
+def test_a_call_from_python_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_file(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVAL_DAGSTER_CONFIG", raising=False)
+    monkeypatch.delenv("EVAL_DAGSTER_HOME", raising=False)
+    model = {"backend": "backends/parrot.py:Parrot", "word": "7"}
+    found = ed.evaluate("arithmetic", model, limit=2, num_fewshot=0, progress=False)
+    assert set(found.scores["model"]) == {"parrot"}
