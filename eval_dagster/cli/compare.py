@@ -138,7 +138,7 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()
         values = f"  {number(change.baseline_value)} → {number(change.value)}"
-        out.print(Text.assemble((f"  {change.sample_id} · {cell(change.subject)}", "dim"), values))
+        out.print(Text.assemble((f"  {cell(change.title)} · {cell(change.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
         for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer), ("b", change.baseline_answer)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)

@@ -10,8 +10,10 @@ from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.models.known_ways import known_ways
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.project import Project
+from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
+from eval_dagster.suggestions import did_you_mean
 
 _UNKNOWN = "checked on load"
 
@@ -57,15 +59,27 @@ def list_models() -> None:
         raise typer.Exit(2)
 
 
-def show_prompt(eval_name: str, model: str | None, number: int) -> None:
-    """Print the prompt of one sample of an eval."""
+def show_prompt(eval_name: str, model: str | None, sample: str) -> None:
+    """Print the prompt of one sample of an eval: by its number, its id, or its own name. Samples of one name are all printed."""
     project = Project.open()
     model = model or next(iter(project.config.models))
     project.model(model)
     project.check([eval_name], [])
     materialize_snapshot(project, eval_name, "show")
-    prompts = render_eval(project, eval_name, rendering_of(project, eval_name, model), most=number + 1)
-    if number >= len(prompts):
-        raise UsageError(f"eval {eval_name} has {len(prompts)} samples; --sample takes 0 to {len(prompts) - 1}, found {number}")
-    title = f"{eval_name} · {model} · sample {number} ({prompts[number].sample_id})"
-    print_prompt(prompts[number], title, num_fewshot=project.num_fewshot(eval_name))
+    rendering = rendering_of(project, eval_name, model)
+    number = int(sample) if sample.isascii() and sample.isdecimal() else None
+    found: list[tuple[int, RenderedPrompt]] = []
+    if number is not None:
+        found = list(enumerate(render_eval(project, eval_name, rendering, most=number + 1)))[number : number + 1]
+    if not found:  # the name of a sample may be a number
+        prompts = list(enumerate(render_eval(project, eval_name, rendering)))
+        found = [each for each in prompts if sample in (each[1].sample_id, each[1].sample_name)]
+        if not found:
+            names = [prompt.sample_name for _, prompt in prompts if prompt.sample_name]
+            raise UsageError(
+                f"eval {eval_name} has no sample {sample!r} among its {len(prompts)}{did_you_mean(sample, names)}; --sample takes "
+                f"0 to {len(prompts) - 1}, a sample id, or the sample's own name (ID_FIELD of the task)"
+            )
+    for place, prompt in found:
+        named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
+        print_prompt(prompt, f"{eval_name} · {model} · sample {place} ({named})", num_fewshot=project.num_fewshot(eval_name))

@@ -9,7 +9,7 @@ _BYTES_OF_CHARACTER = 0.87
 """Of a character in a page: UTF-8 in gzip in base64. Prose has less than that, and texts of many scripts have more."""
 _SHARED = ("examples", "heads", "tails")
 """Lists of a page's content that samples name by numbers."""
-_NAMES = frozenset({"sample_id", "subject", "response_type"})
+_NAMES = frozenset({"sample_id", "sample_name", "subject", "response_type"})
 """Fields of a sample that are never cut."""
 
 

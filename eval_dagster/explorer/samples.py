@@ -20,6 +20,7 @@ MOST_SAMPLES = 20_000
 """Most samples of a page. Of more, the flipped ones, the errors and a random part of the others are taken."""
 _PROMPT = (
     "sample_id",
+    "sample_name",
     "subject",
     "response_type",
     "messages",
@@ -36,7 +37,7 @@ _FIGURES = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
 Sample = Mapping[str, Any]
 """A sample as a plain value, without the fields that are null:
 
-- `sample_id`, `subject`, `response_type`, `images` (their number), `context` and `error`
+- `sample_id`, `sample_name`, `subject`, `response_type`, `images` (their number), `context` and `error`
   of the prompt, `choices`, `gold` (texts), `gold_index` (places of correct choices)
 - `examples` and `turns`: the few-shot examples and the question, as lists of `[role, text]`; `prompt`: the exact text that was sent
 - `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (where the reasoning was split off),
@@ -220,6 +221,7 @@ def _sample(
         before = {**before, **_asked_otherwise(row, asked_before)}
     fields = {
         "sample_id": row["sample_id"],
+        "sample_name": row.get("sample_name"),
         "subject": row["subject"] or None,
         "response_type": row["response_type"],
         "images": row["images"],

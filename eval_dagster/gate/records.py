@@ -189,6 +189,11 @@ class ChangedSample:
     sample_name: str | None = None
     """The sample's own name. Null without one."""
 
+    @property
+    def title(self) -> str:
+        """The sample for people: its own name with its id, or the id alone."""
+        return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
+
 
 @dataclass(frozen=True, kw_only=True)
 class FreshSample:

@@ -131,8 +131,8 @@ def _sample_table(partition: Partition, scores: LakeFile) -> "pd.DataFrame":
 
     prompts, outputs = require_outputs(partition)
     table: dict[str, dict[str, Any]] = {}
-    for row in read_rows(prompts.path, ["sample_id", "subject", "prompt", "choices", "gold"])[:_MOST_SAMPLES]:
-        table[row["sample_id"]] = row
+    for row in read_rows(prompts.path, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"])[:_MOST_SAMPLES]:
+        table[row["sample_id"]] = {name: value for name, value in row.items() if name != "sample_name" or value is not None}
     for row in read_rows(outputs.path, ["sample_id", "text", "choice_logprobs", "error"]):
         if row["sample_id"] in table:
             table[row["sample_id"]] |= row

@@ -10,7 +10,7 @@ from eval_dagster.explorer.answers import explanation_of
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result, other_results
-from eval_dagster.explorer.server.texts import answers_of, compared_with, or_alone, prompts_of
+from eval_dagster.explorer.server.texts import NAMED_SCORES, answers_of, compared_with, or_alone, prompts_of
 from eval_dagster.lake.file_system import held_url_of
 from eval_dagster.lake.reader import CatalogState
 
@@ -25,16 +25,20 @@ _RESPONSE = (
 
 
 def one(state: CatalogState, parameters: Parameters) -> str:
-    """A sample: what the model was asked, what it answered, the scores, the answers of other models, and the scores of past results."""
+    """A sample: what the model was asked, what it answered, the scores, the answers of other models, and the scores of past results.
+
+    The address has its id or its own name, the first sample of that name.
+    """
     result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
     return or_alone(compared_with(state, parameters, result), lambda against, note: _one(state, parameters, result, against, note))
 
 
 def _one(state: CatalogState, parameters: Parameters, result: Result, against: Result | None, note: str | None) -> str:
-    sample_id = parameters.required("sample")
-    scores = _scores(state, result, sample_id)
+    wanted = parameters.required("sample")
+    scores = _scores(state, result, wanted) or _scores(state, result, _named(state, result, wanted))
     if not scores:
-        raise NotFoundError(f"{result.name} has no sample {sample_id!r}; its list of samples has all that there are")
+        raise NotFoundError(f"{result.name} has no sample {wanted!r}; its list of samples has all that there are")
+    sample_id = scores[0]["sample_id"]
     metric = result.metric(parameters.text("metric"))
     prompt = prompts_of(state, result, [sample_id], _PROMPT).get(sample_id)
     response = answers_of(state, result, [sample_id], _RESPONSE).get(sample_id)
@@ -62,9 +66,16 @@ def _one(state: CatalogState, parameters: Parameters, result: Result, against: R
     )
 
 
-def _scores(state: CatalogState, result: Result, sample_id: str) -> list[Row]:
+def _named(state: CatalogState, result: Result, name: str) -> str | None:
+    """The id of the first sample of a name."""
+    query = f"select min(sample_id) as sample_id from {NAMED_SCORES} where sample_name = $name"  # noqa: S608 - constants
+    return state.rows(query, {"scores": result.scores, "name": name})[0]["sample_id"]  # type: ignore[no-any-return]
+
+
+def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[Row]:
     rows = state.rows(
-        "select * from read_parquet($scores) where sample_id = $sample order by metric", {"scores": result.scores, "sample": sample_id}
+        f"select * from {NAMED_SCORES} where sample_id = $sample order by metric",  # noqa: S608 - constants
+        {"scores": result.scores, "sample": sample_id},
     )
     return [{**row, "reasons": explanation_of(row)} for row in rows]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.explorer.server.results import Result
-from eval_dagster.explorer.server.texts import NOTHING
+from eval_dagster.explorer.server.texts import NAMED_SCORES, NOTHING
 from eval_dagster.lake.reader import CatalogState
 
 A_PAGE = 50
@@ -167,7 +167,7 @@ class Search:
 
     def _text_conditions(self) -> list[str]:
         """The places where a text is searched: those of the page of a result, where they are still in the lake."""
-        found = ["contains(lower(concat_ws(' ', sample_id, subject)), lower($text))"]
+        found = ["contains(lower(concat_ws(' ', sample_id, sample_name, subject)), lower($text))"]
         for files, conditions in _TEXTS.items():
             if self._values[files]:
                 rows = f"from read_parquet(${files}, union_by_name = true) union all by name select {_COLUMNS[files]} where false"
@@ -192,8 +192,8 @@ class Search:
         if self._values["before"] is not None:
             before = "select sample_id, value from read_parquet($before) where metric = $metric"
         text = query.format(
-            "from (select n.sample_id, n.subject, n.value, n.error, b.value as before_value "
-            "from (select * from read_parquet($scores) where metric = $metric) n "
+            "from (select n.sample_id, n.sample_name, n.subject, n.value, n.error, b.value as before_value "
+            f"from (select * from {NAMED_SCORES} where metric = $metric) n "
             f"left join ({before}) b on n.sample_id = b.sample_id) where {' and '.join(self._conditions)}"
         )
         return self._state.rows(text, {name: self._values[name] for name in set(re.findall(r"\$(\w+)", text))})

@@ -11,6 +11,12 @@ from eval_dagster.lake.reader import CatalogState
 NOTHING = "-"
 """The value of `against` where nothing is compared: no name of a model."""
 
+NAMED_SCORES = (
+    "(select * from read_parquet($scores) union all by name select null::varchar as sample_name, null::varchar as item, "
+    "null::varchar as explanation where false)"
+)
+"""The scores of a result. Files that are older than these columns have null there."""
+
 Row = dict[str, Any]
 
 
@@ -57,5 +63,6 @@ def answers_of(
     """Columns of the responses to some samples, by sample id; none where the responses were deleted."""
     if result.responses is None or not ids:
         return {}
-    query = f"select {columns} from read_parquet($files) where sample_id in (select unnest($ids))"
+    newer = "union all by name select null::double as cost, null::varchar as served_model where false"
+    query = f"select {columns} from (select * from read_parquet($files) {newer}) where sample_id in (select unnest($ids))"
     return {row["sample_id"]: row for row in state.rows(query, {"files": result.responses, "ids": list(ids)})}

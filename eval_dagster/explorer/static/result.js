@@ -213,7 +213,7 @@ function score() {
 function haystack(each) {
   const sides = [each.now, each.before || {}].flatMap((side) => [side.text, side.raw, side.reasoning, side.tool_calls, side.error,
     Object.values(side.score_errors || {}), Object.values(side.items || {}), Object.values(side.explanations || {}).map(Object.values), side.choices]);
-  each.text ??= [...new Set([each.sample_id, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
+  each.text ??= [...new Set([each.sample_id, each.sample_name, each.subject, (each.turns || []).map(([, text]) => text), each.turns ? null : each.prompt, each.choices, each.gold,
     each.context, each.error, each.answer, each.earlier, sides].flat(Infinity))].filter(Boolean).join("\n").toLowerCase();
   return each.text;
 }
@@ -307,7 +307,7 @@ function rowOf(place) {
   },
     make("span", { class: "sign " + tone, title: word }, make("span", { "aria-hidden": "true" }, sign), make("span", { class: "hidden" }, word + (isMarked ? ", marked. " : ". "))),
     make("span", { class: "lines" },
-      make("span", { class: "question", dir: "auto" }, oneLine(question)),
+      make("span", { class: "question", dir: "auto" }, each.sample_name ? make("span", { class: "quiet" }, oneLine(each.sample_name), " · ") : null, oneLine(question)),
       make("span", { class: "answers", dir: "auto" },
         differs ? [make("span", { class: "was" }, oneLine(each.earlier) || "(empty)"), make("span", { class: "arrow" }, " → ")] : null,
         make("span", { class: tone }, oneLine(each.answer) || "(empty)"))),
@@ -486,7 +486,7 @@ function costPart(sample) {
 function detail(sample) {
   const place = index(), [sign, kind, word] = verdict(sample), target = $("detail");
   const isMarked = marked.has(shown[place]);
-  const title = make("h2", {}, make("span", { class: `pill ${kind === "wrong" ? "bad" : kind}` }, `${sign} ${word}`), " ", sample.subject ? make("span", {}, oneLine(sample.subject), " · ") : null, make("code", {}, oneLine(sample.sample_id)));
+  const title = make("h2", {}, make("span", { class: `pill ${kind === "wrong" ? "bad" : kind}` }, `${sign} ${word}`), " ", sample.subject ? make("span", {}, oneLine(sample.subject), " · ") : null, sample.sample_name ? make("span", {}, oneLine(sample.sample_name), " · ") : null, make("code", {}, oneLine(sample.sample_id)));
   const actions = make("div", { class: "actions" },
     make("button", { type: "button", class: "back", onclick: close }, "← List"),
     make("button", { type: "button", onclick: () => open(place - 1), disabled: place <= 0, title: "k" }, "‹ Previous"),
@@ -528,9 +528,9 @@ function record(sample) {
 }
 
 function testCase(sample) {
-  const { sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut } = record(sample);
+  const { sample_id, sample_name, subject, messages, prompt, choices, gold, gold_index, texts_cut } = record(sample);
   const answered = { model: page.model, answer: sample.answer, scores: sample.now.scores, error: sample.now.error };
-  return { eval: page.eval, sample_id, subject, messages, prompt, choices, gold, gold_index, texts_cut, answered };
+  return { eval: page.eval, sample_id, sample_name, subject, messages, prompt, choices, gold, gold_index, texts_cut, answered };
 }
 
 async function hand(text, what, file) {
