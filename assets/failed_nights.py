@@ -4,8 +4,6 @@ The sensor works in the code server, with the configuration that this one has lo
 no sensor; then `eval-dagster check-nights` tells what is missing.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -18,25 +16,17 @@ from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.suite_evaluations import find_evaluation, night_of
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
 from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.results import result_of_run
 from eval_dagster.notifications.delivery import NoticeOutcome
-from eval_dagster.notifications.nights import is_told, tell_once
+from eval_dagster.notifications.nights import is_told, tell_once, told_nights
 from eval_dagster.project import Project
+from eval_dagster.report.wording import verdict_line
 
 _RECENT = timedelta(days=2)
 """Gates that ended earlier are no news."""
 _FAILED = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _MOST = 100
 """Failed gates that are looked at."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailedNight:
-    """A night whose gate failed."""
-
-    suite: str
-    night: str
-    """The time of its tick, or of its launch, in UTC."""
-    gate: dg.DagsterRun
 
 
 def failed_nights_sensor(project: Project) -> dg.SensorDefinition:
@@ -53,22 +43,26 @@ def failed_nights_sensor(project: Project) -> dg.SensorDefinition:
             opened = ProjectResource(config_path=str(project.config_path), home=str(project.home)).open(context.instance)
         except EvalDagsterError:
             opened = project
-        for failed in _failed(context.instance, project):
-            now = opened if failed.suite in opened.config.suites else project
-            if is_told(now, failed.suite, failed.night):
-                continue
-            # One for each evaluation of the sensor, since a notice can take most of a minute.
-            outcome = tell_once(now, failed.suite, failed.night, partial(_send, context.instance, now, failed))
-            if outcome is not None:
-                return dg.SkipReason(f"{failed.suite} of {failed.night}: {outcome.words()}")
+        for suite in project.config.suites:
+            now = opened if suite in opened.config.suites else project
+            gates = _failed(context.instance, project, suite)
+            told = told_nights(now, suite) if gates else None
+            for night, gate in gates.items():
+                if told is None or is_told(now, suite, night, told, gate.run_id):
+                    continue
+                # One for each evaluation of the sensor, since a notice can take most of a minute.
+                outcome = tell_once(now, suite, night, partial(_send, context.instance, now, suite, night, gate))
+                if outcome is not None:
+                    return dg.SkipReason(f"{suite} of {night}: {outcome.words()}")
         return dg.SkipReason("every night that failed was told")
 
     return failed_nights
 
 
-def _send(instance: dg.DagsterInstance, project: Project, failed: FailedNight) -> NoticeOutcome:
-    messages = evaluation_messages(instance, project, failed.suite, failed.gate)
-    return tell_failed(project, failed.suite, failed.night, messages, failed.gate.run_id)
+def _send(instance: dg.DagsterInstance, project: Project, suite: str, night: str, gate: dg.DagsterRun) -> NoticeOutcome:
+    judged = result_of_run(project.lake, suite, gate.run_id)
+    verdict = None if judged is None else verdict_line(judged)
+    return tell_failed(project, suite, night, evaluation_messages(instance, project, suite, gate), gate.run_id, verdict)
 
 
 def evaluation_messages(instance: dg.DagsterInstance, project: Project, suite: str, gate: dg.DagsterRun) -> list[str]:
@@ -78,16 +72,13 @@ def evaluation_messages(instance: dg.DagsterInstance, project: Project, suite: s
     return list(dict.fromkeys(message for run in runs for messages in run_messages(instance, run) for message in messages))
 
 
-def _failed(instance: dg.DagsterInstance, project: Project) -> Iterator[FailedNight]:
-    """The gates that failed lately, the oldest first. Commands tell by their exit status that their gate failed."""
-    for suite in project.config.suites:
-        filters = dg.RunsFilter(
-            job_name=gate_job_name(suite),
-            tags=suite_tags(project.home, suite),
-            statuses=_FAILED,
-            updated_after=datetime.now(UTC) - _RECENT,
-        )
-        for gate in reversed(instance.get_runs(filters, limit=_MOST)):
-            night = night_of(gate.tags.get(SINCE_TAG))
-            if night is not None and JUDGED_BY_TAG not in gate.tags:
-                yield FailedNight(suite=suite, night=night, gate=gate)
+def _failed(instance: dg.DagsterInstance, project: Project, suite: str) -> dict[str, dg.DagsterRun]:
+    """The gates of a suite that failed lately by their nights, the oldest first. Commands say by their exit status that theirs failed."""
+    filters = dg.RunsFilter(
+        job_name=gate_job_name(suite),
+        tags=suite_tags(project.home, suite),
+        statuses=_FAILED,
+        updated_after=datetime.now(UTC) - _RECENT,
+    )
+    gates = [gate for gate in reversed(instance.get_runs(filters, limit=_MOST)) if JUDGED_BY_TAG not in gate.tags]
+    return {night: gate for gate in gates if (night := night_of(gate.tags.get(SINCE_TAG))) is not None}

@@ -28,7 +28,7 @@ from eval_dagster.assets.suite_evaluations import SuiteEvaluation, find_evaluati
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
-from eval_dagster.notifications.nights import forget, is_told, note_told, tell_once, told_before
+from eval_dagster.notifications.nights import Told, forget, is_told, note_told, tell_once, told_nights
 from eval_dagster.project import Project
 from eval_dagster.remembered import Remembered
 from eval_dagster.whole_files import replaced
@@ -137,7 +137,7 @@ def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None)
         nights = nights[-1:]
     if not nights:
         return [], f"no night was due since {since:%Y-%m-%d %H:%M} UTC"
-    judged = judged_times(look.project.lake, name)
+    judged, told = judged_times(look.project.lake, name), told_nights(look.project, name)
     findings: list[tuple[Night, tuple[str, str]]] = []
     words = ""
     for night in nights:
@@ -146,25 +146,21 @@ def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None)
         if after:
             words = f"{at}, judged {after[0]:%H:%M}"
             continue
-        state = _state(look, night)
+        state = _state(look, night, told)
         if isinstance(state, str):
             words = f"{at}, {state}"
         else:
             words = f"{at}, not judged"
             findings.append((night, state))
-    return _told(look, name, findings, nights[-1]), words
+    return _told(look, told, findings, nights[-1]), words
 
 
-def _state(look: _Look, night: Night) -> str | tuple[str, str]:
+def _state(look: _Look, night: Night, told: Told) -> str | tuple[str, str]:
     """The state of a night without a judgement; where it is missing, the cause and what to do."""
     reason = next(filter(None, (skipped_reason(look.project.home, night.suite, each) for each in (night.since, night.name))), None)
-    if reason is None and (title := told_before(look.project.lake, night.suite, night.name)) and "skipped" in title:
-        reason = title
-    if reason is not None:
-        return (
-            f"The night was skipped, as an earlier one was at work: {reason}",
-            "let fewer nights be due, or give the suite a faster machine",
-        )
+    if reason is not None or told.nights.get(night.name) == "skipped":
+        cause = "The night was skipped, as an earlier one was at work"
+        return f"{cause}: {reason}" if reason else cause, "let fewer nights be due, or give the suite a faster machine"
     evaluation = find_evaluation(look.instance, look.project, night.suite, night.since)
     if evaluation is None:
         if look.now < night.start_by and night.following > look.now:
@@ -239,12 +235,13 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
     return f"{len(waiting)} of {max(evaluation.planned, len(runs))} runs have not ended: {', '.join(named)}"
 
 
-def _told(look: _Look, name: str, missing: Sequence[tuple[Night, tuple[str, str]]], last: Night) -> list[Finding]:
+def _told(look: _Look, told: Told, missing: Sequence[tuple[Night, tuple[str, str]]], last: Night) -> list[Finding]:
     """The findings of missing nights, those of the same cause in one notice. Earlier nights that were told are no finding."""
     found: list[Finding] = []
+    name = last.suite
     for (cause, cure), group in groupby(missing, key=lambda pair: pair[1]):
         nights = [night for night, _ in group]
-        untold = [night for night in nights if not is_told(look.project, name, night.name)]
+        untold = [night for night in nights if not is_told(look.project, name, night.name, told)]
         notice = None
         if untold:
             names = [night.name for night in untold]

@@ -62,11 +62,7 @@ def _places(project: Project, result: GateResult, report: Report) -> list[str]:
     """Where the report and the pages of a judgement are: links to what everybody can reach, and the file with its machine."""
     addresses = project.addresses.everywhere()
     in_mlflow = report.mlflow_link if project.tracker.page(public=True) else None
-    links = {
-        "Results": addresses.night(result.suite, result.judged_at.isoformat()),
-        "Run in Dagster": addresses.dagster_run(result.run_id),
-        "Report in MLflow": in_mlflow,
-    }
+    links = {**addresses.of_judgement(result.suite, result.judged_at.isoformat(), result.run_id), "Report in MLflow": in_mlflow}
     file = [f"Report: the file {report.page} on {platform.node()}"] if report.page else []
     return [*(f"{name}: {link}" for name, link in links.items() if link), *file]
 
@@ -77,10 +73,13 @@ def tell_skipped(project: Project, suite: str, reason: str, night: str | None) -
     return notify(project, suite, title=title, body=body, kind="skipped", night=night)
 
 
-def tell_failed(project: Project, suite: str, night: str, messages: Sequence[str], run_id: str) -> NoticeOutcome:
-    """Send a notice of a night that failed before it was judged, or before its own notice was sent. `run_id` is the gate's run."""
+def tell_failed(project: Project, suite: str, night: str, messages: Sequence[str], run_id: str, verdict: str | None) -> NoticeOutcome:
+    """Send a notice of a night that failed before it was judged, or with a verdict before its own notice was sent.
+
+    `run_id` is the run of the gate.
+    """
     link = project.addresses.everywhere().dagster_run(run_id)
-    title, body = failed_night_notice(suite, night, messages, [f"Run in Dagster: {link}"] if link else [])
+    title, body = failed_night_notice(suite, night, messages, [f"Run in Dagster: {link}"] if link else [], verdict=verdict)
     return notify(project, suite, title=title, body=body, kind="failure", run_id=run_id, night=night)
 
 

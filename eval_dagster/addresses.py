@@ -47,6 +47,11 @@ class Addresses:
         base = self.of("pages")
         return f"{base}/night?{urlencode({'suite': suite, 'at': judged_at}, quote_via=quote)}" if base else None
 
+    def of_judgement(self, suite: str, judged_at: str, run_id: str) -> dict[str, str]:
+        """The pages of a judgement that can be reached, by what they show."""
+        found = {"Results": self.night(suite, judged_at), "Run in Dagster": self.dagster_run(run_id)}
+        return {name: link for name, link in found.items() if link}
+
     def _local(self, pages: Pages) -> str | None:
         """The address that the last started server noted, if one runs."""
         notes = sorted(_folder(self.home).glob(f"{pages}-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)

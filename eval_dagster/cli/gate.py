@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from eval_dagster.addresses import Addresses
 from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import COMPARED, GateResult, Regression
 from eval_dagster.report.summaries import junit_xml
@@ -15,12 +16,13 @@ _NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)
 _STYLES = {Tone.BAD: "red", Tone.WARNING: "yellow", Tone.GOOD: "green", Tone.UNKNOWN: "none"}
 
 
-def write_summaries(result: GateResult, *, junit: Path | None, markdown: Path | None) -> None:
-    """Write a gate's result into files for a CI system, each whole or not at all."""
+def write_summaries(result: GateResult, addresses: Addresses, *, junit: Path | None, markdown: Path | None) -> None:
+    """Write a gate's result into files for a CI system, each whole or not at all, with links that everybody can follow."""
+    links = addresses.everywhere().of_judgement(result.suite, result.judged_at.isoformat(), result.run_id)
     for path, words in ((junit, junit_xml), (markdown, markdown_summary)):
         if path is not None:
             with replaced(path) as temporary:
-                temporary.write_text(words(result), "utf-8")
+                temporary.write_text(words(result, links), "utf-8")
 
 
 def print_gate(result: GateResult) -> None:

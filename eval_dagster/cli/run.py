@@ -67,7 +67,7 @@ def run(
         out.print("There is no result yet: no evaluation succeeded.")
     if summary.gate is not None:
         gating.print_gate(summary.gate)
-        gating.write_summaries(summary.gate, junit=junit, markdown=markdown)
+        gating.write_summaries(summary.gate, project.addresses, junit=junit, markdown=markdown)
     print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
     if end.is_failed:
         raise typer.Exit(1)

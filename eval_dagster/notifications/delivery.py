@@ -23,8 +23,8 @@ from eval_dagster.visible_text import message_text
 
 Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "missed", "test"]
 """The subject of a notice."""
-NIGHT = "night"
-"""The key of a night in the footer of a file of notices."""
+NIGHT, KIND = "night", "kind"
+"""The keys of a night and of the kind of its notice in the footer of a file of notices."""
 Status = Literal["sent", "failed", "no address"]
 
 _SENDER = Path(__file__).resolve().with_name("sender.py")
@@ -148,7 +148,7 @@ def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: s
         version=name,
         run_id=run_id,
         materialized_at=now.isoformat(timespec="microseconds"),
-        inputs={NIGHT: night} if night else {},
+        inputs={NIGHT: night, KIND: str(rows[0]["kind"])} if night else {},
     )
     lake.add(folder(lake, suite) / name, table_of("notices", rows), info)
     publish(lake)

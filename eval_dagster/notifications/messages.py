@@ -73,12 +73,18 @@ def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
     return f"{suite}: a run was skipped", f"{reason}\nNext: wait for the next one, or start it now: eval-dagster run --suite {suite}"
 
 
-def failed_night_notice(suite: str, night: str, messages: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
-    """Title and body for a night that failed before its gate could say so: the reasons, where the run is, and what to do."""
+def failed_night_notice(
+    suite: str, night: str, messages: Sequence[str], places: Sequence[str] = (), *, verdict: str | None = None
+) -> tuple[str, str]:
+    """Title and body for a night that failed before its gate could say so: the reasons, where the run is, and what to do.
+
+    `verdict` is what the gate had found, if it had judged.
+    """
     lines = [f"- {_shorten(message)}" for message in messages[:_MOST_LISTED]]
     next_step = f"Next: mend the cause, then judge the suite: eval-dagster run --suite {suite} (finished work is not computed again)"
-    title = f"{suite}: the night of {night_words(night)} failed, and nothing was judged"
-    return title, "\n".join([*lines, *_more(messages), *places, next_step])
+    judged = [f"Judged before it failed: {_shorten(verdict)}"] if verdict else []
+    title = f"{suite}: the night of {night_words(night)} failed" + (" after it was judged" if verdict else ", and nothing was judged")
+    return title, "\n".join([*judged, *lines, *_more(messages), *places, next_step])
 
 
 def missed_nights_notice(suite: str, nights: Sequence[str], cause: str, cure: str) -> tuple[str, str]:

@@ -1,28 +1,52 @@
 """Sees to it that a night is told once, by whichever program finds first that it failed or was missed."""
 
 import fcntl
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import Lake, read_info, read_rows
-from eval_dagster.notifications.delivery import NIGHT, NoticeOutcome, folder
+from eval_dagster.lake.files import read_info
+from eval_dagster.notifications.delivery import KIND, NIGHT, NoticeOutcome, folder
 from eval_dagster.project import Project
 from eval_dagster.versions import stable_hash
 
-_MOST_READ = 50
+_MOST_READ = 200
 """Notices of a suite that are read, the newest first."""
+_KEPT_S = 90 * 86_400.0
+"""How long marks of told nights are kept."""
 
 
-def told_before(lake: Lake, suite: str, night: str) -> str | None:
-    """The title of a notice that was about a night of a suite, sent or not; None if there is none."""
-    for path in reversed(lake.files(folder(lake, suite))[-_MOST_READ:]):
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a suite's notices in the lake were about, whether they were sent or not."""
+
+    nights: dict[str, str]
+    """The kind of notice by the name of its night."""
+    run_ids: frozenset[str]
+    """The runs that notices were about: those of earlier versions of this package name no night."""
+
+
+def told_nights(project: Project, suite: str) -> Told:
+    """What the last notices of a suite were about."""
+    nights: dict[str, str] = {}
+    run_ids: set[str] = set()
+    for path in project.lake.files(folder(project.lake, suite))[-_MOST_READ:]:
         try:
-            if read_info(path).inputs.get(NIGHT) == night:
-                return str(read_rows(path, ["title"])[0]["title"])
-        except (LakeError, IndexError):  # reported by `publish`
+            info = read_info(path)
+        except LakeError:  # reported by `publish`
             continue
-    return None
+        run_ids.add(info.run_id)
+        if NIGHT in info.inputs:
+            nights[info.inputs[NIGHT]] = info.inputs.get(KIND, "")
+    return Told(nights=nights, run_ids=frozenset(run_ids) - {""})
+
+
+def is_told(project: Project, suite: str, night: str, told: Told, run_id: str = "") -> bool:
+    """Whether there was a notice about a night of a suite, or about the run that judged it."""
+    mark = _mark(project.home, suite, night)
+    return night in told.nights or run_id in told.run_ids or (mark.exists() and mark.stat().st_size > 0)
 
 
 def tell_once(project: Project, suite: str, night: str, send: Callable[[], NoticeOutcome]) -> NoticeOutcome | None:
@@ -43,17 +67,14 @@ def tell_once(project: Project, suite: str, night: str, send: Callable[[], Notic
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        if mark.stat().st_size or told_before(project.lake, suite, night) is not None:
+        if is_told(project, suite, night, told_nights(project, suite)):
             return None
         outcome = send()
         file.write(outcome.title)
+    for old in mark.parent.iterdir():
+        if time.time() - old.stat().st_mtime > _KEPT_S:
+            old.unlink(missing_ok=True)
     return outcome
-
-
-def is_told(project: Project, suite: str, night: str) -> bool:
-    """Whether there was a notice about a night of a suite."""
-    mark = _mark(project.home, suite, night)
-    return (mark.exists() and mark.stat().st_size > 0) or told_before(project.lake, suite, night) is not None
 
 
 def note_told(project: Project, suite: str, nights: Sequence[str], title: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from xml.etree import ElementTree
 
 from eval_dagster.gate.records import COMPARED, GateResult, Regression, minute
@@ -36,12 +37,13 @@ _FIGURES = (
 )
 
 
-def junit_xml(result: GateResult) -> str:
+def junit_xml(result: GateResult, links: Mapping[str, str] = MappingProxyType({})) -> str:
     """The result as JUnit XML: one test suite, and in it one test case for each eval, model and metric.
 
     A regression, too many errors, and a gap that keeps the suite from passing are failures if the suite's severity is `error`; otherwise
     they are output of the case, or skipped cases. Other results that were not compared are skipped cases with the reason. If nothing was
-    judged, a further case says so. The figures are properties of the case, unrounded.
+    judged, a further case says so. The figures are properties of the case, unrounded. `links` are addresses by what they show, which become
+    properties of the suite.
     """
     cases = [_case(row, result) for row in result.regressions]
     if not result.is_green and not result.red and not result.missing:
@@ -61,6 +63,7 @@ def junit_xml(result: GateResult) -> str:
             "level": result.level,
             "severity": result.severity,
             "run_id": result.run_id,
+            **links,
         },
     )
     suite.extend(cases)
@@ -68,8 +71,11 @@ def junit_xml(result: GateResult) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def markdown(result: GateResult) -> str:
-    """The result as GitHub-flavoured Markdown: the verdict, a table for each verdict, and reasons why results were not judged."""
+def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The result as GitHub-flavoured Markdown: the verdict, a table for each verdict, and reasons why results were not judged.
+
+    `links` are addresses by what they show.
+    """
     flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
     lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
     for verdict in _ORDER:
@@ -89,6 +95,8 @@ def markdown(result: GateResult) -> str:
             lines += ["", *reasons] if reasons else []
         lines.append("")
     lines.append(f"Judged {minute(result.judged_at)} {level(result)}. Results are compared on the samples that both have.")
+    if links:
+        lines += ["", " · ".join(f"[{markdown_text(name)}](<{link}>)" for name, link in links.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -88,8 +88,8 @@ def _look(project: Project, now: datetime, broken: ConfigError | None = None) ->
     return watch_nights(known, broken, now=now)
 
 
-def _judge(project: Project, at: datetime) -> None:
-    judged = GateResult(suite="nightly", judged_at=at, run_id="gate", alpha=0.05, level=0.05, severity="error", regressions=[], changes=[])
+def _judge(project: Project, at: datetime, *, run_id: str = "gate") -> None:
+    judged = GateResult(suite="nightly", judged_at=at, run_id=run_id, alpha=0.05, level=0.05, severity="error", regressions=[], changes=[])
     write_result(project.lake, judged)
 
 
@@ -127,15 +127,28 @@ def test_a_night_that_could_not_read_evals_yaml_is_told_once(nights: Nights, pro
     assert [each["title"][22:32] for each in _notices(project)] == ["2026-01-31", "2026-02-01"], "each night is told"
 
 
-def test_a_gate_that_told_or_that_a_command_started_is_not_told_again(nights: Nights, project: Project) -> None:
+@pytest.mark.parametrize("night", [TICK.isoformat(), None], ids=["named", "of an earlier version"])
+def test_a_gate_that_told_or_that_a_command_started_is_not_told_again(nights: Nights, project: Project, night: str | None) -> None:
     nights.night(TICK)
     gate = nights.start(nights.sense()[0])
-    notify(project, "nightly", title="nightly: worse in one", body="", kind="regression", run_id=gate.run_id, night=TICK.isoformat())
+    notify(project, "nightly", title="nightly: worse in one", body="", kind="regression", run_id=gate.run_id, night=night)
     nights.end(gate, FAILURE)
     tags = {**suite_tags(project.home, "nightly"), SINCE_TAG: datetime.now(UTC).isoformat(), JUDGED_BY_TAG: "command"}
     nights.end(nights.start(dg.RunRequest(tags=tags), "gate_nightly"), FAILURE)
     assert nights.sense("failed_nights") == "every night that failed was told"
     assert len(_notices(project)) == 1
+
+
+def test_a_gate_that_failed_after_it_judged_says_what_it_found(nights: Nights, project: Project) -> None:
+    nights.night(TICK)
+    gate = nights.start(nights.sense()[0])
+    _judge(project, datetime.now(UTC), run_id=gate.run_id)
+    nights.instance.report_run_failed(gate, "the disk is full")
+    nights.sense("failed_nights")
+    [notice] = _notices(project)
+    assert notice["title"] == "nightly: the night of 2026-01-31 01:30 UTC failed after it was judged"
+    assert notice["body"].startswith("Judged before it failed: ")
+    assert "\n- the disk is full\n" in notice["body"]
 
 
 # ---- nights that were not judged

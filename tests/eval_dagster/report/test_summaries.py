@@ -181,3 +181,14 @@ def test_many_regressions_are_counted_rather_than_listed() -> None:
     assert len(cells(markdown(result))) == 6
     assert parsed(replace(result, severity="warn")).get("failures") == "0"
     assert parsed(result).get("failures") == "5"
+
+
+def test_both_link_the_pages_that_can_be_reached() -> None:
+    links = {"Results": "https://evals.example/night?suite=nightly&at=2026", "Run in Dagster": "https://dagster.example/runs/run-1"}
+    root = ElementTree.fromstring(junit_xml(EACH, links))
+    properties = {each.get("name"): each.get("value") for each in root.findall("testsuite/properties/property")}
+    assert links.items() <= properties.items()
+    assert markdown(EACH, links).endswith(
+        "\n\n[Results](<https://evals.example/night?suite=nightly&at=2026>) · [Run in Dagster](<https://dagster.example/runs/run-1>)\n"
+    )
+    assert "](<" not in markdown(EACH)
