@@ -9,7 +9,7 @@ import dagster as dg
 from eval_dagster.assets.due_nights import freshness_policy
 from eval_dagster.assets.evaluation import evaluation_assets, snapshot_assets
 from eval_dagster.assets.failed_nights import failed_nights_sensor
-from eval_dagster.assets.jobs import evaluation_job, gate_job, leaderboard_job, suite_job
+from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, leaderboard_job, suite_job
 from eval_dagster.assets.leaderboard import leaderboard
 from eval_dagster.assets.regressions import gate_check, regressions
 from eval_dagster.assets.resources import ProjectResource
@@ -61,6 +61,7 @@ def build_definitions(project: Project, *, executor: dg.ExecutorDefinition | Non
                 evaluation_job(project),
                 leaderboard_job(project),
                 *(suite_job(name, project) for name in config.suites),
+                *([accepting_job(project)] if config.suites else []),
                 *gates.values(),
             ],
             schedules=[suite_schedule(name, project) for name in nightly],

@@ -1,7 +1,7 @@
 """The assets of the stages: dataset snapshots by eval; prompts, outputs, scores and metrics by eval and model.
 
 The latter are one Dagster step. So a model is loaded once for all partitions of a run, and a partition that fails at one stage does not
-stop the others at the next stage. Any subset of the assets can be materialized.
+stop the others at the next stage. Any subset of the assets can be materialized: what it needs of those before is made in the same step.
 """
 
 from collections.abc import Collection, Iterator
@@ -83,7 +83,8 @@ def _evaluate(
 ) -> Iterator[dg.AssetMaterialization]:
     outcomes = pipeline.evaluate(project, partitions, stages=stages, run_id=context.run.run_id, reporter=reporter_for(context))
     with at_work(context, project.home), library_log(context.log):
-        yield from report(context, outcomes, [partition_key(*each) for each in partitions], lake=project.lake)
+        chosen = {"dataset_snapshot", *stages} if "rendered_prompts" in stages else stages
+        yield from report(context, outcomes, [partition_key(*each) for each in partitions], lake=project.lake, chosen=chosen)
 
 
 def _specs() -> list[dg.AssetSpec]:

@@ -1,4 +1,4 @@
-"""Two jobs for each suite, to evaluate it and to judge it; one job for any evals and models; one for the leaderboard.
+"""Two jobs for each suite, to evaluate it and to judge it; one job for any evals and models; for the leaderboard; to accept results.
 
 The evaluating jobs have no partitions, although their assets have. Dagster would start a run for each partition, whereas these jobs
 evaluate all their evals and models in one run. They need no input; their config can choose a part.
@@ -15,16 +15,21 @@ from eval_dagster.assets.model_tags import model_tags
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, suite_tags
 from eval_dagster.config.values import identifier
+from eval_dagster.errors import EvalDagsterError
+from eval_dagster.gate.acceptances import accept_states, acceptance_line
 from eval_dagster.project import Project
+from eval_dagster.visible_text import visible
 
 if TYPE_CHECKING:  # what `define_asset_job` returns has no public name
     from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 LEADERBOARD_JOB = "refresh_leaderboard"
 EVALUATION_JOB = "evaluate_all"
+ACCEPTING_JOB = "accept_result"
 REGRESSIONS = "regressions"
 """The asset that gates materialize."""
 _OP = "evaluate_choice"
+_ACCEPTING_OP = "accept"
 
 
 class Choice(dg.Config):
@@ -32,6 +37,16 @@ class Choice(dg.Config):
 
     evals: list[str] = Field(default=[], description="Names of evals; empty: all that the job is for.")
     models: list[str] = Field(default=[], description="Names of models; empty: all that the job is for.")
+
+
+class AcceptedStates(dg.Config):
+    """What a person accepts, as `eval-dagster accept` takes it."""
+
+    suite: str = Field(description="Suite whose gate the results did not pass.")
+    why: str = Field(description="The reason, for the report.")
+    by: str = Field(description="Your name, for the report.")
+    evals: list[str] = Field(default=[], description="Names of evals; empty: all that is red.")
+    models: list[str] = Field(default=[], description="Names of models; empty: all that is red.")
 
 
 def chosen(*, evals: Sequence[str] = (), models: Sequence[str] = ()) -> dict[str, object]:
@@ -94,6 +109,24 @@ def gate_job(name: str, project: Project) -> "UnresolvedAssetJobDefinition":
     )
 
 
+def accepting_job(project: Project) -> dg.JobDefinition:
+    """The job by which a person accepts results. The launchpad has its config filled in but for the reason and the name."""
+    suite = next(iter(project.config.suites), "")
+    config: dict[str, Any] = {"suite": suite, "why": "", "by": "", "evals": [], "models": []}
+
+    @dg.job(
+        name=ACCEPTING_JOB,
+        description="Accept results that a gate did not let pass as the baseline of later ones: fill in `why` and `by` in the launchpad.",
+        tags=home_tags(project.home),
+        executor_def=dg.in_process_executor,
+        config={"ops": {_ACCEPTING_OP: {"config": config}}},
+    )
+    def job() -> None:
+        _accepting()
+
+    return job
+
+
 def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
     """The job that refreshes the leaderboard."""
     return dg.define_asset_job(
@@ -111,6 +144,21 @@ def _evaluation(context: dg.OpExecutionContext, config: Choice, project: Project
     suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
     evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
     yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])
+
+
+@dg.op(name=_ACCEPTING_OP, description="Records the acceptance, as `eval-dagster accept` does.", out={})
+def _accepting(context: dg.OpExecutionContext, config: AcceptedStates, project: ProjectResource) -> Iterator[dg.AssetObservation]:
+    """Accept the last judged states of a suite, and show on the asset `regressions` what was accepted."""
+    opened = project.open(context.instance)
+    try:
+        accepted = accept_states(opened, config.suite, evals=config.evals, models=config.models, by=config.by, why=config.why)
+    except EvalDagsterError as error:
+        raise dg.Failure(visible(str(error)), allow_retries=False) from error
+    lines = [visible(acceptance_line(each)) for each in accepted]
+    for line in lines:
+        context.log.info(f"accepted: {line}")
+    metadata = {"suite": config.suite, "accepted": "\n".join(lines), "why": visible(config.why), "by": visible(config.by)}
+    yield dg.AssetObservation(asset_key=REGRESSIONS, description=f"accepted: {'; '.join(lines)}", metadata=metadata)
 
 
 def _evaluation_job(name: str, description: str, tags: dict[str, str]) -> dg.JobDefinition:

@@ -50,7 +50,12 @@ def announce(context: dg.OpExecutionContext, partitions: Mapping[str, Sequence[s
 
 
 def report(
-    context: dg.OpExecutionContext, outcomes: Iterable[Outcome], partitions: Collection[str], *, lake: Lake | None = None
+    context: dg.OpExecutionContext,
+    outcomes: Iterable[Outcome],
+    partitions: Collection[str],
+    *,
+    lake: Lake | None = None,
+    chosen: Collection[str] = tuple(STAGES),
 ) -> Iterator[dg.AssetMaterialization]:
     """Log a materialization for each partition as soon as it is current, and fail at the end if one failed.
 
@@ -62,6 +67,7 @@ def report(
         outcomes: The outcomes, stage by stage.
         partitions: The keys of all partitions of the step.
         lake: If given, its histories of scores are shown with the metrics.
+        chosen: The assets that the run is for. What was current of others is logged only if Dagster does not have it.
 
     Raises:
         Failure: At least one partition failed.
@@ -75,6 +81,8 @@ def report(
             (context.log.warning if outcome.is_limited else context.log.error)(visible(_failure_line(outcome)))
             continue
         done += 1
+        if outcome.cached and outcome.stage not in chosen and provenance.has(outcome):
+            continue
         for warning in outcome.warnings:
             context.log.warning(visible(warning))
         yield _materialization(outcome, provenance.tags(outcome), _history(lake, outcome))

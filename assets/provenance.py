@@ -41,6 +41,7 @@ class Provenance:
         self._instance = instance
         self._partitions = partitions
         self._newest: dict[tuple[str, str | None], Mapping[str, tuple[int, str]]] = {}
+        self._before: dict[tuple[str, str | None], Mapping[str, tuple[int, str]]] = {}
 
     def tags(self, result: StageResult) -> dict[str, str]:
         """The tags of a materialization. Without the event of its input, Dagster takes the dependency for a new one."""
@@ -52,6 +53,13 @@ class Provenance:
                 key = dg.AssetKey(name)
                 tags |= {get_input_data_version_tag(key): result.file.info.inputs[name], get_input_event_pointer_tag(key): str(event)}
         return tags
+
+    def has(self, result: StageResult) -> bool:
+        """Whether the newest materialization of a partition, when the step had its first result of the stage, is this result."""
+        key = result.stage, result.model
+        if key not in self._before:
+            self._before[key] = _newest_events(self._instance, dg.AssetKey(result.stage), self._upstream(result.model))
+        return self._before[key].get(partition_key(result.eval_name, result.model), (0, None))[1] == result.file.info.version
 
     def _event(self, name: str, result: StageResult) -> int | None:
         """The newest event of the input `name` with its version."""

@@ -72,20 +72,21 @@ def evaluate(
 ) -> Iterator[Outcome]:
     """Take (eval, model) partitions through the chosen stages, in the order of the data flow.
 
-    Prompts need a current snapshot. It is made first where it is missing or old, because a Dagster run of eval and model partitions has no
-    step for the snapshot of an eval. A partition that fails at one stage is left out of the next ones; the others go on.
+    A stage needs the current results of those before it. They are made first where they are missing or old, chosen or not, and their
+    outcomes are among those returned. A partition that fails at one stage is left out of the next ones; the others go on.
     """
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
     for eval_name, model in partitions:
         by_model[model].append(eval_name)
     missing: dict[str, StageFailure] = {}
-    if "rendered_prompts" in stages:
-        evals = list(dict.fromkeys(name for names in by_model.values() for name in names))
-        for outcome in snapshot_evals(project, evals, run_id=run_id, reporter=reporter):
-            yield outcome
-            if isinstance(outcome, StageFailure):
-                missing[outcome.eval_name] = outcome
+    order = list(STAGES)
+    stages = order[: max(map(order.index, stages)) + 1]
+    evals = list(dict.fromkeys(name for names in by_model.values() for name in names))
+    for outcome in snapshot_evals(project, evals, run_id=run_id, reporter=reporter):
+        yield outcome
+        if isinstance(outcome, StageFailure):
+            missing[outcome.eval_name] = outcome
     kept = KeptModel()
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}

@@ -5,12 +5,15 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.materializations import history, n_values, point_at
 from eval_dagster.gate.records import Acceptance, GateResult, Regression, minute
 from eval_dagster.gate.results import current_result
+from eval_dagster.lake.catalog import publish
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
 from eval_dagster.lake.rows import fields_in
+from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
@@ -23,6 +26,33 @@ def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
         with suppress(LakeError):
             found += [Acceptance(**fields_in(row, Acceptance) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
     return sorted(found, key=lambda acceptance: acceptance.accepted_at)
+
+
+def accept_states(project: Project, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
+    """Accept states and gaps of a suite as `accept` does, and publish this.
+
+    Raises:
+        UsageError: A name is unknown, the suite names its baseline itself and no gap is named, or as `accept` does.
+        LakeError: The last judgement is damaged.
+    """
+    baseline = project.suite(suite).baseline
+    project.select(suite=suite, evals=evals, models=models)
+    is_named = baseline != LAST_PASSED
+    if is_named and not (evals or models):
+        raise UsageError(
+            f"the baseline of the suite {suite} is {baseline!r}, which acceptances do not change; expected {LAST_PASSED!r} in evals.yaml, "
+            "or a result that was not judged, named by its eval and its model"
+        )
+    accepted = accept(project.lake, suite, evals=evals, models=models, by=by, why=why, gaps_alone=is_named)
+    publish(project.lake)
+    return accepted
+
+
+def acceptance_line(accepted: Acceptance) -> str:
+    """An acceptance in one line."""
+    state = "" if accepted.materialized_at is None else f" of {minute(accepted.materialized_at)}"
+    metric = f" ({accepted.metric})" if accepted.metric else ""
+    return f"{accepted.eval} on {accepted.model}{metric}{state}: {accepted.verdict.value}, by {accepted.accepted_by}"
 
 
 def accept(
@@ -46,7 +76,7 @@ def accept(
         LakeError: The last judgement is damaged.
     """
     if not why.strip() or not by.strip():
-        raise UsageError("found an empty --why or --by; expected the reason and the name that people read in the report")
+        raise UsageError("found an empty `why` or `by`; expected the reason and the name that people read in the report")
     result = current_result(lake, suite)
     if result is None:
         raise UsageError(f"there is nothing to accept: the suite {suite} was never judged; first: eval-dagster run --suite {suite}")

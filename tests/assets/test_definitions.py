@@ -13,7 +13,8 @@ import pytest
 from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.in_process_runs import run_evaluation
-from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.jobs import ACCEPTING_JOB, chosen
+from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 
@@ -29,6 +30,35 @@ CONFIG = """
     suites:
       nightly: {evals: [one, three], models: [a, b], cron: "30 2 * * *", timezone: Europe/Berlin}
       by-hand: {evals: [two], models: [a]}
+"""
+
+SUMS = """
+    from eval_dagster import BaseTask, ExactMatch, ResponseType
+
+    class Sums(BaseTask[str]):
+        NAME = "Sums"
+        DATASET_PATH = "sums"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = (ExactMatch,)
+        SUBJECTS = ("all",)
+
+        def _load_dataset(self, subject):
+            return {"test": [{"n": n} for n in range(40)]}
+
+        def _get_instruction_text(self, item):
+            return f"Question {item['n']}: 3 + 4 ="
+
+        def _get_ground_truth(self, item):
+            return "7"
+"""
+ACCEPTING = """
+    models:
+      a: {backend: scripted, default: "7"}
+    evals:
+      one: {task: "sums.py:Sums"}
+    suites:
+      nightly: {evals: [one], models: [a]}
 """
 
 
@@ -161,12 +191,77 @@ def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkey
         assert materialization.metadata["preview"].records
 
 
-def test_a_stage_without_its_input_says_what_to_materialize(project: Project) -> None:
+def logged(result: dg.ExecuteInProcessResult) -> list[tuple[str, str | None, bool]]:
+    """Asset, partition, and whether it was cached, of each materialization of a run."""
+    found = [event.step_materialization_data.materialization for event in result.all_events if event.is_step_materialization]
+    return [(each.asset_key.to_user_string(), each.partition, bool(each.metadata["cached"].value)) for each in found]
+
+
+def materialize(project: Project, instance: dg.DagsterInstance, asset: str, partition: str) -> dg.ExecuteInProcessResult:
+    """What *Materialize* on an asset does for one partition."""
+    job = build_definitions(project).resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, asset_selection=[dg.AssetKey(asset)], partition_key=partition, raise_on_error=False)
+
+
+def test_one_click_makes_what_an_asset_needs(project: Project) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        definitions = build_definitions(project)
-        result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=instance, asset_selection=[dg.AssetKey("sample_scores")], partition_key="one|a", raise_on_error=False
-        )
+        first = materialize(project, instance, "task_metrics", "one|a")
+        assert first.success
+        assert logged(first) == [("dataset_snapshot", "one", False), *((stage, "one|a", False) for stage in STAGES[1:])]
+        # What is current, and known to Dagster, is not logged again.
+        assert logged(materialize(project, instance, "task_metrics", "one|a")) == [("task_metrics", "one|a", True)]
+        # Another limit: what is old is made again, up to the asset that was chosen.
+        (project.folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("arithmetic, limit: 2", "arithmetic, limit: 1"))
+        changed = Project.open(config_path=project.config_path, home=project.home)
+        third = materialize(changed, instance, "sample_scores", "one|a")
+        assert third.success
+        assert logged(third) == [(stage, "one|a", False) for stage in STAGES[1:4]]
+        assert logged(materialize(changed, instance, "task_metrics", "one|a")) == [("task_metrics", "one|a", False)]
+    with dg.DagsterInstance.ephemeral() as other:  # which does not have the results
+        fourth = materialize(changed, other, "task_metrics", "one|a")
+        assert logged(fourth) == [("dataset_snapshot", "one", True), *((stage, "one|a", True) for stage in STAGES[1:])]
+
+
+def test_a_failure_before_the_chosen_asset_is_the_failure_of_the_run(project: Project) -> None:
+    (project.folder / "broken.py").write_text("import no_such_package")
+    text = textwrap.dedent(CONFIG).replace("task: capitals", 'task: "broken.py:Task"')
+    project.config_path.write_text(text)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = materialize(Project.open(config_path=project.config_path, home=project.home), instance, "task_metrics", "two|a")
     assert not result.success
     [failure] = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    assert "materialize the asset rendered_prompts" in failure.user_failure_data.description
+    assert "dataset_snapshot two" in failure.user_failure_data.description
+    assert "no_such_package" in failure.user_failure_data.description
+
+
+def test_a_person_accepts_a_result_in_the_launchpad(project: Project) -> None:
+    """Evaluated and judged; another answer, judged red; accepted by the job; judged again."""
+    (project.folder / "sums.py").write_text(textwrap.dedent(SUMS))
+    project.config_path.write_text(textwrap.dedent(ACCEPTING))
+
+    def opened() -> Project:
+        return Project.open(config_path=project.config_path, home=project.home)
+
+    run_evaluation(opened(), ["one"], ["a"], suite="nightly")
+    project.config_path.write_text(textwrap.dedent(ACCEPTING).replace('"7"', '"8"'))
+    red = run_evaluation(opened(), ["one"], ["a"], suite="nightly").gate
+    assert red is not None
+    assert red.red
+    job = build_definitions(opened()).resolve_job_def(ACCEPTING_JOB)
+    given = {"ops": {"accept": {"config": {"suite": "nightly", "evals": ["one"], "why": "meant to be", "by": "Ada"}}}}
+    with dg.DagsterInstance.get() as instance:
+        refused = job.execute_in_process(instance=instance, raise_on_error=False)  # the config of the launchpad, without a reason
+        assert not refused.success
+        [failure] = [event.step_failure_data for event in refused.all_events if event.is_step_failure]
+        assert "found an empty `why` or `by`" in failure.user_failure_data.description
+        assert job.execute_in_process(instance=instance, run_config=given).success
+        records = instance.fetch_observations(dg.AssetKey("regressions"), limit=1).records
+        assert records[0].asset_observation is not None
+        assert records[0].asset_observation.metadata["why"].value == "meant to be"
+        assert "one on a" in str(records[0].asset_observation.metadata["accepted"].value)
+    assert [(each.eval, each.accepted_by, each.why) for each in read_acceptances(project.lake, "nightly")] == [
+        ("one", "Ada", "meant to be")
+    ]
+    green = run_evaluation(opened(), ["one"], ["a"], suite="nightly").gate
+    assert green is not None
+    assert not green.red

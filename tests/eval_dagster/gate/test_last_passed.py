@@ -183,7 +183,7 @@ def test_an_acceptance_makes_a_state_the_baseline_and_the_anchor(nights: Nights)
     with pytest.raises(UsageError, match="nothing is red, or it is accepted"):
         accept(lake, "nightly", evals=[], models=[], by="me", why="because")
     nights.night(wrong=range(12))
-    with pytest.raises(UsageError, match="found an empty --why"):
+    with pytest.raises(UsageError, match="found an empty `why`"):
         accept(lake, "nightly", evals=[], models=[], by="me", why=" ")
     with pytest.raises(UsageError, match="it has no result of centre"):
         accept(lake, "nightly", evals=["centre"], models=[], by="me", why="because")

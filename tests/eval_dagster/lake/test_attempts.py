@@ -80,7 +80,7 @@ def test_a_damaged_file_is_left_out_and_listed_and_survives_merging(lake: Lake) 
         ([], 1, "was not evaluated in this run"),
         ([attempt(0)], 1, "was not evaluated in this run"),
         ([attempt(0), attempt(2)], 1, None),
-        ([attempt(0), attempt(2, "model_outputs", "no weights")], None, "failed at model_outputs on 2026-01-31 02:00: no weights"),
+        ([attempt(0), attempt(2, "model_outputs", "no weights")], None, "failed at model_outputs on 2026-01-31 02:00 UTC: no weights"),
         ([attempt(0), attempt(2, "model_outputs", "no weights")], 3, "was not evaluated in this run"),
         ([attempt(2, "model_outputs", "no weights"), attempt(3)], None, None),
         ([attempt(2, "model_outputs", "no weights"), attempt(3)], 1, None),

@@ -331,7 +331,7 @@ def test_a_new_store_is_opened_without_a_word_and_nothing_is_left_in_the_current
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from eval_dagster.tracking.tracker import Tracker; "
         "assert 'mlflow' not in sys.modules and 'pandas' not in sys.modules; "
-        "Tracker(home=Path('home'), tracking_uri=None, experiment='x').exists('0' * 32)"
+        "Tracker(home=Path('home'), tracking_uri=None, experiment='x').prepare()"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parents[3])]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
