@@ -13,7 +13,7 @@ from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.project import Project
 from eval_dagster.report.histories import headline_markdown
 from eval_dagster.report.wording import verdict_line
-from eval_dagster.report.writing import Report
+from eval_dagster.report.writing import Report, page_of
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.visible_text import visible
 
@@ -63,6 +63,9 @@ def report_metadata(project: Project, results: Sequence[GateResult], reports: Ma
     """The page of each suite's report, its run in MLflow, and its page of `view` where that can be reached."""
     nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
     metadata: dict[str, Any] = {f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url}
+    for result in results:
+        if result.suite not in reports and (page := page_of(project, result)).exists():  # judged by an earlier run
+            metadata[f"report_{identifier(result.suite)}"] = dg.MetadataValue.path(str(page))
     for suite, report in reports.items():
         if report.page:
             metadata[f"report_{identifier(suite)}"] = dg.MetadataValue.path(str(report.page))

@@ -15,8 +15,9 @@ from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
-from eval_dagster.errors import UsageError
+from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError
 from eval_dagster.gate.confirmation import judge_and_confirm
+from eval_dagster.gate.judgement import unjudged
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish
@@ -46,7 +47,8 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
         since = (evaluation.began if evaluation.is_whole else None) if evaluation else _time(tag)
         with use_reporter(reporter_for(context)):
             suites = [asked] if asked else list(opened.config.suites)
-            results, damages = ([judged], []) if judged else _judge(opened, suites, context.run.run_id, since)
+            results, errors = ([judged], {}) if judged else _judge(opened, suites, context.run.run_id, since)
+        damages = [] if judged else publish(opened.lake)
         if turn.regain():
             judged = judged or judged_before(context.instance, opened, context.run)
         runs = [record.dagster_run for record in evaluation.records if record.dagster_run.is_finished] if evaluation else []
@@ -60,20 +62,25 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
         ]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
-    warnings = [visible(text) for text in [*damages, *_warnings(results), *_warnings(reports.values())]]
+    shown, damaged = _with_others(opened, results)
+    warnings = [visible(text) for text in [*damages, *damaged, *_warnings(results), *_warnings(reports.values())]]
     for warning in warnings:
         context.log.warning(warning)
+    for suite, error in errors.items():
+        context.log.error(f"the suite {suite} was not judged: {visible(str(error))}")
+    if errors:
+        raise next(iter(errors.values()))
     return dg.MaterializeResult(
         metadata={
-            **result_metadata(results),
-            **all_rows(results),
-            **report_metadata(opened, results, reports),
+            **result_metadata(shown),
+            **all_rows(shown),
+            **report_metadata(opened, shown, reports),
             **({"notices": visible("\n".join(told))} if told else {}),
             **{f"warning_{number}": warning for number, warning in enumerate(warnings, 1)},
             **pictures,
-            "dagster/row_count": sum(len(result.regressions) for result in results),
+            "dagster/row_count": sum(len(result.regressions) for result in shown),
         },
-        data_version=dg.DataVersion(_version(results)),
+        data_version=dg.DataVersion(_version(shown)),
     )
 
 
@@ -102,13 +109,39 @@ def gate_check(name: str, suite: SuiteConfig) -> dg.AssetChecksDefinition:
     return check
 
 
-def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime | None) -> tuple[list[GateResult], list[str]]:
-    """The judgements of the suites, which are published, and messages on damage in the lake. Falls of served models are confirmed."""
+def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime | None) -> tuple[list[GateResult], dict[str, Exception]]:
+    """The judgements of the suites, and the errors of those whose gate failed. Falls of served models are confirmed.
+
+    A suite whose gate fails is judged as incomplete, so that the judgement before does not stand for this one.
+    """
     results: list[GateResult] = []
+    errors: dict[str, Exception] = {}
     for name in suites:  # one after the other, because fresh answers can take hours
-        results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
+        try:
+            results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
+        except (LakeUnreachableError, LockLostError):
+            raise
+        except Exception as error:  # the boundary between one suite and the next
+            errors[name] = error
+            reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+            results.append(unjudged(project, name, run_id=run_id, reason=reason))
         write_result(project.lake, results[-1])
-    return results, publish(project.lake)
+    return results, errors
+
+
+def _with_others(project: Project, results: Sequence[GateResult]) -> tuple[list[GateResult], list[str]]:
+    """The judgements, with the last ones of all other suites, in the order of evals.yaml; and messages on damaged ones."""
+    found = {result.suite: result for result in results}
+    damages: list[str] = []
+    for name in project.config.suites:
+        try:
+            other = None if name in found else current_result(project.lake, name)
+        except LakeError as error:
+            damages.append(f"the last judgement of the suite {name} is not shown: {error}")
+            continue
+        if other is not None:
+            found[name] = other
+    return [found[name] for name in project.config.suites if name in found], damages
 
 
 def _warnings(each: Iterable[GateResult | Report]) -> list[str]:

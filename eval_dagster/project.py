@@ -200,22 +200,29 @@ class Project:
         Raises:
             UsageError: A task is incomplete, a dataset is not there, or a model has no weights.
         """
-        problems: list[str] = []
+        if problems := self.problems(evals, models):
+            raise UsageError("\n".join(problems.values()))
+
+    def problems(self, evals: Sequence[str], models: Sequence[str]) -> dict[tuple[str, str], str]:
+        """What can be found before anything runs: a message for each eval and each model that cannot be evaluated.
+
+        The keys are `("eval", name)` and `("model", name)`.
+        """
+        problems: dict[tuple[str, str], str] = {}
         for name in evals:
             try:
                 self.reader.check(self.task(name), self.subjects(name), fewshot=self.num_fewshot(name) > 0)
                 self.check_sets(name)
             except UsageError as error:
-                problems.append(f"eval {name}: {error}")
+                problems["eval", name] = f"eval {name}: {error}"
         for name in models:
             try:
                 self.handle(name).check()
             except ModelUnreachableError:
                 continue  # cached answers can be used; the run warns
             except UsageError as error:
-                problems.append(str(error))  # it names the model
-        if problems:
-            raise UsageError("\n".join(problems))
+                problems["model", name] = str(error)  # it names the model
+        return problems
 
     def check_sets(self, eval_name: str) -> None:
         """Raise `UsageError` if all sets of examples of an eval would be the same."""

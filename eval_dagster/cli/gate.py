@@ -1,11 +1,12 @@
 """Output of a suite's gate, on the command line and for CI systems."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from eval_dagster.addresses import Addresses
 from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import COMPARED, GateResult, Regression
-from eval_dagster.report.summaries import junit_xml
+from eval_dagster.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
 from eval_dagster.report.summaries import markdown as markdown_summary
 from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, figures, title, tone, unjudged, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
@@ -23,6 +24,14 @@ def write_summaries(result: GateResult, addresses: Addresses, *, junit: Path | N
         if path is not None:
             with replaced(path) as temporary:
                 temporary.write_text(words(result, links), "utf-8")
+
+
+def write_unjudged(suite: str, reasons: Sequence[str], *, junit: Path | None, markdown: Path | None) -> None:
+    """Write files for a CI system about a suite that was not judged, so that no file of an earlier run stands there."""
+    for path, text in ((junit, unjudged_junit(suite, reasons)), (markdown, unjudged_markdown(suite, reasons))):
+        if path is not None:
+            with replaced(path) as temporary:
+                temporary.write_text(text, "utf-8")
 
 
 def print_gate(result: GateResult) -> None:

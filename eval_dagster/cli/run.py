@@ -33,7 +33,11 @@ def run(
 ) -> None:
     """Evaluate, and print the leaderboard and the gate's result of a suite. With `launch`, the Dagster instance launches the runs.
 
-    Exit status 1 if an evaluation failed, or the suite regressed or is incomplete; 3 if a cap is the only reason for that.
+    An eval or a model that cannot be evaluated is a failure that does not stop the others. Exit status 1 if an evaluation failed, or the
+    suite regressed or is incomplete; 3 if a cap is the only reason for that.
+
+    Raises:
+        UsageError: Nothing can be evaluated, and there is no suite to judge.
     """
     project = Project.open()
     for option, file in (("--junit", junit), ("--markdown", markdown)):
@@ -44,9 +48,9 @@ def run(
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.lake.begin()
     # Models of launched runs may be within reach of other machines alone; each run checks its own.
-    project.check(chosen_evals, [] if launch else chosen_models)
     if suite is not None:
         require_sensible_gate(project, suite)
+    warn_of_problems(project, chosen_evals, chosen_models, [] if launch else chosen_models, is_judged=suite is not None)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
     from eval_dagster.assets.in_process_runs import run_evaluation
     from eval_dagster.cli import gate as gating
@@ -68,11 +72,32 @@ def run(
     if summary.gate is not None:
         gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, project.addresses, junit=junit, markdown=markdown)
+    elif suite is not None:
+        gating.write_unjudged(suite, summary.failures, junit=junit, markdown=markdown)
     print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
     if end.is_failed:
         raise typer.Exit(1)
     if summary.not_evaluated:
         raise typer.Exit(NOT_EVALUATED)
+
+
+def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[str], checked: Sequence[str], *, is_judged: bool) -> None:
+    """Print why evals and models cannot be evaluated. The run evaluates the rest, and reports these as failures.
+
+    `checked` are the models to look at. Where `is_judged`, a gate judges that nothing could be evaluated.
+
+    Raises:
+        UsageError: Nothing can be evaluated, and no gate judges that.
+    """
+    problems = project.problems(evals, checked)
+    is_nothing_left = all(("eval", name) in problems for name in evals) or all(("model", name) in problems for name in models)
+    if problems and is_nothing_left and not is_judged:
+        raise UsageError("\n".join(problems.values()))
+    for message in problems.values():
+        say(errors, "warning", message, style="yellow")
+    if problems:
+        rest = "nothing else is left to evaluate" if is_nothing_left else "the rest is evaluated"
+        errors.print(f"{len(problems)} of {len(evals) + len(models)} evals and models cannot be evaluated; {rest}", style="yellow")
 
 
 def launched(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> "RunSummary":

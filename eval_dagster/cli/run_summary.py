@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import dollars, errors, out, print_next, say
@@ -11,7 +12,9 @@ from eval_dagster.explorer.places import shown_pages
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
+from eval_dagster.stages.results import partition_key
 from eval_dagster.stages.sample_errors import error_warning
+from eval_dagster.statistics.verdicts import Verdict
 
 if TYPE_CHECKING:
     from eval_dagster.assets.run_summaries import RunSummary
@@ -48,7 +51,25 @@ class RunEnd:
     @property
     def is_failed(self) -> bool:
         """Whether anything failed, or the suite's gate did for another reason than a cap."""
-        return bool(self.summary.failures or self.unscored or self.untracked or self._has_failed_gate)
+        is_counted = any(not self.is_excused(message) for message in self.summary.failures)
+        return bool(is_counted or self.unscored or self.untracked or self._has_failed_gate)
+
+    def is_excused(self, failure: str) -> bool:
+        """Whether a failure is that of a result that its suite does without: of an accepted gap, or of a gap that `require` allows."""
+        return failure.partition(": ")[0] in self._excused
+
+    @cached_property
+    def _excused(self) -> set[str]:
+        """The beginnings of the messages of such failures: stage, and eval with or without a model."""
+        gate = self.summary.gate
+        if gate is None:
+            return set()
+        gaps = [row for row in gate.regressions if row.verdict is Verdict.ACCEPTED_GAP or (row.is_gap and row not in gate.missing)]
+        known = {(row.eval, row.model) for row in gaps}
+        counted = {each.eval for each in self.failed if (each.eval, each.model) not in known}
+        excused = [each for each in self.failed if (each.eval, each.model) in known]
+        snapshots = {f"{each.stage} {each.eval}" for each in excused if each.eval not in counted}
+        return {f"{each.stage} {partition_key(each.eval, each.model)}" for each in excused} | snapshots
 
     @property
     def _has_failed_gate(self) -> bool:
@@ -144,7 +165,8 @@ def print_not_evaluated(messages: Sequence[str]) -> None:
 
 def _print_problems(end: RunEnd) -> None:
     for message in [*end.summary.failures, *end.unscored]:
-        say(errors, "failed", message, style="red")
+        is_excused = end.is_excused(message)
+        say(errors, "not required" if is_excused else "failed", message, style="yellow" if is_excused else "red")
     print_not_evaluated(end.summary.not_evaluated)
     if end.untracked:
         what = "1 result is" if end.untracked == 1 else f"{end.untracked} results are"

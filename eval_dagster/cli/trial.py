@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from eval_dagster.cli.console import errors, out, print_next, say
-from eval_dagster.cli.run import reporting
+from eval_dagster.cli.run import reporting, warn_of_problems
 from eval_dagster.cli.run_summary import NOT_EVALUATED, all_errors, cost_line, print_not_evaluated, request_counts, work_done
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
@@ -35,7 +35,7 @@ def run_trial(
         )
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.lake.begin()
-    project.check(chosen_evals, chosen_models)
+    warn_of_problems(project, chosen_evals, chosen_models, chosen_models, is_judged=False)
     trial = project.trial(limit)
     out.print(f"Trial of at most {limit} samples a subject: no published result changes, and no suite is judged.", style="bold")
     started, run_id = time.monotonic(), uuid.uuid4().hex

@@ -72,6 +72,26 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     )
 
 
+def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateResult:
+    """The judgement of a suite if the gate itself failed: no result could be compared, for this reason. Nothing is written."""
+    settings = project.suite(suite)
+    why = f"the gate failed: {reason}"
+    return GateResult(
+        suite=suite,
+        judged_at=datetime.fromisoformat(project.lake.next_time("regressions", suite)),
+        run_id=run_id,
+        alpha=settings.gate.alpha,
+        level=0.0,
+        severity=settings.gate.severity,
+        require=settings.gate.require,
+        regressions=[
+            Regression(suite=suite, eval=eval_name, model=model, verdict=Verdict.NOT_COMPARABLE, reason=why)
+            for eval_name, model in product(*project.select(suite=suite))
+        ],
+        changes=[],
+    )
+
+
 def _changed_servers(findings: Sequence[Finding]) -> Iterator[str]:
     """A line for each model that changed on its server, also where no result is red."""
     for model in dict.fromkeys(each.row.model for each in findings if "endpoint" in (each.row.cause or "").split(", ")):

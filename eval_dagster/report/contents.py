@@ -1,8 +1,11 @@
 """The contents of a report's page: the gate's result, and related data of the lake."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import BaseModel
 
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
@@ -11,8 +14,8 @@ from eval_dagster.gate.materializations import Point, PointName, history, metric
 from eval_dagster.gate.records import Acceptance, GateResult
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import read_rows
-from eval_dagster.lake.files import Lake
-from eval_dagster.project import Project
+from eval_dagster.lake.files import Lake, read_head
+from eval_dagster.project import Project, in_order
 from eval_dagster.report.flips import Flips, flips_of
 from eval_dagster.report.histories import History, headline_of, history_of
 from eval_dagster.report.plots import MOST_POINTS
@@ -80,9 +83,12 @@ class Contents:
 
 
 def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Contents:
-    """Read the contents of a page, with the arguments of `report`. Missing or damaged data is left out."""
-    evals, models = project.select(suite=result.suite)
-    points, damages = _points(project, result.suite)
+    """Read the contents of a page, with the arguments of `report`. Missing or damaged data is left out.
+
+    No task is loaded: a file that cannot be imported, or an eval that evals.yaml no longer has, costs nothing of the page.
+    """
+    evals, models = _names(project, result)
+    points, damages = _points(project, result)
     attempts = read_attempts(project.lake)
     last = Attempts(attempts)
     problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
@@ -105,27 +111,47 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
         libraries=package_versions(LIBRARIES),
         settings={
-            **{
-                f"eval {name}": {
-                    **project.eval(name).model_dump(mode="json", exclude_defaults=True),
-                    "num_fewshot": project.num_fewshot(name),
-                }
-                for name in evals
-            },
-            **{f"model {name}": project.model(name).model_dump(mode="json", exclude_defaults=True) for name in models},
+            **{f"eval {name}": _settings(project.config.evals.get(name)) | _num_fewshot(name, current) for name in evals},
+            **{f"model {name}": _settings(project.config.models.get(name)) for name in models},
         },
     )
 
 
+def _names(project: Project, result: GateResult) -> tuple[list[str], list[str]]:
+    """The evals and models of a suite, and those that were judged, in the order of evals.yaml."""
+    suite = project.config.suites.get(result.suite)
+    evals = dict.fromkeys([*(suite.evals if suite else ()), *(row.eval for row in result.regressions)])
+    models = dict.fromkeys([*(suite.models if suite else ()), *(row.model for row in result.regressions)])
+    return (
+        list(dict.fromkeys([*in_order(list(evals), project.config.evals), *evals])),
+        list(dict.fromkeys([*in_order(list(models), project.config.models), *models])),
+    )
+
+
+def _settings(section: BaseModel | None) -> dict[str, Any]:
+    """The settings in evals.yaml; none where it no longer has the section."""
+    return {} if section is None else section.model_dump(mode="json", exclude_defaults=True)
+
+
+def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Point]) -> dict[str, Any]:
+    """The number of examples in the prompts of an eval, by the lake."""
+    for point in (point for (name, _), point in current.items() if name == eval_name):
+        with suppress(EvalDagsterError, IndexError, KeyError):
+            file = point.lake.of_version("prompts", point.metrics.info.inputs["rendered_prompts"], eval_name, point.model)
+            if file is not None:
+                return {"num_fewshot": read_head(file.path, 1, ["num_fewshot"])[0]["num_fewshot"]}
+    return {}
+
+
 def headline_histories(project: Project, result: GateResult) -> list[History]:
     """The histories of a suite's headline scores. Damaged ones are left out."""
-    found = _points(project, result.suite)[0].values()
+    found = _points(project, result)[0].values()
     return [history_of(points, str(row["metric"]), result.change_points) for points in found if points and (row := headline_of(points[-1]))]
 
 
-def _points(project: Project, suite: str) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
+def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
     """The newest points of each eval and model, the oldest first; and messages on damaged ones."""
-    evals, models = project.select(suite=suite)
+    evals, models = _names(project, result)
     points: dict[tuple[str, str], list[Point]] = {}
     damages: dict[tuple[str, str], str] = {}
     for key in [(eval_name, model) for eval_name in evals for model in models]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from eval_dagster.gate.records import RED, minute
+from eval_dagster.gate.records import RED, GateResult, minute
 from eval_dagster.lake.attempts import Attempt
 from eval_dagster.report.contents import Contents, Standing
 from eval_dagster.report.evidence import (
@@ -88,6 +88,31 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
             style=Markup((_TEMPLATES / "style.css").read_text("utf-8")),  # noqa: S704 - a file of this package
         )
     )
+
+
+def bare_page(result: GateResult, problem: str) -> str:
+    """The page of a result that cannot be drawn: the verdicts, and the problem at the top. It needs neither template nor style sheet."""
+
+    def shown(text: object) -> str:
+        return str(escape(visible(str(text))))
+
+    cells = [(row.eval, row.model, row.metric or "", row.verdict.value, row.reason or "") for row in result.regressions]
+    rows = "\n".join(f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    heads = "".join(f"<th>{name}</th>" for name in ("eval", "model", "metric", "verdict", "reason"))
+    line = f"{MARKS[tone(result)]} {result.suite}: {verdict_line(result)}"
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{shown(result.suite)}: {shown(verdict_line(result))}</title></head>
+<body>
+<p role="alert"><strong>This report could not be drawn, and has the verdicts alone: {shown(problem)}</strong></p>
+<h1>{shown(line)}</h1>
+<p>Judged {minute(result.judged_at)}.</p>
+<table border="1"><thead><tr>{heads}</tr></thead><tbody>
+{rows}
+</tbody></table>
+</body>
+</html>
+"""
 
 
 def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:

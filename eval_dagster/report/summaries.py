@@ -1,13 +1,14 @@
 """A gate's result for CI systems: JUnit XML, and Markdown as GitHub shows it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from xml.etree import ElementTree
 
 from eval_dagster.gate.records import COMPARED, GateResult, Regression, minute
 from eval_dagster.report.wording import (
     FIGURE_COLUMNS,
+    NOT_JUDGED,
     Tone,
     cause_text,
     evidence,
@@ -97,6 +98,24 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
     lines.append(f"Judged {minute(result.judged_at)} {level(result)}. Results are compared on the samples that both have.")
     if links:
         lines += ["", " · ".join(f"[{markdown_text(name)}](<{link}>)" for name, link in links.items())]
+    return "\n".join(lines) + "\n"
+
+
+def unjudged_junit(suite: str, reasons: Sequence[str]) -> str:
+    """JUnit XML of a suite that could not be judged: one test case, which fails."""
+    totals = {"tests": "1", "failures": "1", "errors": "0"}
+    root = ElementTree.Element("testsuites", {"name": "eval_dagster", **totals})
+    of_suite = ElementTree.SubElement(root, "testsuite", {"name": visible(suite), **totals, "skipped": "0", "time": "0"})
+    case = ElementTree.SubElement(of_suite, "testcase", classname=visible(suite), name="the suite as a whole", time="0")
+    said = visible("\n".join([NOT_JUDGED, *reasons]))
+    ElementTree.SubElement(case, "failure", message=NOT_JUDGED, type="not judged").text = said
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def unjudged_markdown(suite: str, reasons: Sequence[str]) -> str:
+    """Markdown of a suite that could not be judged."""
+    lines = [f"## {_MARKS[Tone.BAD]} {markdown_text(suite)}: {NOT_JUDGED}", "", *(f"- {markdown_text(reason)}" for reason in reasons)]
     return "\n".join(lines) + "\n"
 
 

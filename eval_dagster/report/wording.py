@@ -9,6 +9,8 @@ from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import COMPARED, GAPS, GateResult, Outcome, Regression
 from eval_dagster.statistics.verdicts import Verdict
 
+NOT_JUDGED = "The suite was not judged"
+"""The verdict where the gate itself failed."""
 _MOST_NAMED = 3
 _MOST_OF_A_REASON = 160
 

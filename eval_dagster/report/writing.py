@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 
-from eval_dagster.errors import TrackingError
+from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
 from eval_dagster.report.contents import Contents, collect, headline_histories
-from eval_dagster.report.page import render
+from eval_dagster.report.page import bare_page, render
 from eval_dagster.report.plots import history_png
 from eval_dagster.report.sample_pages import ResultMetric, write_sample_pages
 from eval_dagster.report.wording import tone, verdict_line
@@ -43,36 +43,62 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
         run_ids: Runs whose cost is shown; the last evaluation of each eval and model if not given.
     """
     try:
-        page, contents = _write(project, result, run_ids)
+        page, contents, problem = _write(project, result, run_ids)
     except Exception as error:  # the boundary between a result and its report
-        return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {type(error).__name__}: {error}"])
+        return Report(page=None, mlflow_link=None, warnings=[f"no report of {result.suite}: {_said(error)}"])
+    if contents is None:
+        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} has the verdicts alone: {problem}"])
     try:
         return Report(page=page, mlflow_link=_track(project, result, page.name, contents), warnings=[])
     except Exception as error:  # as above
-        reason = str(error) if isinstance(error, TrackingError) else f"{type(error).__name__}: {error}"
-        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {reason}"])
+        return Report(page=page, mlflow_link=None, warnings=[f"the report of {result.suite} is not in MLflow: {_said(error)}"])
 
 
 def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Path:
     """Write the page to `<home>/reports/<suite>/<time of the judgement>.html`, and a copy to `latest.html` beside it.
 
-    The arguments are those of `report`. An existing page is replaced. Returns the path of the page.
+    The arguments are those of `report`. An existing page is replaced. A page that cannot be drawn has the verdicts alone, and says why.
+    Returns the path of the page.
     """
     return _write(project, result, run_ids)[0]
 
 
-def _write(project: Project, result: GateResult, run_ids: Sequence[str]) -> tuple[Path, Contents]:
-    """Write the page as `write_report` does. Returns its path and what it shows."""
-    path = project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with project.lake.steady():
-        pages = write_sample_pages(project.lake, result, path.with_suffix(""))
-        contents = collect(project, result, run_ids=run_ids)
-    page = _encoded(contents, pages)
-    for each in (path, path.with_name(LATEST)):
-        with replaced(each) as temporary:
-            temporary.write_bytes(page)
-    return path, contents
+def page_of(project: Project, result: GateResult) -> Path:
+    """The place of a result's page, which need not exist."""
+    return project.home / "reports" / result.suite / f"{result.judged_at.astimezone(UTC):%Y-%m-%dT%H-%M-%S-%fZ}.html"
+
+
+def _write(project: Project, result: GateResult, run_ids: Sequence[str]) -> tuple[Path, Contents | None, str]:
+    """Write the page as `write_report` does.
+
+    Returns:
+        Its path, what it shows, and why that is nothing but the verdicts.
+    """
+    path = page_of(project, result)
+    contents: Contents | None = None
+    problem = ""
+    try:
+        with project.lake.steady():
+            pages = write_sample_pages(project.lake, result, path.with_suffix(""))
+            contents = collect(project, result, run_ids=run_ids)
+        page = _encoded(contents, pages)
+    except Exception as error:  # the boundary between verdicts and their page
+        contents, problem = None, _said(error)
+        page = bare_page(result, problem).encode("utf-8", errors="replace")
+    latest = path.with_name(LATEST)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for each in (path, latest):
+            with replaced(each) as temporary:
+                temporary.write_bytes(page)
+    except OSError:
+        latest.unlink(missing_ok=True)  # no page is better than that of an earlier judgement
+        raise
+    return path, contents, problem
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
 
 
 def _encoded(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None = None) -> bytes:

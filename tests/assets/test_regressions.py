@@ -19,8 +19,10 @@ from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.notifications import tell
 from eval_dagster.config.schema import PublicUrlConfig
+from eval_dagster.gate.acceptances import accept
+from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult, Outcome
-from eval_dagster.gate.results import write_result
+from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
@@ -266,3 +268,84 @@ def test_a_judgement_that_cannot_be_made_known_is_a_failure(project: Project, mo
     summary = _night(project, "lenient")
     assert summary.gate is not None
     assert any("no space left" in failure for failure in summary.failures)
+
+
+def _released(project: Project, folder: Path) -> tuple[bool, bool]:
+    """Whether an asset downstream of the gates was materialized in a run of both, and whether the run succeeded."""
+    released: list[str] = []
+
+    @dg.asset(deps=[REGRESSIONS])
+    def promoted() -> None:
+        released.append("mine")
+
+    with open_instance(project.home) as instance:
+        merged = dg.Definitions.merge(build_definitions(_open(folder)), dg.Definitions(assets=[promoted]))
+        job = merged.resolve_implicit_global_asset_job_def()
+        selection = [REGRESSIONS, dg.AssetKey("promoted")]
+        result = job.execute_in_process(instance=instance, asset_selection=selection, raise_on_error=False)
+    return bool(released), result.success
+
+
+def test_no_asset_downstream_is_released_by_a_suite_that_is_incomplete(project: Project, tmp_path: Path) -> None:
+    text = textwrap.dedent(CONFIG).partition("  lenient")[0].replace("capitals, limit: 2", "'own.py:Own', limit: 2")
+    (tmp_path / "evals.yaml").write_text(text)
+    task = "from eval_dagster.task_defs.capitals import Capitals\n\nclass Own(Capitals):\n    NAME = 'Own'\n"
+    (tmp_path / "own.py").write_text(task)
+    first = _night(project, "strict")
+    assert first.gate is not None
+    assert first.gate.outcome is Outcome.FIRST
+    assert _released(project, tmp_path) == (True, True), "first results"
+
+    (tmp_path / "own.py").write_text("raise OSError('no such library')")
+    second = _night(project, "strict")
+    assert second.gate is not None
+    assert [row.verdict for row in second.gate.regressions] == [Verdict.NO_CHANGE_SEEN] * 2 + [Verdict.NOT_EVALUATED] * 2
+    assert _status(project, second.run_ids[-1]) is dg.DagsterRunStatus.FAILURE
+    page = (tmp_path / "home" / "reports" / "strict" / "latest.html").read_text("utf-8")
+    assert "✗ Incomplete: 2 of 4 results not evaluated (own on" not in page
+    assert "✗ Incomplete: 2 of 4 results not evaluated (capitals on calculator, sevens: failed at dataset_snapshot on " in page
+    assert 'id="leaderboard"' in page, "one broken file costs no report"
+    assert _released(project, tmp_path) == (False, False)
+
+    accept(project.lake, "strict", evals=["capitals"], models=[], by="me", why="the library comes next week")
+    assert _released(project, tmp_path) == (True, True), "an accepted gap"
+
+
+def test_every_suite_is_shown_whichever_was_judged_last(project: Project) -> None:
+    _night(project, "strict")
+    _night(project, "strict", error="right % 3 == 0")
+    last = _night(project, "lenient", error="right % 3 == 0")
+    metadata = _materialized(project, last.run_ids[-1])
+    assert str(metadata["outcome"].value) == "strict: regressed\nlenient: first results"
+    assert [line.partition(":")[0] for line in str(metadata["summary"].value).splitlines()] == ["strict", "lenient"]
+    assert {row.data["suite"] for row in metadata["all_results"].records} == {"strict", "lenient"}
+    assert metadata["dagster/row_count"].value == 5
+    assert {"report_strict", "report_lenient"} <= metadata.keys()
+    assert list(_checks(project, last.run_ids[-1])) == ["nothing_regressed_in_lenient"]
+
+
+def test_a_gate_that_fails_is_no_green_night_of_before(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is judged as incomplete, on the page, in the relation, and for the check; and its run fails. Other suites are judged."""
+    _night(project, "strict")
+    _night(project, "lenient")
+
+    def failing(project: Project, suite: str, **settings: Any) -> GateResult:
+        if suite == "strict":
+            raise ValueError("no such test")
+        return judge_and_confirm(project, suite, **settings)
+
+    monkeypatch.setattr("eval_dagster.assets.regressions.judge_and_confirm", failing)
+    with open_instance(project.home) as instance:
+        job = build_definitions(project).resolve_implicit_global_asset_job_def()
+        assert not job.execute_in_process(instance=instance, asset_selection=[REGRESSIONS], raise_on_error=False).success
+    strict, lenient = current_result(project.lake, "strict"), current_result(project.lake, "lenient")
+    assert strict is not None
+    assert lenient is not None
+    assert (strict.outcome, {row.reason for row in strict.regressions}) == (
+        Outcome.INCOMPLETE, {"the gate failed: ValueError: no such test"}
+    )  # fmt: skip
+    assert lenient.outcome is Outcome.PASSED
+    page = (project.home / "reports" / "strict" / "latest.html").read_text("utf-8")
+    assert "✗ Incomplete: 4 of 4 results not comparable (" in page
+    rows = read_rows(project.lake, "select distinct suite, outcome from regressions order by all")
+    assert [tuple(row.values()) for row in rows] == [("lenient", "passed"), ("strict", "incomplete")]

@@ -420,6 +420,9 @@ GATE = "    gate: {{{}}}\n"
         ("alpha: '0.05'", "suites.nightly.gate.alpha: found '0.05'; expected a number above 0 and below 1"),
         ("alpha: .nan", "suites.nightly.gate.alpha: found .nan; expected a number above 0 and below 1"),
         ("alpha: 1", "suites.nightly.gate.alpha: found 1; expected a number above 0 and below 1"),
+        ("require: 0", "suites.nightly.gate.require: found 0; expected 'all', a share above 0 and at most 1 such as 0.9, or a list"),
+        ("require: yes", "suites.nightly.gate.require: found yes; expected 'all', a share above 0"),
+        ("require: [nothing]", "suites.nightly.gate.require[0]: found 'nothing'; expected an eval of the suite ("),
     ],
 )
 def test_the_numbers_of_a_gate_are_numbers(folder: Path, setting: str, problem: str) -> None:

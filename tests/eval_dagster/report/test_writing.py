@@ -15,6 +15,7 @@ from eval_dagster.project import Project
 from eval_dagster.report import writing
 from eval_dagster.report.sample_pages import write_sample_pages
 from eval_dagster.report.writing import report, write_report
+from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.tracking.tracker import UI_VARIABLE
 
 
@@ -134,3 +135,59 @@ def test_a_page_that_cannot_be_written_is_a_warning(project: Project, result: Ga
     assert (found.page, found.mlflow_link) == (None, None)
     (warning,) = found.warnings
     assert warning.startswith("no report of nightly: ")
+
+
+def test_a_report_needs_no_task_that_can_be_loaded(tmp_path: Path) -> None:
+    """One file of a task that cannot be imported, and an eval that evals.yaml no longer has, cost nothing of the page."""
+    nights = Nights(tmp_path)
+    nights.run()
+    result = judge(nights.project(), "nightly", run_id="gate")
+    config = tmp_path / "evals.yaml"
+    written = config.read_text().replace("capitals: {task: capitals}", 'capitals: {task: "broken.py:Broken"}')
+    left_out = [line for line in written.splitlines() if not line.strip().startswith("arithmetic:")]
+    config.write_text("\n".join(left_out).replace(", arithmetic]", "]"))
+    (tmp_path / "broken.py").write_text("raise OSError('no such library')")
+    project = Project.open(config_path=config, home=nights.project().home)
+    page = write_report(project, result).read_text("utf-8")
+    for shown in ("First results", "capitals · mine", "arithmetic · mine", '<section id="leaderboard">', '<section id="history">'):
+        assert shown in page
+    assert page.count("&#34;num_fewshot&#34;: 1") == 2, "by the prompts in the lake"
+    assert "no such library" not in page
+
+
+def test_a_page_that_cannot_be_drawn_says_so_and_has_the_verdicts(
+    project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = project.home / "reports" / "nightly" / "latest.html"
+    write_report(project, replace(result, regressions=[replace(row, verdict=Verdict.NO_CHANGE_SEEN) for row in result.regressions]))
+    yesterday = latest.read_bytes()
+
+    def refuse(*_: object, **__: object) -> str:
+        raise ValueError("no <font>")
+
+    monkeypatch.setattr(writing, "render", refuse)
+    found = report(project, result)
+    assert found.warnings == ["the report of nightly has the verdicts alone: ValueError: no <font>"]
+    text = latest.read_text("utf-8")
+    assert latest.read_bytes() != yesterday
+    alert, rest = text.index("could not be drawn"), text.index("<h1>")
+    assert alert < rest, "it says so at the top"
+    assert "ValueError: no &lt;font&gt;" in text
+    assert "✗ nightly: 1 of 6 results regressed: capitals on mine" in text
+    assert text.count("<tr><td>") == 6
+
+
+def test_a_page_that_cannot_be_written_leaves_none_of_an_earlier_judgement(
+    project: Project, result: GateResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = project.home / "reports" / "nightly" / "latest.html"
+    write_report(project, result)
+
+    def full(_: Path) -> None:
+        raise OSError("no space left on the device")
+
+    monkeypatch.setattr(writing, "replaced", full)
+    found = report(project, result)
+    assert found.page is None
+    assert not latest.exists()
+    assert "no space left" in found.warnings[0]
