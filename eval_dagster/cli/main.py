@@ -1,4 +1,4 @@
-"""The command `eval-dagster`. Exit status: 0 done, 1 something was evaluated and failed, 2 wrong usage or configuration."""
+"""The command `eval-dagster`. Exit status: 0 done, 1 something failed or a suite is red, 2 wrong usage or configuration, 3 a cap."""
 
 import os
 import signal

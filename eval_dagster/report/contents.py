@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from eval_dagster.errors import EvalDagsterError, QueryError
 from eval_dagster.gate.acceptances import read_acceptances
 from eval_dagster.gate.attempts import Attempts
+from eval_dagster.gate.change_points import change_points
 from eval_dagster.gate.materializations import Point, PointName, history, metric_versions
-from eval_dagster.gate.records import Acceptance, GateResult
+from eval_dagster.gate.records import Acceptance, GateResult, Look
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.lake.files import Lake, read_head
@@ -89,6 +90,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
     """
     evals, models = _names(project, result)
     points, damages = _points(project, result)
+    changes = _changes(project.lake, result)
     attempts = read_attempts(project.lake)
     last = Attempts(attempts)
     problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
@@ -101,10 +103,7 @@ def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()
         },
         accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
         histories=[
-            history_of(found, metric, result.change_points)
-            for found in points.values()
-            if found
-            for metric in _drawn_metrics(found[-1], result)
+            history_of(found, metric, changes) for found in points.values() if found for metric in _drawn_metrics(found[-1], result)
         ],
         flips=flips_of(result),
         costs=_costs(attempts, list(points), run_ids),
@@ -145,8 +144,13 @@ def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Point]) -> di
 
 def headline_histories(project: Project, result: GateResult) -> list[History]:
     """The histories of a suite's headline scores. Damaged ones are left out."""
-    found = _points(project, result)[0].values()
-    return [history_of(points, str(row["metric"]), result.change_points) for points in found if points and (row := headline_of(points[-1]))]
+    found, changes = _points(project, result)[0].values(), _changes(project.lake, result)
+    return [history_of(points, str(row["metric"]), changes) for points in found if points and (row := headline_of(points[-1]))]
+
+
+def _changes(lake: Lake, result: GateResult) -> list[Look]:
+    """Where scores left their bands: by this judgement, and by the last one of every suite, as in the relation `change_points`."""
+    return [*change_points(lake), *result.change_points]
 
 
 def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:

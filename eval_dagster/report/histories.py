@@ -41,10 +41,13 @@ class History:
 
 
 def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) -> History:
-    """The history of a metric over materializations (at least one, the oldest first), with those of the changes that are its own."""
+    """The history of a metric over materializations (at least one, the oldest first), with those of the changes that are its own.
+
+    Of several suites that found a change at the same result, one counts.
+    """
     newest = points[-1]
-    looks = [look for look in changes if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
-    changed = {look.materialized_at for look in looks}
+    own = [look for look in changes if (look.eval, look.model, look.metric) == (newest.eval_name, newest.model, metric)]
+    changed = {look.materialized_at: look for look in own}
     drawn = [
         ScorePoint(
             at=point.materialized_at,
@@ -62,7 +65,7 @@ def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) ->
         model=newest.model,
         metric=metric,
         points=drawn,
-        changes=looks,
+        changes=[changed[at] for at in sorted(changed)],
         mlflow_run=row.get("mlflow_run_id"),
         is_headline=bool(row.get("is_headline")),
     )

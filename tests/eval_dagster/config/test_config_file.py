@@ -406,6 +406,7 @@ def test_a_file_that_cannot_be_read_says_why(folder: Path) -> None:
 
 
 GATE = "    gate: {{{}}}\n"
+REQUIRE = "'all', a share above 0 and at most 1 such as 0.9, or a list of evals of the suite"
 
 
 @pytest.mark.parametrize(
@@ -420,9 +421,9 @@ GATE = "    gate: {{{}}}\n"
         ("alpha: '0.05'", "suites.nightly.gate.alpha: found '0.05'; expected a number above 0 and below 1"),
         ("alpha: .nan", "suites.nightly.gate.alpha: found .nan; expected a number above 0 and below 1"),
         ("alpha: 1", "suites.nightly.gate.alpha: found 1; expected a number above 0 and below 1"),
-        ("require: 0", "suites.nightly.gate.require: found 0; expected 'all', a share above 0 and at most 1 such as 0.9, or a list"),
-        ("require: yes", "suites.nightly.gate.require: found yes; expected 'all', a share above 0"),
-        ("require: [nothing]", "suites.nightly.gate.require[0]: found 'nothing'; expected an eval of the suite ("),
+        ("require: 0", f"suites.nightly.gate.require: found 0; expected {REQUIRE}"),
+        ("require: yes", f"suites.nightly.gate.require: found yes; expected {REQUIRE}"),
+        ("require: [nothing]", "suites.nightly.gate.require[0]: found 'nothing'; expected an eval of the suite (mmlu, own)"),
     ],
 )
 def test_the_numbers_of_a_gate_are_numbers(folder: Path, setting: str, problem: str) -> None:

@@ -13,6 +13,8 @@ from scripted_nights import Nights
 import eval_dagster.report.page as page_module
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
+from eval_dagster.gate.results import write_result
+from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.project import Project
 from eval_dagster.report.contents import collect
 from eval_dagster.report.flips import MOST_SHOWN
@@ -233,6 +235,27 @@ def test_a_first_night_and_no_night_at_all(tmp_path: Path) -> None:
     assert "no earlier result" not in first.text("section#leaderboard"), "the score is as good as any"
     assert "differ from the baseline" not in first.text("section#versions")
     assert all(target[1:] in first.ids for target in first.targets)
+
+
+def test_a_history_has_the_change_points_of_all_suites_wherever_it_is_shown(tmp_path: Path) -> None:
+    """Another suite judges the same history, at another level."""
+    nights = Nights(tmp_path)
+    for share in (0.18, 0.4, 0.18):
+        nights.run(capitals=share)
+    project = nights.project()
+    result = judge(project, "nightly", run_id="gate")
+    own = [look for look in result.looks if (look.eval, look.model) == ("capitals", "mine")]
+    assert [look.is_change_point for look in own] == [True, True]
+    strict = replace(result, looks=[replace(look, is_change_point=look is own[0]) for look in own])
+    write_result(project.lake, replace(result, suite="other"))
+    write_result(project.lake, strict)
+    publish(project.lake)
+    key = "eval = 'capitals' and model = 'mine'"
+    relation = read_rows(project.lake, f"select distinct materialized_at as at from change_points where {key} order by at")
+    marked = read_rows(project.lake, f"select materialized_at as at from score_history where {key} and is_change_point order by at")
+    (history,) = [each for each in collect(project, strict).histories if (each.eval, each.model) == ("capitals", "mine")]
+    assert [look.materialized_at for look in history.changes] == [row["at"] for row in relation] == [row["at"] for row in marked]
+    assert [point.at for point in history.points if point.is_change] == [row["at"] for row in relation]
 
 
 def test_what_is_damaged_keeps_nothing_else_from_being_shown(tmp_path: Path) -> None:
