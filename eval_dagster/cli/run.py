@@ -47,9 +47,9 @@ def run(
             require_writable(option, file)
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.lake.begin()
-    # Models of launched runs may be within reach of other machines alone; each run checks its own.
     if suite is not None:
         require_sensible_gate(project, suite)
+    # Models of launched runs may be within reach of other machines alone; each run checks its own.
     warn_of_problems(project, chosen_evals, chosen_models, [] if launch else chosen_models, is_judged=suite is not None)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
     from eval_dagster.assets.in_process_runs import run_evaluation
@@ -61,6 +61,8 @@ def run(
             summary = launched(project, chosen_evals, chosen_models, suite)
         else:
             summary = run_evaluation(project, chosen_evals, chosen_models, suite=suite)
+    if suite is not None and summary.gate is None:
+        gating.write_unjudged(suite, summary.failures, junit=junit, markdown=markdown)
     if not catalog_path(project.lake).exists():  # without a catalog, only the reasons can be printed
         for message in summary.failures:
             say(errors, "failed", message, style="red")
@@ -72,8 +74,6 @@ def run(
     if summary.gate is not None:
         gating.print_gate(summary.gate)
         gating.write_summaries(summary.gate, project.addresses, junit=junit, markdown=markdown)
-    elif suite is not None:
-        gating.write_unjudged(suite, summary.failures, junit=junit, markdown=markdown)
     print_end(project, end, time.monotonic() - started, gating.next_command(summary.gate) if summary.gate else None)
     if end.is_failed:
         raise typer.Exit(1)

@@ -251,11 +251,11 @@ def test_a_history_has_the_change_points_of_all_suites_wherever_it_is_shown(tmp_
     write_result(project.lake, strict)
     publish(project.lake)
     key = "eval = 'capitals' and model = 'mine'"
-    relation = read_rows(project.lake, f"select distinct materialized_at as at from change_points where {key} order by at")
-    marked = read_rows(project.lake, f"select materialized_at as at from score_history where {key} and is_change_point order by at")
+    relation = read_rows(project.lake, f"select distinct materialized_at as time from change_points where {key} order by time")
+    marked = read_rows(project.lake, f"select materialized_at as time from score_history where {key} and is_change_point order by time")
     (history,) = [each for each in collect(project, strict).histories if (each.eval, each.model) == ("capitals", "mine")]
-    assert [look.materialized_at for look in history.changes] == [row["at"] for row in relation] == [row["at"] for row in marked]
-    assert [point.at for point in history.points if point.is_change] == [row["at"] for row in relation]
+    assert [look.materialized_at for look in history.changes] == [row["time"] for row in relation] == [row["time"] for row in marked]
+    assert [point.at for point in history.points if point.is_change] == [row["time"] for row in relation]
 
 
 def test_what_is_damaged_keeps_nothing_else_from_being_shown(tmp_path: Path) -> None:
