@@ -42,7 +42,7 @@ residuals as (
         pairs.eval,
         pairs.metric,
         pairs.cluster,
-        sum(pairs.difference - differences.difference) as residual
+        sum(pairs.difference - differences.difference) / nullif(1 - count(*) / any_value(differences.n_common), 0) as residual
     from pairs
     inner join differences
         on pairs.eval = differences.eval and pairs.metric = differences.metric
@@ -50,11 +50,11 @@ residuals as (
 ),
 
 variances as (
-    -- Robust to clusters as `estimate_mean` is; null where there is one only.
+    -- The jackknife over clusters, as `estimate_mean` has it; null where there is one only.
     select
         eval,
         metric,
-        sum(residual * residual) * count(*) / nullif(count(*) - 1, 0) as squares
+        sum(residual * residual) * (count(*) - 1) / count(*) as squares
     from residuals
     group by eval, metric
 )

@@ -10,7 +10,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.gate.materializations import Point, metric_versions
 from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
 from eval_dagster.metrics.items import ItemMetric, item_of
 from eval_dagster.stages.sample_preview import answer_text
 from eval_dagster.statistics.comparison import ALPHA, Comparison
@@ -84,7 +84,8 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
         if issubclass(of_all, ItemMetric):
             return _compare_items(of_all, name, a, b, alpha)
         return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
-    return _compare_means(name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
+    metric = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
+    return _compare_means(metric, name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
 
 
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
@@ -172,14 +173,18 @@ def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str
     return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
 
 
-def _compare_means(name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool) -> Comparison:
+def _compare_means(
+    metric: type[BaseMetric[Any]] | None, name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool
+) -> Comparison:
     a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
     samples = sorted({*a, *b})
+    bounds = None if metric is None else known_bounds(metric, [row["value"] for row in (*a.values(), *b.values())])
     return compare_means(
         [a[sample]["value"] if sample in a else None for sample in samples],
         [b[sample]["value"] if sample in b else None for sample in samples],
         clusters=[(a.get(sample) or b[sample])["cluster"] for sample in samples],
         subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
+        bounds=bounds,
         alpha=alpha,
     )
 

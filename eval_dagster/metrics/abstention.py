@@ -23,7 +23,7 @@ class AbstentionMetric(ProbabilityMetric):
     """The cost of a wrong answer; at least 0. A subclass with a name of its own may set both."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse negative loads, which would reverse the score. The best score is the load of a correct answer.
+        """Refuse negative loads, which would reverse the score. The loads are the bounds, that of a correct answer is the best score.
 
         Raises:
             TaskDefinitionError: A load is negative.
@@ -36,6 +36,8 @@ class AbstentionMetric(ProbabilityMetric):
             )
         if "BEST" not in vars(cls):
             cls.BEST = float(cls.LOAD_CORRECT)
+        if "BOUNDS" not in vars(cls) and cls.LOAD_CORRECT + cls.LOAD_WRONG > 0:
+            cls.BOUNDS = (-float(cls.LOAD_WRONG), float(cls.LOAD_CORRECT))
 
 
 class TernaryScore(AbstentionMetric):

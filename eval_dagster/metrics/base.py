@@ -1,6 +1,7 @@
 """The base classes of metrics, and the values that they return."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, SupportsFloat, TypeAlias, get_args, get_origin
 
@@ -12,6 +13,9 @@ from eval_dagster.errors import DataError
 from eval_dagster.records import Completion, Loglikelihood, ResponseType
 
 ResponseT = TypeVar("ResponseT", default=Any)
+
+_ROUNDING = 1e-9
+"""How far outside of its bounds a value may lie, as a share of the largest bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,9 @@ class BaseMetric(Generic[ResponseT]):
     HIGHER_IS_BETTER: ClassVar[bool] = True
     IS_PROPORTION: ClassVar[bool] = False
     """Whether every value is 0 or 1, so that the mean is a proportion and its interval Wilson's."""
+    BOUNDS: ClassVar[tuple[float, float] | None] = None
+    """The least and the largest possible value; an end may be infinite. With two finite ends, the interval of the mean holds for values
+    of any distribution between them, has a width even if all values are equal, and stays within the bounds."""
     EXECUTES_CODE: ClassVar[bool] = False
     """Whether it runs code that a model wrote, which the project must allow."""
     BEST: ClassVar[float | None] = 1.0
@@ -211,6 +218,24 @@ def named_values(metric_name: str, result: object) -> dict[str, float]:
     if not values:
         raise DataError(f"the metric {metric_name} gave no value; expected at least one for every response")
     return values
+
+
+def bounds_of(metric: type[BaseMetric[Any]]) -> tuple[float, float] | None:
+    """The bounds of a metric's values: its `BOUNDS`, or 0 and 1 of a proportion. None if they are not known."""
+    return (0.0, 1.0) if metric.BOUNDS is None and metric.IS_PROPORTION else metric.BOUNDS
+
+
+def known_bounds(metric: type[BaseMetric[Any]], values: Iterable[float | None]) -> tuple[float, float] | None:
+    """The bounds of a metric. None also where a value lies outside of them: a metric may inherit bounds that are not its own."""
+    bounds = bounds_of(metric)
+    return bounds if bounds is None or all(value is None or is_between(value, bounds) for value in values) else None
+
+
+def is_between(value: float, bounds: tuple[float, float]) -> bool:
+    """Whether a value lies between bounds, but for rounding."""
+    low, high = bounds
+    slack = _ROUNDING * max([1.0, *(abs(end) for end in bounds if math.isfinite(end))])
+    return low - slack <= value <= high + slack
 
 
 def is_higher_better(metric: type[BaseMetric[Any]], name: str) -> bool:

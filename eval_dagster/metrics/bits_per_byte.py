@@ -17,6 +17,7 @@ class BitsPerByteLoglikelihood(PerplexityMetric):
 
     NAME = "bits_per_byte"
     HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, math.inf)
     BEST = 0.0
 
     def calculate(self, response: Loglikelihood) -> float:

@@ -25,6 +25,7 @@ class BrierScore(LoglikelihoodMetric):
 
     NAME = "brier_score"
     HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, 2.0)
     BEST = 0.0
 
     def calculate(self, response: Loglikelihood) -> float:
@@ -44,6 +45,7 @@ class ExpectedCalibrationError(CorpusMetric[Loglikelihood]):
 
     NAME = "expected_calibration_error"
     HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, 1.0)
     BEST = 0.0
     BINS: ClassVar[int] = 15
     STATISTICS = ("count", *(f"gap_{number}" for number in range(1, BINS + 1)))

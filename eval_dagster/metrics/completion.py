@@ -105,6 +105,7 @@ class F1(CompletionMetric):
     """
 
     NAME = "f1"
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Completion) -> float:
         """Return the value."""

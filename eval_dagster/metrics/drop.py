@@ -37,6 +37,7 @@ class DropF1(CompletionMetric):
     """
 
     NAME = "drop_f1"
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Completion) -> float:
         """Return the value."""

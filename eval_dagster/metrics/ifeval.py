@@ -37,6 +37,7 @@ class InstLevelStrictAcc(CorpusMetric[Completion]):
     """The part of all instructions that are followed: a prompt with three of them weighs three times as much as one with one."""
 
     NAME = "inst_level_strict_acc"
+    BOUNDS = (0.0, 1.0)
     STATISTICS = ("followed", "instructions")
     PACKAGES = ("langdetect", "nltk")
     LOOSE: ClassVar[bool] = False

@@ -6,6 +6,7 @@ the most probable one counts. Every metric here raises a `DataError` where a log
 marked as correct, or the text is not there. Without anything to divide by, the value is not a number.
 """
 
+import math
 import re
 
 import numpy as np
@@ -22,6 +23,7 @@ class CorpusPerplexityMetric(CorpusMetric[Loglikelihood], PerplexityMetric):
     """-log P(texts) / units, as it is or as a power of e. The lower, the better."""
 
     HIGHER_IS_BETTER = False
+    BOUNDS = (1.0, math.inf)
 
     def calculate(self, response: Loglikelihood) -> dict[str, float]:
         """Return the text's log-probability (natural logarithm) and its number of units."""
@@ -72,6 +74,7 @@ class BitsPerByte(BytePerplexity):
     """
 
     NAME = "corpus_bits_per_byte"
+    BOUNDS = (0.0, math.inf)
     BEST = 0.0
 
     @classmethod

@@ -33,6 +33,7 @@ class ConfidenceWeightedAccuracy(ProbabilityMetric):
     """
 
     NAME = "confidence_weighted_accuracy"
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Loglikelihood) -> float:
         """Return the value."""
@@ -48,6 +49,7 @@ class ProbabilityMass(ProbabilityMetric):
     """
 
     NAME = "probability_mass"
+    BOUNDS = (0.0, 1.0)
     LENGTH_NORMALIZED = False
 
     def calculate(self, response: Loglikelihood) -> float:

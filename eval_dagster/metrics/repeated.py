@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.answers import AnswerMetric
-from eval_dagster.metrics.base import BaseMetric, CompletionMetric, RepeatedMetric, declared
+from eval_dagster.metrics.base import BaseMetric, CompletionMetric, RepeatedMetric, bounds_of, declared
 from eval_dagster.records import Completion
 
 
@@ -44,6 +44,8 @@ class PassAtK(AtKMetric):
 
     c of the n texts are correct, which means that the metric of one text gives 1 (Chen et al. 2021, arXiv:2107.03374, equation 1).
     """
+
+    BOUNDS = (0.0, 1.0)
 
     def calculate_all(self, responses: Sequence[Completion]) -> float:
         """Return the value; from 0 to 1.
@@ -107,7 +109,7 @@ def pass_at_k(metric: type[BaseMetric[Completion]], k: int, name: str | None = N
 def avg_at_k(metric: type[BaseMetric[Completion]], k: int, name: str | None = None) -> type[AvgAtK]:
     """Make avg@k of a metric. Arguments and errors as for `pass_at_k`, whatever the metric's values."""
     made = _at_k(AvgAtK, metric, k, name or f"avg@{k}")
-    made.HIGHER_IS_BETTER, made.BEST = metric.HIGHER_IS_BETTER, metric.BEST
+    made.HIGHER_IS_BETTER, made.BEST, made.BOUNDS = metric.HIGHER_IS_BETTER, metric.BEST, bounds_of(metric)
     return made
 
 
@@ -118,7 +120,7 @@ def maj_at_k(metric: type[AnswerMetric], k: int, name: str | None = None) -> typ
             f"maj@{k} cannot be made of {metric.__name__}, which does not say what a text's answer is; expected an AnswerMetric"
         )
     made = _at_k(MajAtK, metric, k, name or f"maj@{k}")
-    made.IS_PROPORTION = metric.IS_PROPORTION
+    made.IS_PROPORTION, made.BOUNDS = metric.IS_PROPORTION, bounds_of(metric)
     return made
 
 

@@ -18,6 +18,7 @@ class RougeMetric(CompletionMetric):
     """One variant of ROUGE; from 0 to 1. Raises a `DataError` without a correct text, a `RequirementError` without the package."""
 
     PACKAGES = ("nltk", "rouge-score")
+    BOUNDS = (0.0, 1.0)
     USE_STEMMER: ClassVar[bool] = False
     """Whether words are cut to their stem first (Porter's, for English), as in HELM."""
 

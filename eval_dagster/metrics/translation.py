@@ -5,6 +5,7 @@ translations, and different numbers of them. Every metric here raises a `DataErr
 `RequirementError` without the package.
 """
 
+import math
 from functools import cache
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ class SacreBLEUMetric(CorpusMetric[Completion]):
     """Arguments of that class that differ from its defaults, in pairs of name and value."""
     BEST = 100.0
     PACKAGES = ("sacrebleu",)
+    BOUNDS = (0.0, 100.0)
 
     def calculate(self, response: Completion) -> dict[str, float]:
         """Return the sample's statistics."""
@@ -75,6 +77,7 @@ class TER(SacreBLEUMetric):
 
     NAME = "ter"
     HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, math.inf)
     BEST = 0.0
     SCORER = "TER"
     STATISTICS = ("edits", "reference_length")

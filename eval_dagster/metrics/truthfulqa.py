@@ -80,6 +80,7 @@ class ReferenceDifference(ReferenceMetric):
     """By how much the text is nearer to a true answer than to every false one; from -100 to 100."""
 
     BEST = None
+    BOUNDS = (-100.0, 100.0)
 
     def calculate(self, response: Completion) -> float:
         """Return the value."""
@@ -91,6 +92,7 @@ class ReferenceMaximum(ReferenceMetric):
     """How near the text is to a true answer; from 0 to 100. BLEU is 0 for all texts of less than 4 words and signs."""
 
     BEST = None
+    BOUNDS = (0.0, 100.0)
 
     def calculate(self, response: Completion) -> float:
         """Return the value."""

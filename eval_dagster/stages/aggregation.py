@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import DataError
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, response_kind
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, known_bounds, response_kind
 from eval_dagster.metrics.items import Item, ItemMetric, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
@@ -164,8 +164,14 @@ def _means(metric: type[BaseMetric], name: str, scored: Sequence[_Scored], subje
     if len(groups) > 1:
         values = [sample.values.get(name) for sample in scored]
         shared = covariance_of_groups(values, [sample.subject for sample in scored], [sample.cluster for sample in scored])
-        proportion, n_clusters = _is_proportion(metric, values), micro.n_clusters
-        macro = estimate_macro(list(groups.values()), proportion=proportion, covariance=shared, n_clusters=n_clusters)
+        macro = estimate_macro(
+            list(groups.values()),
+            proportion=_is_proportion(metric, values),
+            covariance=shared,
+            n_clusters=micro.n_clusters,
+            bounds=known_bounds(metric, values),
+            members=[[sample.values.get(name) for sample in samples] for samples in _by_subject(scored, subjects).values()],
+        )
         yield _Aggregate(name=name, subject=None, aggregation="macro", estimate=macro)
     for subject, estimate in groups.items():
         yield _Aggregate(name=name, subject=subject, aggregation="micro", estimate=estimate)
@@ -183,7 +189,7 @@ def _of_items(metric: type[ItemMetric], name: str, scored: Sequence[_Scored], su
     yield _Aggregate(name=name, subject=None, aggregation="corpus", estimate=estimate(scored))
     groups = {subject: estimate(samples) for subject, samples in _by_subject(scored, subjects).items()}
     if len(groups) > 1:
-        macro = estimate_macro(list(groups.values()), proportion=False)
+        macro = estimate_macro(list(groups.values()), proportion=False, bounds=metric.BOUNDS)
         yield _Aggregate(name=name, subject=None, aggregation="macro", estimate=macro)
     for subject, of_subject in groups.items():
         yield _Aggregate(name=name, subject=subject, aggregation="corpus", estimate=of_subject)
@@ -191,12 +197,17 @@ def _of_items(metric: type[ItemMetric], name: str, scored: Sequence[_Scored], su
 
 def _mean(metric: type[BaseMetric], name: str, scored: Sequence[_Scored]) -> Estimate:
     values = [sample.values.get(name) for sample in scored]
-    return estimate_mean(values, proportion=_is_proportion(metric, values), clusters=[sample.cluster for sample in scored])
+    clusters = [sample.cluster for sample in scored]
+    return estimate_mean(values, proportion=_is_proportion(metric, values), clusters=clusters, bounds=known_bounds(metric, values))
 
 
 def _is_proportion(metric: type[BaseMetric], values: Sequence[float | None]) -> bool:
-    """Whether the interval is that of a proportion: a score over several texts of a prompt may lie between 0 and 1."""
-    return metric.IS_PROPORTION and all(value in (None, 0.0, 1.0) for value in values)
+    """Whether the interval is that of a proportion: a score over several texts of a prompt may lie between 0 and 1.
+
+    Where a metric does not say what its values are, both 0 and 1 must occur, and nothing else.
+    """
+    seen = {value for value in values if value is not None}
+    return seen <= {0.0, 1.0} if metric.IS_PROPORTION else metric.BOUNDS is None and seen == {0.0, 1.0}
 
 
 def _corpus(metric: type[CorpusMetric], scored: Sequence[_Scored], *, is_macro: bool = False) -> Estimate:

@@ -18,6 +18,7 @@ from eval_dagster.metrics.base import (
     RepeatedMetric,
     RowMetric,
     declared,
+    is_between,
     metrics_for,
     named_values,
     require_direction,
@@ -209,6 +210,14 @@ def _named(metric: type[BaseMetric], result: object) -> dict[str, float]:
     require_direction(metric, result)
     if issubclass(metric, CorpusMetric) and set(values) != set(statistic_names(metric)):
         raise DataError(f"the metric {metric.NAME} gave {sorted(values)}; expected its STATISTICS: {statistic_names(metric)}")
+    # Those that a class inherits need not be its own: its intervals are then computed without bounds.
+    bounds = None if issubclass(metric, CorpusMetric) else vars(metric).get("BOUNDS")
+    for name, value in values.items():
+        if bounds is not None and math.isfinite(value) and not is_between(value, bounds):
+            raise DataError(
+                f"the metric {metric.NAME} gave {value:g} for {name!r}, and its bounds are {bounds[0]:g} and {bounds[1]:g}; correct the "
+                f"BOUNDS of the class {metric.__name__}, or the value"
+            )
     return values
 
 

@@ -5,13 +5,15 @@ The nominal coverage of every interval is 95 %; `tests/eval_dagster/statistics/t
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 import scipy  # its parts are loaded on first use; a cached run uses none
 from numpy.typing import NDArray
+
+from eval_dagster.statistics.bounded_means import Bounds, bounded_interval
 
 CONFIDENCE = 0.95
 DRAWS = 1000
@@ -24,6 +26,11 @@ _MOST_COUNTS = 2**21
 """Most numbers of a bootstrap that are in memory at once."""
 _MOST_UNDEFINED = 0.05
 """Largest share of draws without a value. If the share is larger, there is no error bar."""
+_FEWEST_FREE = 2.0
+"""Least degrees of freedom of an interval. With 1, Student's quantile is 12.7: the interval says nothing."""
+FEWEST_CLUSTERS = 5
+"""Least number of effective clusters of a bootstrap's error bar. With 3, the interval of a word perplexity covers 74 %."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +39,9 @@ class Estimate:
 
     value: float | None
     stderr: float | None
-    """Standard error of the value; null if there are fewer than two clusters, or if nothing varies."""
+    """Standard error of the value; null if there are fewer than two effective clusters, or if a corpus metric does not vary."""
     ci_low: float | None
-    """Lower end of the 95 % confidence interval."""
+    """Lower end of the 95 % confidence interval; null if the samples do not suffice for one."""
     ci_high: float | None
     """Upper end of the 95 % confidence interval."""
     n: int
@@ -45,24 +52,37 @@ class Estimate:
     """Independent groups of the values; `n` if every sample is a group of its own."""
 
 
-def estimate_mean(values: Sequence[float | None], *, proportion: bool, clusters: Sequence[Hashable] | None = None) -> Estimate:
+def estimate_mean(
+    values: Sequence[float | None], *, proportion: bool, clusters: Sequence[Hashable] | None = None, bounds: Bounds | None = None
+) -> Estimate:
     """Estimate a mean.
 
     The standard error is cluster-robust, sqrt(C / (C - 1) * sum over C clusters of (sum of residuals)^2) / n: Miller 2024, "Adding Error
     Bars to Evals", arXiv:2411.00640, section 2.2, with the usual correction for few clusters. If every sample is a cluster of its own,
-    this is s / sqrt(n), with n - 1 in the denominator of s^2 (section 2.1).
+    this is s / sqrt(n), with n - 1 in the denominator of s^2 (section 2.1). A large cluster draws the mean to itself, and its residuals
+    are too small. If the clusters differ in size, the standard error is therefore that of the jackknife, which leaves out one cluster
+    after the other: sqrt((C - 1) / C * sum of (sum of residuals / (1 - share of the cluster))^2) / n. For equal sizes both are the same.
 
-    The interval of a proportion is Wilson's score interval, which stays within 0 and 1 and has a width when all answers are right
-    (Wilson 1927, JASA 22). For clusters it uses Student's quantile and the effective sample size p (1 - p) / stderr^2, at most n; if all
-    answers are equal, the size is the number of clusters (Korn & Graubard 1998, Survey Methodology 24; Franco et al. 2019, Journal of
-    Survey Statistics and Methodology 7). The interval of other means is Student's t interval. The degrees of freedom are
-    Satterthwaite's for clusters of equal samples, (sum m^2)^2 / sum m^4 - 1 with cluster sizes m: C - 1 if all clusters have one
-    size, fewer if a few clusters dominate (the idea of Imbens & Kolesár 2016, Review of Economics and Statistics 98).
+    The interval depends on the values:
+
+    - 0 and 1: Wilson's score interval, which stays within 0 and 1 and has a width when all answers are right (Wilson 1927, JASA 22). For
+      clusters it uses Student's quantile and the effective sample size p (1 - p) / variance, at most n; if all answers are equal, the
+      size is the number of clusters (Korn & Graubard 1998, Survey Methodology 24; Franco et al. 2019, Journal of Survey Statistics and
+      Methodology 7).
+    - with finite bounds: `bounded_interval`, with the normal quantile and the size n - 1; for clusters at the effective size as above.
+    - otherwise: Student's t interval.
+
+    For clusters, variance and degrees of freedom are those of Bell & McCaffrey (2002, Survey Methodology 28), as Imbens & Kolesár (2016,
+    Review of Economics and Statistics 98) recommend for clusters of different sizes: sum of (sum of residuals)^2 / (1 - share) / n^2, and
+    C - 1 degrees of freedom if all clusters have one size, fewer if a few clusters dominate. With less than 2 degrees of freedom there is
+    no interval, and without two effective clusters, n^2 / sum of size^2, no standard error. Neither is there an interval of a mean without
+    bounds if nothing varies.
 
     Args:
         values: One value per sample; None, NaN or an infinity if the sample has no value.
         proportion: Whether every value is 0 or 1.
         clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
+        bounds: The least and the largest possible value, where they are known. The interval stays within them.
 
     Raises:
         ValueError: A proportion has a value that is neither 0 nor 1.
@@ -73,16 +93,43 @@ def estimate_mean(values: Sequence[float | None], *, proportion: bool, clusters:
     n, n_errors = len(data), len(values) - len(data)
     if n == 0:
         return _without_error_bar(None, n=0, n_errors=n_errors, n_clusters=0)
+    if proportion:
+        _require_proportion(data)
     codes = numbered(clusters, present)
     sizes = np.bincount(codes)
     mean = float(data.mean())
-    stderr = _root_sum_of_squares(_sums(codes, data - mean)) / n if len(sizes) > 1 else None
-    interval = _symmetric(mean, stderr, student(degrees_of_freedom(sizes)))
+    known = Estimate(value=mean, stderr=None, ci_low=None, ci_high=None, n=n, n_errors=n_errors, n_clusters=len(sizes))
+    if len(sizes) == 1:
+        low, high = _wilson(mean, 1, student(math.inf)) if proportion and n == 1 else (None, None)
+        return replace(known, ci_low=low, ci_high=high)
+    residuals, shares = _sums(codes, data - mean), sizes / n
+    stderr = _root_sum_of_squares(residuals) / n
+    robust = stderr
+    if sizes.min() < sizes.max():
+        stderr = math.sqrt(1 - 1 / len(sizes)) * math.sqrt(float(((residuals / (1 - shares)) ** 2).sum())) / n
+        robust = math.sqrt(float((residuals**2 / (1 - shares)).sum())) / n
+    if effective_clusters(sizes) >= 2 - _ROUNDING:
+        known = replace(known, stderr=stderr)
+    low, high = _interval_of_mean(data, robust, sizes, proportion=proportion, bounds=bounds)
+    return replace(known, ci_low=low, ci_high=high)
+
+
+def _interval_of_mean(
+    data: Floats, stderr: float, sizes: NDArray[np.intp], *, proportion: bool, bounds: Bounds | None
+) -> tuple[float | None, float | None]:
+    mean, n, count = float(data.mean()), len(data), len(sizes)
+    is_clustered, free = count < n, _bell_mccaffrey(sizes)
+    if is_clustered and free < _FEWEST_FREE:
+        return None, None
+    quantile = student(free if is_clustered else math.inf)
     if proportion:
-        _require_proportion(data)
-        interval = _wilson(mean, *_effective_size(mean, stderr, sizes))
-    low, high = interval
-    return Estimate(value=mean, stderr=stderr, ci_low=low, ci_high=high, n=n, n_errors=n_errors, n_clusters=len(sizes))
+        return _wilson(mean, _effective_size(mean, stderr, sizes), quantile)
+    if bounds is not None and all(map(math.isfinite, bounds)):
+        size = min(float(data.var()) / stderr**2, n - 1) if np.ptp(data) > 0 and stderr > 0 else count - 1
+        return _around(mean, bounded_interval(data, size=size, quantile=quantile, bounds=bounds))
+    if free < _FEWEST_FREE or np.ptp(data) == 0:
+        return None, None
+    return _within(bounds, _symmetric(mean, stderr, student(free)))
 
 
 def estimate_corpus(
@@ -100,9 +147,9 @@ def estimate_corpus(
     the number of draws. The interval is the bias-corrected one (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 14.3,
     without acceleration). Its quantiles are moved outwards by sqrt(C / (C - 1)) and Student's quantile, because an empirical
     distribution is too narrow (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", The American Statistician 69). There is
-    no error bar if a group has one cluster, if more than 5 % of the draws have no value, or if all draws have the same value: equal
-    samples contain no information about the variance. The interval does not correct a metric that is biased for few samples, such as a
-    calibration error.
+    no error bar for fewer than 5 effective clusters, if a group has one cluster, if more than 5 % of the draws have no value, or if all
+    draws have the same value: equal samples contain no information about the variance. The interval does not correct a metric that is
+    biased for few samples, such as a calibration error.
 
     Args:
         statistics: Of shape (samples, k); a row with NaN or an infinity is a sample without a value.
@@ -121,32 +168,46 @@ def estimate_corpus(
     values = np.array([_aggregated(aggregate, sums.sum(axis=1)[np.newaxis])[0] for sums in units])
     known = [number for number, value in enumerate(values) if math.isfinite(value)]
     value = float(values[known].mean()) if known else None
-    if value is None or min(units[number].shape[1] for number in known) < 2:
+    alike = [sizes] if shared else [np.unique(codes[group == number], return_counts=True)[1] for number in known]
+    if value is None or min(units[number].shape[1] for number in known) < 2 or are_too_few(alike):
         return _without_error_bar(value, **counts)
     apart = np.stack([_drawn(units[number], aggregate, seed if shared else seed + number) for number in known])
     draws = apart.mean(axis=0)
     if not says_something(draws, value):
         return _without_error_bar(value, **counts)
-    alike = [sizes] if shared else [np.unique(codes[group == number], return_counts=True)[1] for number in known]
     width = _width([draws] if shared else list(apart), alike)
     draws = draws[np.isfinite(draws)]
     low, high = bias_corrected(draws, value, width)
     return Estimate(value=value, stderr=float(draws.std(ddof=1)), ci_low=low, ci_high=high, **counts)
 
 
-def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: float = 0.0, n_clusters: int | None = None) -> Estimate:
+def estimate_macro(
+    groups: Sequence[Estimate],
+    *,
+    proportion: bool,
+    covariance: float = 0.0,
+    n_clusters: int | None = None,
+    bounds: Bounds | None = None,
+    members: Sequence[Sequence[float | None]] = (),
+) -> Estimate:
     """Estimate the mean of groups' means, with equal weights.
 
     The standard error of a mean of G independent means is sqrt(sum of stderr^2) / G; not the square root of their mean, which is larger
     by sqrt(G). The degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2), (sum v)^2 / sum(v^2 / (clusters - 1)) with
     v = stderr^2. The interval of a proportion is Wilson's at the effective sample size p (1 - p) / stderr^2. If no group varies, the size
-    is G^2 / sum(1 / clusters), at most the clusters of all groups together. The interval of other means is Student's.
+    is G^2 / sum(1 / clusters), at most the clusters of all groups together.
+
+    The interval of a mean with finite bounds is `bounded_interval` of the mean plus the values' residuals in their groups, each group with
+    the same weight. Its size is the residuals' variance / stderr^2, at most G^2 / sum(1 / (clusters - 1)): a group whose few values are
+    equal says little. The interval of other means is Student's, and there is none with less than 2 degrees of freedom or if nothing varies.
 
     Args:
         groups: From `estimate_mean`; those without a value are left out, their errors counted.
         proportion: Whether every value of every group is 0 or 1.
         covariance: The value of `covariance_of_groups`, if groups share clusters.
         n_clusters: Number of clusters of all groups together, if groups share clusters. None: they do not.
+        bounds: The least and the largest possible value, where they are known. The interval stays within them.
+        members: The values of each group, for a mean with finite bounds.
     """
     known = [group for group in groups if group.value is not None]
     counts = {name: sum(getattr(group, name) for group in groups) for name in ("n", "n_errors", "n_clusters")}
@@ -159,16 +220,40 @@ def estimate_macro(groups: Sequence[Estimate], *, proportion: bool, covariance: 
         return _without_error_bar(value, **counts)
     variances, free = np.square(errors), np.array([group.n_clusters - 1 for group in known])
     stderr = math.sqrt(variances.sum() + max(covariance, 0.0)) / len(known)
+    together = math.inf if counts["n_clusters"] == counts["n"] else counts["n_clusters"] - 1
     if stderr > 0:
         # Groups that share clusters share the information about their variance: all together have no more of it than one group.
-        quantile = student(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
-        size = value * (1 - value) / stderr**2
-    else:
-        quantile = student(math.inf) if counts["n_clusters"] == counts["n"] else student(counts["n_clusters"] - 1)
-        size = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
-    interval = _wilson(value, size, quantile) if proportion else _symmetric(value, stderr, quantile)
-    low, high = interval
+        together = float(free.min() if covariance > 0 else variances.sum() ** 2 / (variances**2 / free).sum())
+    quantile = student(together)
+    low: float | None = None
+    high: float | None = None
+    if proportion:
+        most = min(len(known) ** 2 / float((1 / (free + 1)).sum()), counts["n_clusters"])
+        low, high = _wilson(value, value * (1 - value) / stderr**2 if stderr > 0 else most, quantile)
+    elif bounds is not None and members and all(map(math.isfinite, bounds)):
+        low, high = _around(value, _bounded_macro(value, stderr, quantile, members, free, counts["n_clusters"], bounds))
+    elif stderr > 0 and together >= _FEWEST_FREE:
+        low, high = _within(bounds, _symmetric(value, stderr, quantile))
     return Estimate(value=value, stderr=stderr, ci_low=low, ci_high=high, **counts)
+
+
+def _bounded_macro(
+    value: float,
+    stderr: float,
+    quantile: float,
+    members: Sequence[Sequence[float | None]],
+    free: NDArray[np.intp],
+    clusters: int,
+    bounds: Bounds,
+) -> tuple[float, float]:
+    columns = [np.array([math.nan if each is None else each for each in column], dtype=float) for column in members]
+    present = [data for column in columns if len(data := column[np.isfinite(column)])]
+    residuals = np.concatenate([data - data.mean() for data in present])
+    weights = np.concatenate([np.full(len(data), 1 / (len(present) * len(data))) for data in present])
+    size = min(len(present) ** 2 / float((1 / free).sum()), clusters - 1)
+    if stderr > 0:
+        size = min(size, float((weights * residuals**2).sum()) / stderr**2)
+    return bounded_interval(value + residuals, size=size, quantile=quantile, bounds=bounds, weights=weights)
 
 
 def covariance_of_groups(values: Sequence[float | None], groups: Sequence[Hashable], clusters: Sequence[Hashable]) -> float:
@@ -222,18 +307,34 @@ def student(free: float) -> float:
     return float(scipy.special.stdtrit(free, _UPPER))
 
 
+def effective_clusters(sizes: NDArray[np.intp]) -> float:
+    """The number of clusters of equal size that say as much if all samples of a cluster agree (Kish 1965, "Survey Sampling")."""
+    return float(sizes.sum()) ** 2 / float(np.square(sizes, dtype=float).sum())
+
+
+def _bell_mccaffrey(sizes: NDArray[np.intp]) -> float:
+    """Degrees of freedom of the variance of Bell and McCaffrey for a mean: C - 1 if all C clusters have one size."""
+    shares = sizes / sizes.sum()
+    if len(sizes) == 1:
+        return 0.0
+    if sizes.min() == sizes.max():
+        return len(sizes) - 1
+    crossed = shares**2 / (1 - shares)
+    return 1 / float((shares**2).sum() + crossed.sum() ** 2 - (crossed**2).sum())
+
+
 def _require_proportion(data: Floats) -> None:
     if len(odd := data[(data != 0) & (data != 1)]):
         raise ValueError(f"a proportion has the value {odd[0]}; expected 0 or 1 (is IS_PROPORTION right for this metric?)")
 
 
-def _effective_size(mean: float, stderr: float | None, sizes: NDArray[np.intp]) -> tuple[float, float]:
-    """The effective sample size of a proportion, and the quantile for it."""
+def _effective_size(mean: float, stderr: float, sizes: NDArray[np.intp]) -> float:
+    """The effective sample size of a proportion."""
     n = int(sizes.sum())
-    if len(sizes) == n or stderr is None:
-        return float(len(sizes)), student(math.inf)
+    if len(sizes) == n:
+        return n
     most = len(sizes) if mean in (0.0, 1.0) else n
-    return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most, student(degrees_of_freedom(sizes))
+    return min(mean * (1 - mean) / stderr**2, most) if stderr > 0 else most
 
 
 def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
@@ -243,8 +344,19 @@ def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
     return 0.0 if share == 0 else max(0.0, centre - half), 1.0 if share == 1 else min(1.0, centre + half)
 
 
-def _symmetric(value: float, stderr: float | None, quantile: float) -> tuple[float | None, float | None]:
-    return (None, None) if stderr is None else (value - quantile * stderr, value + quantile * stderr)
+def _symmetric(value: float, stderr: float, quantile: float) -> tuple[float, float]:
+    return value - quantile * stderr, value + quantile * stderr
+
+
+def _around(value: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """The interval with the value in it, whatever was rounded."""
+    return min(interval[0], value), max(interval[1], value)
+
+
+def _within(bounds: Bounds | None, interval: tuple[float, float]) -> tuple[float, float]:
+    """The part of an interval between bounds."""
+    low, high = (-math.inf, math.inf) if bounds is None else bounds
+    return max(low, interval[0]), min(high, interval[1])
 
 
 def _by_cluster(data: Floats, codes: NDArray[np.intp], clusters: int | None) -> Floats:
@@ -276,6 +388,11 @@ def _counts(size: int, draws: int, seed: int, start: int) -> Floats:
     chosen = np.random.default_rng((seed, start)).integers(0, size, (draws, size))
     chosen += size * np.arange(draws)[:, np.newaxis]
     return np.bincount(chosen.ravel(), minlength=draws * size).reshape(draws, size).astype(float)
+
+
+def are_too_few(groups: Sequence[NDArray[np.intp]]) -> bool:
+    """Whether the clusters of groups, by their sizes, are too few for a bootstrap."""
+    return sum(effective_clusters(sizes) - 1 for sizes in groups) < FEWEST_CLUSTERS - 1 - _ROUNDING
 
 
 def says_something(draws: Floats, value: float) -> bool:

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from eval_dagster.statistics.estimates import DRAWS, Estimate, bias_corrected, degrees_of_freedom, numbered, says_something, student
+from eval_dagster.statistics.estimates import (
+    DRAWS,
+    Estimate,
+    are_too_few,
+    bias_corrected,
+    degrees_of_freedom,
+    numbered,
+    says_something,
+    student,
+)
 
 _FEWEST = 20
 """Draws that are made even where they take longer than the time that is given."""
@@ -42,7 +51,7 @@ def estimate_items(
     sizes = np.bincount(codes) if len(items) else np.array([], dtype=np.intp)
     counts = {"n": len(items), "n_errors": n_errors, "n_clusters": len(sizes)}
     value = float(aggregate(list(items))) if items else math.nan
-    if not math.isfinite(value) or len(sizes) < 2:
+    if not math.isfinite(value) or are_too_few([sizes]):
         return Estimate(value=value if math.isfinite(value) else None, stderr=None, ci_low=None, ci_high=None, **counts)
     members = [np.flatnonzero(codes == number) for number in range(len(sizes))] if len(sizes) < len(items) else None
     generator, started = np.random.default_rng(seed), time.monotonic()

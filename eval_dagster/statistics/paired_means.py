@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy
 
+from eval_dagster.statistics.bounded_means import Bounds
 from eval_dagster.statistics.comparison import ALPHA, CommonSamples, Comparison, Floats, Integers, common_samples, with_estimate
 from eval_dagster.statistics.estimates import CONFIDENCE, Estimate, covariance_of_groups, estimate_macro, estimate_mean, numbered
 from eval_dagster.statistics.significance import (
@@ -35,13 +36,15 @@ def compare_means(
     *,
     clusters: Sequence[Hashable] | None = None,
     subjects: Sequence[Hashable] | None = None,
+    bounds: Bounds | None = None,
     alpha: float = ALPHA,
 ) -> Comparison:
     """Compare two means of the same samples.
 
-    Standard error and interval of the differences are those of `estimate_mean` and `estimate_macro`. If every value is 0 or 1, the
-    interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), for clusters at the effective sample size;
-    it has a width even if all answers agree. The p-value is of one of these tests:
+    Standard error and interval of the differences are those of `estimate_mean` and `estimate_macro`: with bounds of the values, the
+    interval holds although nearly all differences are 0, and without bounds there is none if all differences are equal. If every value
+    is 0 or 1, the interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), for clusters at the
+    effective sample size; it has a width even if all answers agree. The p-value is of one of these tests:
 
     - the exact McNemar's test, if every value is 0 or 1 and the mean is that of the samples;
     - the exact test that swaps a and b cluster by cluster, if such samples belong to clusters. McNemar's test assumes independent samples.
@@ -54,6 +57,7 @@ def compare_means(
         b: The values of the same samples in the same order.
         clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
         subjects: If given, the mean of the subjects' means is compared, with equal weights of all subjects that have common samples.
+        bounds: The least and the largest possible value, where they are known.
         alpha: Two-sided level of significance of `min_detectable`.
 
     Raises:
@@ -76,7 +80,8 @@ def compare_means(
     )
     if len(sizes) == 1 and np.isin([of_a, of_b], (0, 1)).all():
         return _shares(known, of_a - of_b, common, alpha)
-    return _means(known, of_a - of_b, common, subject, weights, alpha)
+    width = math.inf if bounds is None else bounds[1] - bounds[0]
+    return _means(known, of_a - of_b, common, subject, weights, (-width, width), alpha)
 
 
 def _mean(values: Floats, subject: Integers) -> float:
@@ -93,6 +98,8 @@ def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha
     is_found = known.p_value is not None and known.p_value <= alpha
     least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
     size, quantile = float(n), float(scipy.special.ndtri(_UPPER))
+    if are_clustered and known.n_clusters > 1 and known.stderr is None:  # one cluster holds nearly all samples
+        return replace(known, ci_low=None, ci_high=None, min_detectable=None)
     if are_clustered:
         size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(scipy.special.stdtrit(free, _UPPER))
         least = _detectable_in_clusters(known, least, free, alpha)
@@ -133,9 +140,17 @@ def _bonett_price(differences: Floats, size: float, quantile: float) -> tuple[fl
     return max(-1.0, up - down - half), min(1.0, up - down + half)
 
 
-def _means(known: Comparison, differences: Floats, common: CommonSamples, subject: Integers, weights: Floats, alpha: float) -> Comparison:
-    """Compare means of any values, each sample with its weight."""
-    estimate, free = _estimate(differences, common, subject)
+def _means(
+    known: Comparison,
+    differences: Floats,
+    common: CommonSamples,
+    subject: Integers,
+    weights: Floats,
+    bounds: Bounds,
+    alpha: float,
+) -> Comparison:
+    """Compare means of any values, each sample with its weight. `bounds` are those of a difference."""
+    estimate, free = _estimate(differences, common, subject, bounds)
     known = with_estimate(known, estimate)
     if known.n_clusters < 2:
         return known
@@ -154,11 +169,12 @@ def _means(known: Comparison, differences: Floats, common: CommonSamples, subjec
     return replace(known, test="sign flips", p_value=p_value)
 
 
-def _estimate(differences: Floats, common: CommonSamples, subject: Integers) -> tuple[Estimate, float]:
+def _estimate(differences: Floats, common: CommonSamples, subject: Integers, bounds: Bounds) -> tuple[Estimate, float]:
     """The mean difference, or that of the subjects, with the degrees of freedom of its error bar."""
     cluster = common.cluster
     if subject.max() == 0:
-        return estimate_mean(differences.tolist(), proportion=False, clusters=common.labels), common.degrees_of_freedom
+        estimate = estimate_mean(differences.tolist(), proportion=False, clusters=common.labels, bounds=bounds)
+        return estimate, common.degrees_of_freedom
     masks = [subject == each for each in range(int(subject.max()) + 1)]
     groups = [estimate_mean(differences[mask].tolist(), proportion=False, clusters=cluster[mask].tolist()) for mask in masks]
     shared = covariance_of_groups(differences.tolist(), subject.tolist(), cluster.tolist())
@@ -166,4 +182,5 @@ def _estimate(differences: Floats, common: CommonSamples, subject: Integers) -> 
     variances = np.square([group.stderr or 0.0 for group in groups])
     free = np.array([max(1, group.n_clusters - 1) for group in groups])
     together = variances.sum() ** 2 / (variances**2 / free).sum() if shared <= 0 and variances.any() else free.min()
-    return estimate_macro(groups, proportion=False, covariance=shared), float(together)
+    members = [differences[mask].tolist() for mask in masks]
+    return estimate_macro(groups, proportion=False, covariance=shared, bounds=bounds, members=members), float(together)

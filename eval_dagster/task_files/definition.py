@@ -104,6 +104,11 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
         name = getattr(metric, "NAME", None)
         if not _fits(metric, task):
             yield f"has the metric {shown}, which cannot score {_asked(task)}; expected a subclass of {_expected(task)}"
+        if not _are_bounds(metric.BOUNDS):
+            yield (
+                f"has the metric {shown} with the BOUNDS {metric.BOUNDS!r}; expected the least and the largest value, such as (0.0, 1.0), "
+                "or None"
+            )
         if not isinstance(name, str) or not name or "/" in name:
             yield f"has the metric {shown} with the NAME {name!r}; expected a text without '/'"
         elif name in seen:
@@ -119,6 +124,13 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
 
 def _fits(metric: type[BaseMetric], task: type[BaseTask[Any]]) -> bool:
     return response_kind(metric) is not None if _asks_freely(task) else bool(metrics_for([metric], task.RESPONSE_TYPE))
+
+
+def _are_bounds(given: object) -> bool:
+    if given is None:
+        return True
+    numbers = isinstance(given, tuple) and all(isinstance(end, int | float) and not isinstance(end, bool) for end in given)
+    return numbers and isinstance(given, tuple) and len(given) == 2 and given[0] < given[1]
 
 
 def _asks_freely(task: type[BaseTask[Any]]) -> bool:

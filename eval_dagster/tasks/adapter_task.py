@@ -1,6 +1,7 @@
 # ruff: noqa: ARG002 - the benchmark has all rows
 """A task whose rows, prompts and scores are made by a `Benchmark`."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -137,12 +138,32 @@ def adapter_task(benchmark: Benchmark) -> type[AdapterTask]:
     return type(AdapterTask.__name__, (AdapterTask,), attributes)
 
 
+_SHARES = (
+    *("acc", "acc_bytes", "acc_mutual_info", "acc_norm", "em", "exact_match", "f1", "mc1", "mc2", "truthfulqa_mc1", "truthfulqa_mc2"),
+    *("F1", "F1 SQuAD Normalized", "Drop F1", "ROUGE-1", "ROUGE-2", "ROUGE-L", "ROUGE-Geometric-Mean"),
+    *("Confidence-weighted Accuracy", "Probability Mass", "Probability Mass Normalized"),
+)
+"""Names of metrics of other packages whose values lie between 0 and 1."""
+_BALANCED = ("Ternary Score", "Distributional Correctness Score")
+"""Those whose values lie between -1 and 1."""
+_OF_SEVERAL = ("avg@", "g-pass@", "maj@", "pass@")
+"""Beginnings of the names of metrics of several texts, whose values lie between 0 and 1."""
+
+
+def _usual_bounds(name: str) -> tuple[float, float]:
+    """The bounds that metrics of a name have as a rule. Where values lie outside, they do not count."""
+    if name in _BALANCED:
+        return -1.0, 1.0
+    return (0.0, 1.0) if name in _SHARES or name.startswith(_OF_SEVERAL) else (-math.inf, math.inf)
+
+
 def metric_class(metric: BenchmarkMetric, version: str) -> type[BaseMetric[Any]]:
     """A metric of a benchmark as a class; `version` is that of the benchmark."""
     base: type[BaseMetric[Any]] = _Mean if metric.aggregate is None else _OfItems
     attributes: dict[str, Any] = {
         "NAME": metric.name,
         "HIGHER_IS_BETTER": metric.higher_is_better,
+        "BOUNDS": metric.bounds or _usual_bounds(metric.name),
         "VERSION": version,
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,

@@ -55,6 +55,8 @@ class BenchmarkMetric:
     higher_is_better: bool = True
     aggregate: Callable[[Sequence[Item]], float] | None = None
     """From the items of the rows, in their order, to the value. The mean where not given."""
+    bounds: tuple[float, float] | None = None
+    """The least and the largest possible value, as `BaseMetric.BOUNDS`. Where not given, those that metrics of this name have as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)

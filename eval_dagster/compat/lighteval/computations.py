@@ -26,6 +26,8 @@ class SampleLevelComputation:
     """Whether every value is 0 or 1."""
     BEST: ClassVar[float | None] = None
     """The value of the correct answer, where that is known."""
+    BOUNDS: tuple[float, float] | None = None
+    """The least and the largest possible value, where they are known."""
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Any:
         """Return the value, or a mapping of several by name."""
@@ -100,6 +102,7 @@ class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
         self.normalize_gold = normalize_gold
         self.normalize_pred = normalize_pred
         self.strip_strings = strip_strings
+        self.BOUNDS = bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over all pairs of a correct text and a generated one."""
@@ -138,6 +141,7 @@ class NormalizedMultiChoiceProbability(SampleLevelComputation):
     ) -> None:
         self.log_prob_normalization = log_prob_normalization
         self.aggregation_function = aggregation_function
+        self.BOUNDS = bounds_of_shares(aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over the correct choices."""
@@ -166,6 +170,7 @@ class MRR(SampleLevelComputation):
     """One divided by the rank of the best correct choice."""
 
     BEST = 1.0
+    BOUNDS = (0.0, 1.0)
 
     def __init__(self, length_normalization: bool = False) -> None:
         self.length_normalization = length_normalization
@@ -196,6 +201,8 @@ class TruthfulqaMCMetrics(SampleLevelComputation):
     correct choices are those up to the first gap among the gold positions, as lighteval has it.
     """
 
+    BOUNDS = (0.0, 1.0)
+
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> dict[str, float]:
         """Return both values."""
         count = (doc.specific or {})["len_mc1"]
@@ -213,6 +220,11 @@ def first_highest(values: Sequence[float]) -> int:
     """The position of the highest value; of equal ones the first, as in lighteval. A tie is counted."""
     count_tie(np.flatnonzero(np.equal(values, np.max(values))).tolist())
     return int(np.argmax(values))
+
+
+def bounds_of_shares(aggregation: object) -> tuple[float, float] | None:
+    """The bounds of an aggregate of values between 0 and 1: the same for a maximum, a minimum or a mean, not known for others."""
+    return (0.0, 1.0) if any(aggregation is each for each in (max, min, np.max, np.min, np.mean)) else None
 
 
 def match_type(given: str) -> str:

@@ -60,6 +60,7 @@ class AvgAtN(SamplingMetric):
     def __init__(self, n: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.n = n
+        self.BOUNDS = (0.0, 1.0) if self.scoring is None else getattr(self.scoring, "BOUNDS", None)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the value."""
@@ -103,6 +104,7 @@ class PassAtK(SamplingMetric):
     """The probability that one of k texts at least is correct, estimated from n (Chen et al. 2021, arXiv:2107.03374)."""
 
     BEST = 1.0
+    BOUNDS = (0.0, 1.0)
 
     def __init__(self, k: int | None = None, n: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -129,6 +131,8 @@ class PassAtK(SamplingMetric):
 
 class GPassAtK(SamplingMetric):
     """The probability that a share of k texts at least is correct, for several shares (Liu et al. 2024, arXiv:2412.13147)."""
+
+    BOUNDS = (0.0, 1.0)
 
     def __init__(
         self,

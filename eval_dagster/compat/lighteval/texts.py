@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eval_dagster.compat.lighteval.computations import Normalizer, SampleLevelComputation, Unavailable
+from eval_dagster.compat.lighteval.computations import Normalizer, SampleLevelComputation, Unavailable, bounds_of_shares
 from eval_dagster.compat.lighteval.values import Language, as_list
 from eval_dagster.errors import DataError
 from eval_dagster.metrics.extras import extra_module
@@ -39,6 +39,7 @@ class ROUGE(SampleLevelComputation):
         self.normalize_pred = normalize_pred
         self.aggregation_function = aggregation_function or np.mean
         self.tokenizer = tokenizer
+        self.BOUNDS = (0.0, 100.0) if bootstrap else bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float | dict[str, float]:
         """Return the aggregate over the pairs; by name where there are several variants.

@@ -169,8 +169,8 @@ def test_subjects_that_share_clusters_and_are_all_right_are_as_sure_as_the_clust
 
 def test_a_corpus_metric_has_a_row_of_all_samples_and_a_macro_one() -> None:
     scores = [
-        *_scores("error_rate/wrong", "abc", [1.0, 2.0, 3.0], subjects="mmn"),
-        *_scores("error_rate/all", "abc", [10.0, 30.0, 10.0], subjects="mmn"),
+        *_scores("error_rate/wrong", "abcfgh", [1.0, 2.0, 3.0, 0.0, 2.0, 1.0], subjects="mmnmmm"),
+        *_scores("error_rate/all", "abcfgh", [10.0, 30.0, 10.0, 10.0, 10.0, 10.0], subjects="mmnmmm"),
         *_scores("error_rate", "d", [None], subjects="n"),
         *_scores("error_rate/wrong", "e", [None], subjects="n"),
         *_scores("error_rate/all", "e", [5.0], subjects="n"),
@@ -178,13 +178,13 @@ def test_a_corpus_metric_has_a_row_of_all_samples_and_a_macro_one() -> None:
     rows = _found(metric_rows(Task, scores))
     assert set(rows) == {("error_rate", "macro", None), *(("error_rate", "corpus", subject) for subject in (None, "m", "n"))}
     macro = rows["error_rate", "macro", None]
-    assert (macro["value"], macro["n"], macro["n_errors"]) == (pytest.approx((3 / 40 + 0.3) / 2), 3, 2)
+    assert (macro["value"], macro["n"], macro["n_errors"]) == (pytest.approx((6 / 70 + 0.3) / 2), 6, 2)
     assert macro["stderr"] is None, "one sample of a subject does not tell how it varies"
     overall = rows["error_rate", "corpus", None]
-    assert (overall["value"], overall["n"], overall["n_errors"]) == (pytest.approx(6 / 50), 3, 2)
+    assert (overall["value"], overall["n"], overall["n_errors"]) == (pytest.approx(9 / 80), 6, 2)
     assert (overall["higher_is_better"], overall["is_headline"]) == (False, False)
     assert overall["stderr"] is not None
-    assert (rows["error_rate", "corpus", "m"]["value"], rows["error_rate", "corpus", "n"]["value"]) == (3 / 40, 0.3)
+    assert (rows["error_rate", "corpus", "m"]["value"], rows["error_rate", "corpus", "n"]["value"]) == (6 / 70, 0.3)
     assert (rows["error_rate", "corpus", "n"]["n"], rows["error_rate", "corpus", "n"]["n_errors"]) == (1, 2)
 
 
@@ -205,11 +205,12 @@ def _corpus_scores(subjects: str, clusters: str, wrong: Sequence[float], everyth
 
 
 def test_long_subjects_of_a_corpus_do_not_dominate_its_macro_row() -> None:
-    scores = _corpus_scores("mmmmnnnn", "12345678", [1.0, 2.0, 1.0, 0.0, 900.0, 800.0, 950.0, 850.0], [10.0] * 4 + [1000.0] * 4)
+    wrong = [1.0, 2.0, 1.0, 0.0, 1.0, 900.0, 800.0, 950.0, 850.0, 875.0]
+    scores = _corpus_scores("mmmmmnnnnn", "0123456789", wrong, [10.0] * 5 + [1000.0] * 5)
     rows = _found(metric_rows(Task, scores))
     m, n, macro = rows["error_rate", "corpus", "m"], rows["error_rate", "corpus", "n"], rows["error_rate", "macro", None]
     assert (m["value"], n["value"], macro["value"]) == (pytest.approx(0.1), pytest.approx(0.875), pytest.approx(0.4875))
-    assert rows["error_rate", "corpus", None]["value"] == pytest.approx(3504 / 4040)
+    assert rows["error_rate", "corpus", None]["value"] == pytest.approx(4380 / 5050)
     assert macro["stderr"] == pytest.approx(math.hypot(m["stderr"], n["stderr"]) / 2, rel=0.1), "the subjects are drawn apart"
     assert macro["ci_low"] < macro["value"] < macro["ci_high"]
 

@@ -77,10 +77,23 @@ def _half(estimate: Estimate) -> float:
 
 
 def test_a_mean_in_clusters_by_hand() -> None:
-    # Mean 3; the residuals -2 -1 | 0 3 sum to -3 and 3; 2 / 1 * (9 + 9) = 36; sqrt(36) / 4 samples. t(0.975; 1) = 12.7062.
-    estimate = estimate_mean([1.0, 2.0, 3.0, 6.0], proportion=False, clusters=["a", "a", "b", "b"])
-    assert (estimate.value, estimate.stderr, estimate.n, estimate.n_clusters) == (3.0, pytest.approx(1.5), 4, 2)
-    assert _half(estimate) == pytest.approx(12.7062047)
+    # Mean 3; the residuals -2 -1 | 0 3 | 1 -1 sum to -3, 3 and 0; 3 / 2 * (9 + 9) = 27; sqrt(27) / 6 samples. t(0.975; 2) = 4.302653.
+    estimate = estimate_mean([1.0, 2.0, 3.0, 6.0, 4.0, 2.0], proportion=False, clusters=list("aabbcc"))
+    assert (estimate.value, estimate.stderr, estimate.n, estimate.n_clusters) == (3.0, pytest.approx(math.sqrt(27) / 6), 6, 3)
+    assert _half(estimate) == pytest.approx(4.302652729911275)
+
+
+def test_two_clusters_are_too_few_for_an_interval() -> None:
+    for values, clusters in (([1.0, 2.0], "ab"), ([1.0, 2.0, 3.0, 6.0], "aabb")):
+        estimate = estimate_mean(values, proportion=False, clusters=list(clusters))
+        assert estimate.stderr is not None
+        assert (estimate.ci_low, estimate.ci_high) == (None, None), "Student's quantile is 12.7"
+
+
+def test_equal_values_without_bounds_have_no_interval() -> None:
+    for n in (3, 150):
+        estimate = estimate_mean([0.4] * n, proportion=False)
+        assert (estimate.value, estimate.ci_low, estimate.ci_high) == (pytest.approx(0.4), None, None)
 
 
 def test_a_proportion_in_clusters_by_hand() -> None:
@@ -92,20 +105,48 @@ def test_a_proportion_in_clusters_by_hand() -> None:
     assert (estimate.ci_low, estimate.ci_high) == (pytest.approx(0.5 - half), pytest.approx(0.5 + half))
 
 
-def test_a_few_large_clusters_leave_few_degrees_of_freedom() -> None:
-    # Sizes 2, 2, 4: (4 + 4 + 16)^2 / (16 + 16 + 256) - 1 = 1, where three equal clusters would have 2.
-    estimate = estimate_mean([1.0, 2.0, 3.0, 6.0, 1.0, 5.0, 2.0, 2.0], proportion=False, clusters=list("aabbcccc"))
-    assert _half(estimate) == pytest.approx(float(stats.t.ppf(0.975, 1)))
+def test_clusters_of_different_sizes_by_hand() -> None:
+    # Shares 1/5, 1/5, 1/5, 2/5 of 10 samples; mean 3. Residuals of the clusters: -3, 3, -2, 2.
+    values = [1.0, 2.0, 3.0, 6.0, 1.0, 3.0, 5.0, 2.0, 2.0, 5.0]
+    estimate = estimate_mean(values, proportion=False, clusters=list("aabbccdddd"))
+    jackknife = 3 / 4 * ((9 + 9 + 4) / 0.8**2 + 4 / 0.6**2)
+    assert (estimate.value, estimate.stderr) == (3.0, pytest.approx(math.sqrt(jackknife) / 10))
+    # With a = w^2 / (1 - w): 1 / (sum of w^2 + (sum of a)^2 - sum of a^2), where four equal clusters would have 3.
+    crossed = [0.04 / 0.8] * 3 + [0.16 / 0.6]
+    free = 1 / (0.28 + sum(crossed) ** 2 - sum(each**2 for each in crossed))
+    assert 2 < free < 3
+    half = float(stats.t.ppf(0.975, free)) * math.sqrt((9 + 9 + 4) / 0.8 + 4 / 0.6) / 10
+    assert (estimate.ci_low, estimate.ci_high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
+def test_a_cluster_that_holds_nearly_all_samples_leaves_nothing_to_say(bounds: tuple[float, float] | None) -> None:
+    values, clusters = [0.0, 0.5, 1.0, 0.25] * 30, [0] * 100 + list(range(1, 21))
+    estimate = estimate_mean(values, proportion=False, clusters=clusters, bounds=bounds)
+    assert (estimate.stderr, estimate.ci_low, estimate.ci_high) == (None, None, None)
+    answers = estimate_mean([1.0, 0.0] * 60, proportion=True, clusters=clusters)
+    assert (answers.stderr, answers.ci_low, answers.ci_high) == (None, None, None)
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.integers(0, 4)), min_size=2, max_size=30))
-def test_the_variance_in_clusters_is_millers_formula(samples: list[tuple[float, int]]) -> None:
+def test_the_variance_in_clusters_is_that_of_the_jackknife(samples: list[tuple[float, int]]) -> None:
     values, clusters = [value for value, _ in samples], [cluster for _, cluster in samples]
     estimate = estimate_mean(values, proportion=False, clusters=clusters)
-    count, n, mean = len(set(clusters)), len(values), math.fsum(values) / len(values)
-    if count < 2:
+    sizes = [clusters.count(cluster) for cluster in set(clusters)]
+    mean, count = math.fsum(values) / len(values), len(sizes)
+    if len(values) ** 2 / sum(size**2 for size in sizes) < 2 - 1e-9:
         assert estimate.stderr is None
         return
+    assert estimate.stderr is not None
+    without = [np.mean([value for value, cluster in samples if cluster != left]) for left in set(clusters)]
+    assert estimate.stderr**2 == pytest.approx((count - 1) / count * sum((each - mean) ** 2 for each in without), abs=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.floats(-10, 10)] * 3), min_size=2, max_size=10))
+def test_the_variance_in_equal_clusters_is_millers_formula(samples: list[tuple[float, float, float]]) -> None:
+    values, clusters = [value for three in samples for value in three], [number // 3 for number in range(3 * len(samples))]
+    estimate = estimate_mean(values, proportion=False, clusters=clusters)
+    count, n, mean = len(samples), len(values), math.fsum(values) / len(values)
     assert estimate.stderr is not None
     # arXiv:2411.00640, section 2.2, before the correction for few clusters: the independent part and every pair within a cluster.
     alone = sum((value - mean) ** 2 for value in values) / n**2
@@ -145,11 +186,11 @@ def test_answers_that_balance_within_clusters_are_worth_no_more_than_their_numbe
     assert clustered.ci_high == pytest.approx(0.5 + math.sqrt(square * (0.25 + square / 4)) / (1 + square))
 
 
-def test_one_cluster_is_worth_one_answer() -> None:
+def test_one_cluster_says_nothing_about_others() -> None:
     number = estimate_mean([1.0, 2.0], proportion=False, clusters=["a", "a"])
     assert (number.value, number.stderr, number.ci_low) == (1.5, None, None)
     right = estimate_mean([1.0] * 5, proportion=True, clusters=["a"] * 5)
-    assert (right.stderr, right.ci_low) == (None, pytest.approx(0.2065493))
+    assert (right.value, right.stderr, right.ci_low, right.ci_high) == (1.0, None, None, None)
 
 
 def _group(value: float | None, stderr: float | None, n: int) -> Estimate:

@@ -1,5 +1,6 @@
 """Metrics that count words, sentences and paragraphs."""
 
+import math
 import re
 from typing import Any, ClassVar
 
@@ -137,6 +138,7 @@ class ResponseToOriginalLengthRatio(BaseMetric[Completion]):
 
     NAME = "Response to Original Length Ratio"
     HIGHER_IS_BETTER = False
+    BOUNDS = (0.0, math.inf)
 
     def calculate(self, response: Completion) -> list[MetricResult]:
         """Return the value, or nothing."""

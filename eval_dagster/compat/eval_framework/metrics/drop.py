@@ -25,6 +25,7 @@ class DropF1ExactMatch(BaseMetric[Completion]):
     """F1 rounded to two digits, and exact match; the best over the gold answers. Commas separate the spans of the text."""
 
     NAME = "Drop F1"
+    BOUNDS = (0.0, 1.0)
     KEYS = ["f1", "exact_match"]  # noqa: RUF012 - as its base has it
 
     def calculate(self, response: Completion) -> list[MetricResult]:

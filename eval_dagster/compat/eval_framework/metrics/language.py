@@ -9,6 +9,7 @@ from eval_dagster.metrics.base import MetricResult
 
 class _LanguageMetric(BaseMetric[Completion]):
     PACKAGES = ("lingua-language-detector",)
+    BOUNDS = (0.0, 1.0)
 
 
 class LanguageChecker(_LanguageMetric):

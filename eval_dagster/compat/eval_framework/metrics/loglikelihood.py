@@ -76,6 +76,7 @@ class BitsPerByteLoglikelihood(BaseMetric[Loglikelihood]):
     HIGHER_IS_BETTER = False
     BEST = 0.0
     COMPARES_TEXTS = True
+    BOUNDS = (0.0, math.inf)
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value, or the reason why there is none."""
@@ -119,6 +120,7 @@ class ConfidenceWeightedAccuracy(BaseLoglikelihoodMetric):
 
     NAME = "Confidence-weighted Accuracy"
     BEST = 1.0
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value."""
@@ -130,6 +132,8 @@ class ConfidenceWeightedAccuracy(BaseLoglikelihoodMetric):
 
 class _AbstainingMetric(BaseLoglikelihoodMetric):
     """A metric of tasks whose last choice is "I don't know"."""
+
+    BOUNDS = (-1.0, 1.0)
 
     def __init__(self, *, lc: float = 1.0, lw: float = 1.0, len_normalised: bool = True) -> None:
         """Take the weights of right and wrong answers.
@@ -194,6 +198,7 @@ class ProbabilityMass(BaseMetric[Loglikelihood]):
     NAME = "Probability Mass"
     BEST = 1.0
     COMPARES_TEXTS = True
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
         """Return the value."""

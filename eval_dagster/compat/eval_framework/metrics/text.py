@@ -55,6 +55,8 @@ def exact_match_hf_evaluate(
 class AccuracyCompletionWithEvaluate(AccuracyCompletion):
     """The part of the gold answers that are the text, after what is to be ignored is removed from both."""
 
+    BOUNDS = (0.0, 1.0)
+
     IS_PROPORTION = False
 
     def __init__(self, regexes_to_ignore: list[str], ignore_case: bool = False, ignore_punctuation: bool = False) -> None:
@@ -82,6 +84,7 @@ class F1(BaseMetric[Completion]):
     """The F1 of the words in lower case; the highest over the gold answers."""
 
     NAME = "F1"
+    BOUNDS = (0.0, 1.0)
 
     def normalize(self, text: str) -> str:
         """The text in lower case."""
@@ -124,6 +127,8 @@ def _f1(shared: int, predicted: int, wanted: int) -> float:
 
 class _Rouge(BaseMetric[Completion]):
     """The highest value over the gold answers; 0 for an empty text. Words are separated by white space."""
+
+    BOUNDS = (0.0, 1.0)
 
     def calculate(self, response: Completion) -> list[MetricResult]:
         """Return the value.
