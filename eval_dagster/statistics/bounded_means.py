@@ -16,6 +16,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 _STEPS = 24
 """Halvings of the search for a tilt. The end of the interval is accurate to the square of the last step."""
+_SURCHARGE, _POWER = 0.56, 8
+"""What a mean costs more that needs unseen values at a bound. Chosen for the coverage in docs/explanation/statistics.md."""
 _LEAST_TILT = -14.0
 """Natural logarithm of the least tilt that is tried. It is that of some ten million samples."""
 
@@ -30,12 +32,14 @@ def bounded_interval(values: Floats, *, size: float, quantile: float, bounds: Bo
     Royal Statistical Society B 86). For samples with weights or in clusters the divergence counts with the effective size, as in the
     pseudo-empirical likelihood of surveys (Wu & Rao 2006, Canadian Journal of Statistics 34).
 
-    For values between 0 and 1 the upper end is the minimum over b from 0 to 1 of (1 - exp(mean of log(1 - b x) - c)) / b, with
-    c = quantile^2 / (2 size). The lower end mirrors it.
+    For values between 0 and 1 the upper end is the minimum over b from 0 to 1 of (1 - exp(mean of log(1 - b x) - c (1 + s b^8))) / b, with
+    c = quantile^2 / (2 size). The lower end mirrors it. The surcharge s = 0.56 counts only where the interval needs values at a bound that
+    were hardly seen, since b is then near 1. Without it the upper end for n zeros is 1.9 / n, and the coverage of scores that are rarely
+    1 falls to 86 %; with it, the end is 2.6 / n, about that of Jeffreys' interval (Brown, Cai & DasGupta 2001, Statistical Science 16).
 
     Args:
         values: May lie outside the bounds, as residuals of groups around a common mean do; the interval does not.
-        size: The effective number of independent values; n - 1 for n independent ones.
+        size: The effective number of independent values.
         quantile: Standard normal or Student's, of one tail.
         bounds: Both finite.
         weights: One a value, with the sum 1. None: all equal.
@@ -58,9 +62,9 @@ def _upper_end(values: Floats, shares: Floats, cost: float) -> float:
         """The bound on the mean that a tilt gives, and whether a larger tilt gives a larger one."""
         rest = 1 - tilt * distinct
         # Not a product of BLAS: its last digits depend on the number of threads.
-        kept = float((shares * np.log(rest)).sum()) - cost
-        rises = -math.expm1(kept) < tilt * math.exp(kept) * float((shares * distinct / rest).sum())
-        return -math.expm1(kept) / tilt, rises
+        kept = float((shares * np.log(rest)).sum()) - cost * (1 + _SURCHARGE * tilt**_POWER)
+        slope = float((shares * distinct / rest).sum()) + cost * _SURCHARGE * _POWER * tilt ** (_POWER - 1)
+        return -math.expm1(kept) / tilt, -math.expm1(kept) < tilt * math.exp(kept) * slope
 
     low, high = _LEAST_TILT, 0.0
     for _ in range(_STEPS):

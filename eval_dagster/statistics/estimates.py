@@ -69,7 +69,7 @@ def estimate_mean(
       clusters it uses Student's quantile and the effective sample size p (1 - p) / variance, at most n; if all answers are equal, the
       size is the number of clusters (Korn & Graubard 1998, Survey Methodology 24; Franco et al. 2019, Journal of Survey Statistics and
       Methodology 7).
-    - with finite bounds: `bounded_interval`, with the normal quantile and the size n - 1; for clusters at the effective size as above.
+    - with finite bounds: `bounded_interval`, with the normal quantile and the size n; for clusters at the effective size as above.
     - otherwise: Student's t interval.
 
     For clusters, variance and degrees of freedom are those of Bell & McCaffrey (2002, Survey Methodology 28), as Imbens & Kolesár (2016,
@@ -125,7 +125,9 @@ def _interval_of_mean(
     if proportion:
         return _wilson(mean, _effective_size(mean, stderr, sizes), quantile)
     if bounds is not None and all(map(math.isfinite, bounds)):
-        size = min(float(data.var()) / stderr**2, n - 1) if np.ptp(data) > 0 and stderr > 0 else count - 1
+        size: float = n
+        if is_clustered:
+            size = min(float(data.var()) / stderr**2, n) if np.ptp(data) > 0 and stderr > 0 else count
         return _around(mean, bounded_interval(data, size=size, quantile=quantile, bounds=bounds))
     if free < _FEWEST_FREE or np.ptp(data) == 0:
         return None, None

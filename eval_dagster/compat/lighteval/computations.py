@@ -26,12 +26,16 @@ class SampleLevelComputation:
     """Whether every value is 0 or 1."""
     BEST: ClassVar[float | None] = None
     """The value of the correct answer, where that is known."""
-    BOUNDS: tuple[float, float] | None = None
+    BOUNDS: ClassVar[tuple[float, float] | None] = None
     """The least and the largest possible value, where they are known."""
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Any:
         """Return the value, or a mapping of several by name."""
         raise NotImplementedError
+
+    def bounds(self) -> tuple[float, float] | None:
+        """The bounds of its values with the parameters that it has."""
+        return self.BOUNDS
 
 
 class Unavailable(SampleLevelComputation):
@@ -102,7 +106,10 @@ class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
         self.normalize_gold = normalize_gold
         self.normalize_pred = normalize_pred
         self.strip_strings = strip_strings
-        self.BOUNDS = bounds_of_shares(self.aggregation_function)
+
+    def bounds(self) -> tuple[float, float] | None:
+        """0 and 1, unless another function aggregates the pairs."""
+        return bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over all pairs of a correct text and a generated one."""
@@ -141,7 +148,10 @@ class NormalizedMultiChoiceProbability(SampleLevelComputation):
     ) -> None:
         self.log_prob_normalization = log_prob_normalization
         self.aggregation_function = aggregation_function
-        self.BOUNDS = bounds_of_shares(aggregation_function)
+
+    def bounds(self) -> tuple[float, float] | None:
+        """0 and 1, unless another function aggregates the choices."""
+        return bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the aggregate over the correct choices."""

@@ -214,9 +214,9 @@ def _metric_class(origin: Origin, module: str) -> type[BaseMetric]:
     }
     if aggregation is None:
         attributes |= {"IS_PROPORTION": getattr(function, "IS_PROPORTION", False), "BEST": getattr(function, "BEST", None)}
-        # A subclass in a task file may compute something else.
-        if type(function).__module__.startswith("eval_dagster.") or "BOUNDS" in vars(type(function)):
-            attributes["BOUNDS"] = getattr(function, "BOUNDS", None)
+        # A subclass in a task file may compute something else than what it inherits the bounds of.
+        is_own = type(function).__module__.startswith("eval_dagster.")
+        attributes["BOUNDS"] = function.bounds() if is_own else vars(type(function)).get("BOUNDS")
         return type(origin.name, (_MEANS[metric.category],), attributes)
     if statistics := getattr(aggregation, "STATISTICS", ()):
         attributes["STATISTICS"] = tuple(statistics)

@@ -60,7 +60,12 @@ class AvgAtN(SamplingMetric):
     def __init__(self, n: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.n = n
-        self.BOUNDS = (0.0, 1.0) if self.scoring is None else getattr(self.scoring, "BOUNDS", None)
+
+    def bounds(self) -> tuple[float, float] | None:
+        """Those of the score of one text."""
+        if self.scoring is None:
+            return 0.0, 1.0
+        return self.scoring.bounds() if isinstance(self.scoring, SampleLevelComputation) else None
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float:
         """Return the value."""

@@ -39,7 +39,10 @@ class ROUGE(SampleLevelComputation):
         self.normalize_pred = normalize_pred
         self.aggregation_function = aggregation_function or np.mean
         self.tokenizer = tokenizer
-        self.BOUNDS = (0.0, 100.0) if bootstrap else bounds_of_shares(self.aggregation_function)
+
+    def bounds(self) -> tuple[float, float] | None:
+        """0 and 1, or percent; not known where another function aggregates the pairs."""
+        return (0.0, 100.0) if self.bootstrap else bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float | dict[str, float]:
         """Return the aggregate over the pairs; by name where there are several variants.

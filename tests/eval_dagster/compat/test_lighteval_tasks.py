@@ -133,6 +133,13 @@ def test_a_metric_of_each_kind() -> None:
     assert issubclass(found["word_perplexity"], PerplexityMetric)
     assert not found["own"].HIGHER_IS_BETTER
     assert found["acc"].IS_PROPORTION
+    assert (found["rouge1"].BOUNDS, found["own"].BOUNDS) == ((0, 100), None), "rouge_t5 is in percent"
+
+
+def test_bounds_of_an_aggregate_that_is_not_known_are_not_known() -> None:
+    metrics = [Metrics.f1_score, Metrics.f1_score(sample_params={"aggregation_function": sum}), Metrics.pass_at_k(sample_params={"k": 1})]
+    found = {metric.NAME: metric.BOUNDS for metric in task_of(told, metrics=metrics).METRICS}
+    assert sorted(found.values(), key=str) == [(0, 1), (0, 1), None]
 
 
 def test_each_category_of_metrics_is_asked_for_what_it_scores() -> None:

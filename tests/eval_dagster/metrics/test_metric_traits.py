@@ -1,13 +1,14 @@
 """What every metric says of itself, by which models are ranked, intervals are made and gold answers are checked."""
 
 import importlib
+import math
 import pkgutil
 from typing import Any
 
 import pytest
 
 from eval_dagster import metrics
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, response_kind
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, bounds_of, response_kind
 
 PROPORTIONS = {
     "accuracy",
@@ -105,6 +106,33 @@ def test_the_higher_the_better(names: set[str], proportion: bool, higher: bool, 
 def test_the_lower_the_better(name: str, best: float) -> None:
     [metric] = EVERY[name]
     assert (name, metric.IS_PROPORTION, metric.HIGHER_IS_BETTER, metric.BEST) == (name, False, False, best)
+
+
+@pytest.mark.parametrize(
+    ("names", "bounds"),
+    [
+        (PROPORTIONS, (0, 1)),
+        (UP_TO_1 - {"distributional_correctness_score", "ternary_score"}, (0, 1)),
+        ({"distributional_correctness_score", "ternary_score"}, (-1, 1)),
+        (UP_TO_100, (0, 100)),
+        ({"bleu_diff", "rouge1_diff", "rouge2_diff", "rougeL_diff"}, (-100, 100)),
+        ({"bleu_max", "rouge1_max", "rouge2_max", "rougeL_max"}, (0, 100)),
+        ({"brier_score"}, (0, 2)),
+        ({"expected_calibration_error"}, (0, 1)),
+        ({"bits_per_byte", "corpus_bits_per_byte", "ter"}, (0, math.inf)),
+        ({"byte_perplexity", "target_perplexity", "token_perplexity", "word_perplexity"}, (1, math.inf)),
+    ],
+)
+def test_bounds(names: set[str], bounds: tuple[float, float]) -> None:
+    for name in names:
+        [metric] = EVERY[name]
+        assert (name, bounds_of(metric)) == (name, bounds)
+
+
+@parametrized
+def test_a_metric_with_a_best_value_has_bounds_that_hold_it(metric: type[BaseMetric[Any]]) -> None:
+    bounds = bounds_of(metric)
+    assert metric.BEST is None or (bounds is not None and metric.BEST in bounds)
 
 
 @parametrized

@@ -145,6 +145,11 @@ def test_what_is_made_bears_the_traits_of_what_it_is_made_of() -> None:
     assert maj_at_k(ExactNumber, 5).IS_PROPORTION
     assert not pass_at_k(ExactNumber, 5).IS_PROPORTION
     assert not avg_at_k(ExactNumber, 5).IS_PROPORTION
+
+
+def test_metrics_of_several_texts_have_bounds() -> None:
+    assert pass_at_k(ExactNumber, 5).BOUNDS == avg_at_k(ExactNumber, 5).BOUNDS == maj_at_k(ExactNumber, 5).BOUNDS == (0, 1)
+    assert avg_at_k(F1, 5).BOUNDS == (0, 1)
     assert avg_at_k(ExactNumber, 5).HIGHER_IS_BETTER
 
     class Mistakes(F1):

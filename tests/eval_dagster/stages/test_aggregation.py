@@ -73,9 +73,28 @@ class Wrongly(ErrorRate):
     STATISTICS = ("wrong", "all", "more")
 
 
+class Overlap(CompletionMetric):
+    NAME = "overlap"
+    BOUNDS = (0.0, 1.0)
+
+    def calculate(self, response: Completion) -> float:
+        return len(response.completion_text) / len(response.ground_truths[0])
+
+
+class Twice(Overlap):
+    NAME = "twice"
+
+    def calculate(self, response: Completion) -> float:
+        return 2.0 * len(response.completion_text)
+
+
 class Task(BaseTask[str]):
     NAME = "Task"
     METRICS = (Right, Length, ErrorRate)
+
+
+class Overlaps(Task):
+    METRICS = (Overlap, Twice, Length)
 
 
 def _texts(*texts: str) -> list[Completion]:
@@ -125,7 +144,55 @@ def test_a_corpus_metric_gives_all_its_statistics() -> None:
     assert "expected its STATISTICS: ['wrongly/wrong', 'wrongly/all', 'wrongly/more']" in score.error
 
 
+def test_a_value_outside_of_the_bounds_that_its_class_declares_is_an_error() -> None:
+    found = score_response([Overlap, Twice], _texts("ab"), None)
+    assert [score.value for score in found] == [0.5, 4.0], "what a class inherits need not be its own"
+    [score] = score_response([Overlap], _texts("abcdef"), None)
+    assert score.value is None
+    assert score.error is not None
+    assert "gave 1.5 for 'overlap', and its bounds are 0 and 1; correct the BOUNDS of the class Overlap, or the value" in score.error
+
+
 # ---- many samples
+
+
+def test_scores_with_bounds_have_an_interval_even_if_all_are_0() -> None:
+    letters = "abcdefghijklmnopqrst"
+    rows = _found(metric_rows(Overlaps, _scores("overlap", letters, [0.0] * 20, subjects="m" * 10 + "n" * 10)))
+    assert len(rows) == 4
+    for row in rows.values():
+        assert (row["value"], row["ci_low"]) == (0.0, 0.0)
+        assert 0.05 < row["ci_high"] < 0.4
+    assert rows["overlap", "macro", None]["ci_high"] == pytest.approx(rows["overlap", "micro", None]["ci_high"], rel=0.3)
+
+
+def test_an_interval_of_scores_with_bounds_stays_within_them() -> None:
+    [row] = metric_rows(Overlaps, _scores("overlap", "abcdefghij", [1.0] * 7 + [0.9, 0.0, 0.7]))
+    assert 0 < row["ci_low"] < row["value"] < row["ci_high"] <= 1
+
+
+def test_bounds_that_values_do_not_keep_are_no_bounds() -> None:
+    [row] = metric_rows(Overlaps, _scores("twice", "abcde", [1.0, 2.0, 3.0, 4.0, 8.0]))
+    assert row["ci_high"] > row["value"] > 1
+    [equal] = metric_rows(Overlaps, _scores("twice", "abcde", [2.0] * 5))
+    assert (equal["ci_low"], equal["ci_high"]) == (None, None)
+
+
+def test_scores_of_0_and_1_are_a_proportion_whatever_the_metric_says() -> None:
+    values = [1.0, 0.0, 1.0, 1.0]
+    [row] = metric_rows(Overlaps, _scores("length", "abcd", values))
+    expected = estimate_mean(values, proportion=True)
+    assert (row["ci_low"], row["ci_high"]) == (expected.ci_low, expected.ci_high)
+    [equal] = metric_rows(Overlaps, _scores("length", "abcd", [1.0] * 4))
+    assert (equal["ci_low"], equal["ci_high"]) == (None, None), "a length of 1 each time, maybe"
+
+
+def test_a_corpus_of_few_samples_has_no_error_bar() -> None:
+    for count, has_one in ((2, False), (4, False), (5, True)):
+        scores = _corpus_scores("m" * count, "12345"[:count], [1.0, 2.0, 4.0, 0.0, 3.0][:count], [10.0] * count)
+        [row] = metric_rows(Task, scores)
+        assert row["value"] is not None
+        assert [row[name] is not None for name in ("stderr", "ci_low", "ci_high")] == [has_one] * 3
 
 
 def test_samples_of_a_cluster_are_not_independent() -> None:

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
 
@@ -26,6 +27,12 @@ class Scenario:
     """An estimate for each of `DRAWS` drawn evals."""
     low: float = 0.93
     high: float = 0.97
+    """Least and largest coverage. A higher one than 0.97, or than 0.99 below ten samples, is forced: see the page."""
+    narrowest: float = 0.95
+    widest: float = 1.05
+    """Least and largest ratio of the standard error to the true one."""
+    is_quick: bool = True
+    """Whether a fifth of the draws takes a few seconds at most."""
 
 
 def normal(n: int) -> Scenario:
@@ -36,14 +43,152 @@ def normal(n: int) -> Scenario:
     return Scenario(scores="mean, normal", samples=f"{n}", truth=0.6, estimates=estimates)
 
 
-def bounded(n: int) -> Scenario:
-    """As a token F1 is: between 0 and 1, and often near 1."""
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """Scores with bounds that are not only 0 and 1."""
+
+    scores: str
+    truth: float
+    draw: Callable[[np.random.Generator, tuple[int, ...]], Floats]
+    """Scores of a shape."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    most: tuple[float, float, float, float] = (0.99, 0.97, 0.97, 0.97)
+    """Largest coverage for each of `SIZES`."""
+
+
+def _nearly_zero(zeros: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """As a token F1 of answers that are mostly wrong: the others are between 0 and 1, 0.5 on average."""
+    return lambda rng, shape: np.where(rng.random(shape) < zeros, 0.0, rng.beta(2, 2, shape))
+
+
+def _ternary(wrong: float, unknown: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    return lambda rng, shape: rng.choice([-1.0, 0.0, 1.0], p=[wrong, unknown, 1 - wrong - unknown], size=shape)
+
+
+PASSED = np.array([1 - math.comb(10 - right, 5) / math.comb(10, 5) for right in range(11)])
+"""pass@5 of ten texts, by the number of right ones."""
+
+
+def _passed(unsolved: float, a: float, b: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """Prompts that no text solves, and others that a text solves with a probability from a beta distribution."""
+    return lambda rng, shape: PASSED[rng.binomial(10, np.where(rng.random(shape) < unsolved, 0.0, rng.beta(a, b, shape)))]
+
+
+def _pass_at_5(a: float, b: float) -> float:
+    """The expectation of `_passed` without unsolved prompts."""
+    return float((stats.betabinom.pmf(np.arange(11), 10, a, b) * PASSED).sum())
+
+
+SIZES = (5, 10, 30, 100)
+BOUNDED = [
+    Bounded(scores="F1, 95 % zeros", truth=0.025, draw=_nearly_zero(0.95), most=(0.995, 0.995, 0.99, 0.98)),
+    Bounded(scores="F1, 50 % zeros", truth=0.25, draw=_nearly_zero(0.5), most=(0.99, 0.985, 0.97, 0.97)),
+    Bounded(
+        scores="token F1, often near 1", truth=2 / 2.7, draw=lambda rng, shape: rng.beta(2, 0.7, shape), most=(0.996, 0.99, 0.97, 0.97)
+    ),
+    Bounded(scores="ROUGE, 0.14 on average", truth=1 / 7, draw=lambda rng, shape: rng.beta(1, 6, shape), most=(0.995, 0.992, 0.986, 0.975)),
+    Bounded(scores="mc2, at both ends", truth=0.8 / 1.4, draw=lambda rng, shape: rng.beta(0.8, 0.6, shape), most=(0.993, 0.97, 0.97, 0.97)),
+    Bounded(scores="ternary score, 90 % right", truth=0.85, draw=_ternary(0.05, 0.05), bounds=(-1, 1), most=(0.995, 0.99, 0.99, 0.97)),
+    Bounded(scores="ternary score, 40 % right", truth=0.1, draw=_ternary(0.3, 0.3), bounds=(-1, 1)),
+    Bounded(scores="avg@4", truth=0.5, draw=lambda rng, shape: rng.binomial(4, rng.beta(0.3, 0.3, shape)) / 4),
+    Bounded(
+        scores="pass@5 of 10 texts, 90 % of the prompts unsolved",
+        truth=_pass_at_5(1, 1) / 10,
+        draw=_passed(0.9, 1, 1),
+        most=(0.995, 0.992, 0.988, 0.97),
+    ),
+    Bounded(scores="pass@5 of 10 texts, hard and easy prompts", truth=_pass_at_5(0.3, 0.3), draw=_passed(0, 0.3, 0.3)),
+    Bounded(
+        scores="scores near 0.56, all between 0.4 and 0.7",
+        truth=5 / 9,
+        draw=lambda rng, shape: rng.beta(50, 40, shape),
+        most=(1.0, 1.0, 1.0, 1.0),
+    ),
+]
+
+
+def bounded(kind: Bounded, n: int) -> Scenario:
+    def estimates(rng: np.random.Generator) -> Iterator[Estimate]:
+        for values in kind.draw(rng, (DRAWS, n)):
+            yield estimate_mean(values.tolist(), proportion=False, bounds=kind.bounds)
+
+    return Scenario(
+        scores=kind.scores,
+        samples=f"{n}",
+        truth=kind.truth,
+        estimates=estimates,
+        low=0.9 if n < 10 else 0.93,
+        high=kind.most[SIZES.index(n)],
+        widest=1.08,
+        is_quick=n == 10,
+    )
+
+
+def bounded_clusters(
+    sizes: Sequence[int], samples: str, zeros: float, correlation: float, *, low: float = 0.93, high: float = 0.97, widest: float = 1.05
+) -> Scenario:
+    """F1 of clusters that are easy or hard."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    strength = (1 - correlation) / correlation if correlation else math.inf
 
     def estimates(rng: np.random.Generator) -> Iterator[Estimate]:
-        for values in rng.beta(2.0, 0.7, (DRAWS, n)):
-            yield estimate_mean(values.tolist(), proportion=False)
+        for _ in range(DRAWS):
+            share = rng.beta((1 - zeros) * strength, zeros * strength, len(sizes))[labels] if correlation else 1 - zeros
+            values = np.where(rng.random(len(labels)) < share, rng.beta(2, 2, len(labels)), 0.0)
+            yield estimate_mean(values.tolist(), proportion=False, clusters=labels.tolist(), bounds=(0, 1))
 
-    return Scenario(scores="mean, skewed between 0 and 1", samples=f"{n}", truth=2 / 2.7, estimates=estimates)
+    scores = f"F1 in clusters, {zeros:.0%} zeros, correlation {correlation:g}".replace("%", " %")
+    return Scenario(
+        scores=scores, samples=samples, truth=(1 - zeros) / 2, estimates=estimates, low=low, high=high, widest=widest, is_quick=zeros == 0.5
+    )
+
+
+def _dominated(share: float, others: int, size: int) -> tuple[list[int], str]:
+    """Sizes of clusters of which the first holds a share of all samples."""
+    return [round(share / (1 - share) * others * size), *[size] * others], f"one cluster of {share:.0%}, {others} of {size}".replace(
+        "%", " %"
+    )
+
+
+def dominated_answers(share: float, others: int, size: int, correlation: float, *, high: float = 0.97, widest: float = 1.05) -> Scenario:
+    sizes, samples = _dominated(share, others, size)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    strength = (1 - correlation) / correlation if correlation else math.inf
+
+    def estimates(rng: np.random.Generator) -> Iterator[Estimate]:
+        for _ in range(DRAWS):
+            easy = rng.beta(0.7 * strength, 0.3 * strength, len(sizes))[labels] if correlation else 0.7
+            yield estimate_mean((rng.random(len(labels)) < easy).astype(float).tolist(), proportion=True, clusters=labels.tolist())
+
+    scores = f"proportion 0.7 in clusters, correlation {correlation:g}"
+    return Scenario(scores=scores, samples=samples, truth=0.7, estimates=estimates, high=high, widest=widest)
+
+
+def dominated_numbers(share: float, others: int, size: int, correlation: float, *, high: float = 0.97, widest: float = 1.05) -> Scenario:
+    sizes, samples = _dominated(share, others, size)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+
+    def estimates(rng: np.random.Generator) -> Iterator[Estimate]:
+        for _ in range(DRAWS):
+            values = rng.normal(0, correlation**0.5, len(sizes))[labels] + rng.normal(0, (1 - correlation) ** 0.5, len(labels))
+            yield estimate_mean(values.tolist(), proportion=False, clusters=labels.tolist())
+
+    scores = f"mean in clusters, correlation {correlation:g}"
+    return Scenario(scores=scores, samples=samples, truth=0.0, estimates=estimates, high=high, widest=widest)
+
+
+def macro_bounded(scores: str, sizes: Sequence[int], zeros: Sequence[float], *, low: float = 0.93, high: float = 0.97) -> Scenario:
+    """F1 of subjects with their own shares of zeros."""
+
+    def estimates(rng: np.random.Generator) -> Iterator[Estimate]:
+        for _ in range(DRAWS):
+            drawn = [_nearly_zero(share)(rng, (n,)).tolist() for n, share in zip(sizes, zeros, strict=True)]
+            groups = [estimate_mean(values, proportion=False, bounds=(0, 1)) for values in drawn]
+            yield estimate_macro(groups, proportion=False, bounds=(0, 1), members=drawn)
+
+    samples = f"{len(sizes)} subjects of {min(sizes)}" + (f" to {max(sizes)}" if min(sizes) < max(sizes) else "")
+    truth = float(np.mean([(1 - share) / 2 for share in zeros]))
+    return Scenario(scores=scores, samples=samples, truth=truth, estimates=estimates, low=low, high=high, is_quick=len(sizes) < 20)
 
 
 def answers(n: int, share: float) -> Scenario:
@@ -144,6 +289,7 @@ def macro_shared(passages: int, subjects: int, share: float, correlation: float,
         estimates=estimates,
         low=low,
         high=high,
+        is_quick=subjects < 20,
     )
 
 
@@ -167,7 +313,7 @@ def _corpus(
     return Scenario(scores=scores, samples=samples, truth=truth, estimates=estimates)
 
 
-def perplexity(n: int, *, together: int = 1) -> Scenario:
+def perplexity(n: int, *, together: int = 1, low: float = 0.93) -> Scenario:
     """Texts of very different lengths, long ones no harder than short ones, some authors harder than others."""
 
     def draw(rng: np.random.Generator) -> Floats:
@@ -178,7 +324,7 @@ def perplexity(n: int, *, together: int = 1) -> Scenario:
     def aggregate(sums: Floats) -> Floats:
         return np.asarray(np.exp(sums[..., 0] / sums[..., 1]))
 
-    return _corpus("corpus: word perplexity", n, draw, aggregate, truth=math.exp(2.5), together=together)
+    return replace(_corpus("corpus: word perplexity", n, draw, aggregate, truth=math.exp(2.5), together=together), low=low, narrowest=0.88)
 
 
 def macro_perplexity(n: int, subjects: int, *, together: bool) -> Scenario:
@@ -223,7 +369,7 @@ def bleu(n: int) -> Scenario:
 
 SCENARIOS = [
     normal(30),
-    bounded(100),
+    *(bounded(kind, n) for kind in BOUNDED for n in SIZES),
     answers(50, 0.7),
     answers(100, 0.02),
     answers(160, 0.02),
@@ -236,7 +382,21 @@ SCENARIOS = [
     clustered_answers(100, 0.95, 0.2, equal=True),
     clustered_answers(100, 0.05, 0.2, equal=False),
     clustered_answers(100, 0.02, 0.5, equal=True, low=0.88),  # 10 wrong answers in 2 or 3 clusters: too few to know
+    dominated_answers(0.2, 40, 5, 0.3),
+    dominated_answers(0.5, 50, 4, 0.3, high=0.99),
+    dominated_answers(0.5, 50, 4, 0.0, high=1.0, widest=1.3),  # taken as correlated
+    dominated_numbers(0.2, 40, 5, 0.4),
+    dominated_numbers(0.5, 50, 4, 0.4, high=0.98),
+    dominated_numbers(0.5, 50, 4, 0.0, high=0.99, widest=1.3),
+    bounded_clusters([5] * 30, "30 clusters of 5", 0.5, 0.2),
+    bounded_clusters([1, 2, 3, 4, 5, 8, 12, 30] * 5, "40 clusters of 1 to 30", 0.5, 0.2),
+    bounded_clusters(*_dominated(0.5, 50, 4), 0.5, 0.2, high=0.98),
+    bounded_clusters([3] * 100, "100 clusters of 3", 0.95, 0.2),
+    bounded_clusters([5] * 30, "30 clusters of 5", 0.95, 0.6, low=0.88),  # 2 clusters that are not 0
     macro_numbers([5, 10, 20, 40, 80, 10]),
+    macro_bounded("macro F1, subjects 50 % zeros", [5, 10, 20, 40, 80, 10], [0.5] * 6),
+    macro_bounded("macro F1, subjects 20 to 99 % zeros", [10] * 10, np.linspace(0.2, 0.99, 10).tolist()),
+    macro_bounded("macro F1, subjects 95 % zeros", [5] * 20, [0.95] * 20, high=0.99),
     macro_answers(20, 30, 0.3, 0.95),
     macro_answers(5, 100, 0.98, 0.98),
     macro_shared(60, 5, 0.7, 0.2),
@@ -244,6 +404,9 @@ SCENARIOS = [
     macro_shared(15, 5, 0.9, 0.9),
     macro_shared(40, 55, 0.95, 0.2, low=0.92),  # passages of very different difficulty
     macro_shared(40, 55, 0.95, 0.9, low=0.88),  # 2 wrong passages
+    perplexity(5, low=0.9),
+    perplexity(10, low=0.91),
+    perplexity(30),
     perplexity(100),
     perplexity(300, together=3),
     bleu(200),

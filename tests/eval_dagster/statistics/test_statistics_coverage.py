@@ -1,17 +1,20 @@
 """The 95 % intervals contain the truth in 93 to 97 of 100 simulated evals, and docs/explanation/statistics.md has how often.
 
-`EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/statistics/test_statistics_coverage.py` writes the measured table into the page.
+Below ten samples these are 90 to 99. `EVAL_DAGSTER_UPDATE_COVERAGE=1 pytest tests/eval_dagster/statistics/test_statistics_coverage.py`
+writes the measured table into the page; it takes ten minutes.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark.structures import ParameterSet
 from scipy import stats
 from simulated_scores import DRAWS, SCENARIOS, Scenario
 
@@ -31,10 +34,10 @@ class Measured:
 
 
 @cache
-def _measure(number: int) -> Measured:
+def _measure(number: int, draws: int = DRAWS) -> Measured:
     scenario = SCENARIOS[number]
-    estimates = list(scenario.estimates(np.random.default_rng(20251121)))
-    assert len(estimates) == DRAWS
+    estimates = list(islice(scenario.estimates(np.random.default_rng(20251121)), draws))
+    assert len(estimates) == draws
     table = np.array([[each.value, each.stderr, each.ci_low, each.ci_high] for each in estimates], dtype=float)
     assert np.isfinite(table).all(), "every simulated eval has an error bar"
     value, stderr, low, high = table.T
@@ -43,17 +46,42 @@ def _measure(number: int) -> Measured:
 
 
 def _line(scenario: Scenario, measured: Measured) -> str:
-    return f"| {scenario.scores} | {scenario.samples} | {measured.coverage:.1%} | {measured.ratio:.2f} |\n"
+    few = scenario.samples.isdigit() and int(scenario.samples) < 10
+    star = "*" if measured.coverage > (0.99 if few else 0.97) else ""
+    return f"| {scenario.scores} | {scenario.samples} | {measured.coverage:.1%}{star} | {measured.ratio:.2f} |\n"
 
 
-@pytest.mark.parametrize("number", range(len(SCENARIOS)), ids=lambda number: f"{SCENARIOS[number].scores}, {SCENARIOS[number].samples}")
+def _named(numbers: Iterable[int]) -> list[ParameterSet]:
+    return [pytest.param(number, id=f"{SCENARIOS[number].scores}, {SCENARIOS[number].samples}") for number in numbers]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", _named(range(len(SCENARIOS))))
 def test_the_interval_contains_the_truth(number: int) -> None:
     scenario, measured = SCENARIOS[number], _measure(number)
     assert scenario.low <= measured.coverage <= scenario.high
     if scenario.low > 0:
-        assert 0.95 < measured.ratio < 1.05, "the error bar is as wide as the values scatter"
+        assert scenario.narrowest < measured.ratio < scenario.widest, "the error bar is as wide as the values scatter"
 
 
+@pytest.mark.parametrize("number", _named(number for number, scenario in enumerate(SCENARIOS) if scenario.is_quick))
+def test_the_interval_contains_the_truth_in_a_fifth_of_the_draws(number: int) -> None:
+    scenario, measured = SCENARIOS[number], _measure(number, DRAWS // 5)
+    # The standard error of a coverage of 95 % in 400 draws is 1.1 points.
+    assert scenario.low - 0.03 <= measured.coverage <= scenario.high + 0.03
+    if scenario.low > 0:
+        assert scenario.narrowest - 0.08 < measured.ratio < scenario.widest + 0.08
+
+
+def test_the_page_has_each_kind_of_scores() -> None:
+    text = PAGE.read_text()
+    rows = text[text.index(HEAD) + len(HEAD) :].partition("\n\n")[0].splitlines()
+    if os.environ.get(UPDATE_VARIABLE):
+        pytest.skip("the table is written")
+    assert [row.split(" | ")[:2] for row in rows] == [[f"| {scenario.scores}", scenario.samples] for scenario in SCENARIOS]
+
+
+@pytest.mark.long
 def test_the_page_shows_what_was_measured() -> None:
     lines = [_line(scenario, _measure(number)) for number, scenario in enumerate(SCENARIOS)]
     text = PAGE.read_text()
@@ -71,7 +99,7 @@ def test_the_page_shows_what_was_measured() -> None:
 
 
 def _parts(line: str) -> tuple[str, float, float]:
-    found = re.fullmatch(r"(.*) \| ([\d.]+)% \| ([\d.]+) \|\n?", line)
+    found = re.fullmatch(r"(.*) \| ([\d.]+)%\*? \| ([\d.]+) \|\n?", line)
     assert found, line
     return found[1], float(found[2]), float(found[3])
 

@@ -44,6 +44,11 @@ class Nameless(CompletionMetric):
     pass
 
 
+class Unbounded(CompletionMetric):
+    NAME = "unbounded"
+    BOUNDS = (1.0, 0.0)
+
+
 class Kindless(BaseMetric):
     NAME = "kindless"
 
@@ -95,6 +100,10 @@ def test_a_complete_task_is_accepted(headline: type[BaseMetric] | None) -> None:
             "expected a subclass of PerplexityMetric",
         ),
         ({"TASK_STYLER": MCStyle}, "has the TASK_STYLER <class 'eval_dagster.tasks.style.MCStyle'>; expected a styler, MCStyle() say"),
+        (
+            {"METRICS": [Unbounded]},
+            "has the metric Unbounded with the BOUNDS (1.0, 0.0); expected the least and the largest value, such as (0.0, 1.0), or None",
+        ),
         ({"METRICS": [Kindless]}, "has the metric Kindless, which cannot score the response type ResponseType.COMPLETION"),
         ({"METRICS": ["exact_match"]}, "has 'exact_match' among its METRICS; expected subclasses of CompletionMetric"),
         ({"METRICS": [int]}, "has int among its METRICS; expected subclasses of CompletionMetric"),
