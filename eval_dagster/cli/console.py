@@ -190,8 +190,8 @@ def number(value: float | None, sign: str = "") -> str:
 
 
 def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """A confidence interval as a table cell; empty for null."""
-    return "" if low is None else f"{number(low, sign)} – {number(high, sign)}"
+    """A confidence interval as a table cell; a dash if there is none."""
+    return "–" if low is None else f"{number(low, sign)} – {number(high, sign)}"
 
 
 def dollars(cost: float) -> str:

@@ -112,7 +112,7 @@ def _subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFram
             "subject": row["subject"],
             "score": _rounded(row["value"]),
             "stderr": _rounded(row["stderr"]),
-            "95 % interval": None if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}",
+            "95 % interval": "–" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}",
             "n": row["n"],
             **({"errors": row["n_errors"]} if has_errors else {}),
         }

@@ -102,7 +102,7 @@ def _age(time: datetime) -> str:
 
 
 def _interval(row: Mapping[str, Any], sign: str = "") -> str:
-    return "" if row["ci_low"] is None else interval(row["ci_low"], row["ci_high"], sign)
+    return interval(row["ci_low"], row["ci_high"], sign)
 
 
 def _short(text: str | None, most: int = 160) -> str:
