@@ -36,6 +36,7 @@ PAGES = (
     "/history?eval=capitals&model=mine",
     "/compare?eval=arithmetic",
     "/agreement?eval=capitals&model=mine",
+    "/calibration?eval=capitals&model=mine",
     "/nights",
     f"/night?suite={SUITE}",
     "/samples?eval=capitals&model=mine",
@@ -140,7 +141,7 @@ def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> N
     found = opened(browser)
     page = found.page
     page.goto(f"{view.address}/night?suite={SUITE}")
-    page.get_by_role("link", name="samples of capitals on mine that got worse").click()
+    page.locator("article", has_text="capitals · mine · accuracy").get_by_role("link", name="Look at the samples").first.click()
     rows = page.locator("table.samples tbody tr")
     assert rows.count() > 5
     expect(rows.first).to_contain_text("▼ worse")
@@ -150,6 +151,23 @@ def test_from_a_red_night_to_a_flipped_sample(browser: Browser, view: View) -> N
     expect(page.get_by_role("heading", name="Question")).to_be_visible()
     expect(page.locator(".sides section")).to_have_count(2)
     expect(page.get_by_text("chosen", exact=True)).to_have_count(1)
+    found.require_quiet(view)
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_page_leads_from_what_regressed_to_its_samples(browser: Browser, view: View, scheme: str) -> None:
+    """The outcome stands there in words; the history is drawn, with the colours of the page; one link leads to the samples."""
+    found = opened(browser, scheme=scheme)
+    page = found.page
+    page.goto(view.address)
+    expect(page.get_by_role("status").first).to_contain_text("✗ regressed")
+    picture = page.get_by_role("img", name=re.compile("capitals · mine: accuracy over 2 results")).first
+    expect(picture).to_be_visible()
+    line = picture.locator("path[stroke='var(--line)']").first
+    assert line.evaluate("each => getComputedStyle(each).stroke") == {"light": "rgb(37, 99, 235)", "dark": "rgb(125, 171, 255)"}[scheme]
+    page.locator("article", has_text="capitals · mine · accuracy").get_by_role("link", name="Look at the samples").first.click()
+    expect(page.locator("table.samples tbody tr").first).to_contain_text("▼ worse")
     found.require_quiet(view)
     page.context.close()
 
@@ -263,8 +281,11 @@ def test_foreign_pages_are_refused(view: View, headers: dict[str, str]) -> None:
 @pytest.mark.skipif(SCREENSHOTS is None, reason="EVAL_DAGSTER_SCREENSHOTS names no folder")
 def test_pictures(browser: Browser, view: View) -> None:
     found = opened(browser)
+    for path, name in (("/", "view"), ("/compare?eval=capitals&a=mine&b=mine-bf16", "view_compare")):
+        found.page.goto(view.address + path)
+        found.page.screenshot(path=Path(str(SCREENSHOTS)) / f"{name}.png")
     found.page.goto(f"{view.address}/samples?eval=capitals&model=mine&show=worse")
-    found.page.screenshot(path=Path(str(SCREENSHOTS)) / "view.png")
+    found.page.screenshot(path=Path(str(SCREENSHOTS)) / "view_samples.png")
     found.page.context.close()
 
 
