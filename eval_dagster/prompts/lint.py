@@ -128,8 +128,7 @@ def _examples_tell_gold(asked: Sequence[Asked], _: bool) -> Finding | None:
 
 
 def _told(each: Asked) -> bool:
-    targets = {target for _, target in each.examples}
-    return len(targets) == 1 and targets <= each.gold
+    return any(all(target == gold if target else shown.endswith(gold) for shown, target in each.examples) for gold in each.gold)
 
 
 def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
@@ -154,7 +153,10 @@ def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
 def _is_shown(each: Asked) -> bool:
     question = folded(each.parts.question) if each.parts else ""
     # The first example may stand after an introduction.
-    return len(question) >= _BEFORE and any(shown == question or shown.endswith(f" {question}") for shown, _ in each.examples)
+    return len(question) >= _BEFORE and any(
+        shown == question or shown.endswith(f" {question}") or (not target and shown.startswith(f"{question} "))
+        for shown, target in each.examples
+    )
 
 
 def _answer_in_prompt(asked: Sequence[Asked], _: bool) -> Finding | None:

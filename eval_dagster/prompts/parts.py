@@ -54,7 +54,7 @@ class Asked:
 
     @property
     def examples(self) -> Sequence[tuple[str, str]]:
-        """Pairs of question and answer, both folded."""
+        """Pairs of question and answer, both folded. Where the answer is empty, it stands at the end of the question."""
         return self.parts.examples if self.parts else ()
 
     @cached_property
@@ -114,6 +114,10 @@ def _split(text: str, shots: int) -> _Parts | None:
                 questions.append(question)
         if len(targets) == shots:
             return _Parts(examples=list(zip(map(folded, questions[:-1]), targets, strict=True)), question=questions[-1], cue=cue)
+    # Blank lines part the examples, and perhaps an introduction before them.
+    *blocks, question = text.strip("\n").split("\n\n")
+    if len(blocks) - shots in (0, 1):
+        return _Parts(examples=[(folded(block), "") for block in blocks[-shots:]], question=question, cue="")
     return None
 
 

@@ -309,10 +309,25 @@ def test_a_check_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looked[Check.GOLD_POSITION].status is Status.CLEAN
 
 
+@pytest.mark.parametrize("task", [Tickets, Leaking])
+def test_examples_that_blank_lines_part(task: type[BaseTask[Any]]) -> None:
+    class Running(task):  # type: ignore[misc, valid-type]
+        """Its questions have no common end."""
+
+        def _get_instruction_text(self, item: Row) -> str:
+            return str(item["text"])
+
+    prompts = flat(prompts_of(Running, {"test": tickets(80), "train": tickets(160)[80:]}, 3))
+    assert prompts[0].request.prompt.count("\n\n") == 3
+    looked = lint(prompts, num_fewshot=3)
+    assert {each.check for each in looked if each.status is Status.NOT_CHECKED} == set()
+    assert found(prompts, 3).keys() == ({Check.EXAMPLES_TELL_GOLD} if task is Leaking else set())
+
+
 def test_examples_that_cannot_be_told_from_the_question_are_not_checked() -> None:
     class Running(Quiz):
         def _get_instruction_text(self, item: Row) -> str:
-            return f"{item['number']} is the number of"
+            return f"one\n\n{item['number']} is\n\nthe number of"
 
     looked = {each.check: each for each in lint(flat(prompts_of(Running, {"test": rows(), "train": rows(start=100)}, 2)), num_fewshot=3)}
     for check in (Check.EXAMPLES_TELL_GOLD, Check.EXAMPLE_IS_QUESTION, Check.ANSWER_IN_PROMPT, Check.DUPLICATES, Check.CONTRADICTIONS):

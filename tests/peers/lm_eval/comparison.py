@@ -60,7 +60,7 @@ def compare(names: Sequence[str], folder: Path, *, models: Sequence[str] = ("pla
     manager = TaskManager(include_defaults=False, include_path=parents)
     for name in names:
         config, rows, with_examples = invent(name)
-        places[name] = _written(folder, config, rows)
+        places[name] = written_rows(folder, config, rows)
         final = config.get("num_fewshot")
         for count in dict.fromkeys([0] if final == 0 or not with_examples else [0, shots or final or 2]):
             evals[f"{name}-{count}"] = {"task": f"lm_eval:{name}", "num_fewshot": min(count, 3)}
@@ -80,7 +80,7 @@ def compare(names: Sequence[str], folder: Path, *, models: Sequence[str] = ("pla
     ]
 
 
-def _written(folder: Path, config: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
+def written_rows(folder: Path, config: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
     given = config.get("class")
     path = config.get("dataset_path") or getattr(given, "DATASET_PATH", None)
     place = folder / "mirror" / str(path) / str(config.get("dataset_name") or getattr(given, "DATASET_NAME", None) or "default")
