@@ -4,7 +4,7 @@ import ast
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from pydantic import BaseModel
+from scored_tasks import IMPORTS, Scored, project_of, scored
 
 from eval_dagster.compat.aliases import aliases
 from eval_dagster.compat.eval_framework.metrics.loglikelihood import (
@@ -233,6 +234,67 @@ def test_complete_example() -> None:
     assert prompt.messages[2].content == "C"
     assert "Question:\n2 + 3?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nAnswer:C\n\nScience (Physics)" in prompt.request.prompt
     assert (prompt.request.choices, prompt.gold_indices) == ((" A", " B", " C", " D"), (1,))
+
+
+# ---- the guide's tasks, evaluated word for word
+
+ANSWERED = {"2 + 2?": " 4", "2 + 3?": " 5"}
+LETTERS = {"2 + 2?": " B", "2 + 3?": " C"}
+CLAIMS: list[Row] = [{"statement": "4 is even.", "is_true": True}, {"statement": "4 is odd.", "is_true": False}]
+
+
+def scored_block(folder: Path, position: int, name: str, rows: Mapping[str, Sequence[Row]], answers: Mapping[str, str]) -> Scored:
+    code = f"{IMPORTS}\n{blocks_of(GUIDE)[position]}\n"
+    if name == "ExistingTask_IDK":  # the document presupposes the class
+        code = code.replace(
+            "class ExistingTask_IDK", f"{blocks_of(GUIDE)[7]}\n\n\nExistingTask = TrueFalseTask\n\n\nclass ExistingTask_IDK", 1
+        )
+    return scored(project_of(folder, code, name, data=rows, answers=answers))
+
+
+@pytest.mark.parametrize(
+    ("position", "name", "rows", "answers"),
+    [
+        (0, "YourLoglikelihoodTask", {"default": [QUESTION, OTHER]}, ANSWERED),
+        (6, "MMLUStyleTask", dict.fromkeys(("abstract_algebra", "anatomy", "astronomy"), (QUESTION, OTHER)), LETTERS),
+        (7, "TrueFalseTask", {"facts": CLAIMS}, {"4 is even": " True", "4 is odd": " False"}),
+        (8, "ExistingTask_IDK", {"facts": CLAIMS}, {"4 is even": " True", "4 is odd": " False"}),
+        (13, "ScienceQuizTask", dict.fromkeys(("physics", "chemistry", "biology"), (QUESTION, OTHER)), LETTERS),
+    ],
+)
+def test_a_task_of_the_guide_scores_as_its_reader_expects(
+    tmp_path: Path, position: int, name: str, rows: Mapping[str, Sequence[Row]], answers: Mapping[str, str]
+) -> None:
+    found = scored_block(tmp_path, position, name, rows, answers)
+    assert found.errors == 0
+    assert max(found.values.values()) == 1.0
+    assert all(0 < value <= 1 for value in found.values.values()), found.values
+    assert not any("gold_is_no_choice" in warning for warning in found.warnings)
+
+
+def test_the_slip_of_the_first_pattern_is_told(tmp_path: Path) -> None:
+    """The model's best choice is the gold one each time; the pattern's gold answer lacks the space of its choices."""
+    rows = [{**QUESTION, "question": f"{question} {number}"} for number in range(12) for question in ["2 + 2?"]]
+    found = scored_block(tmp_path, 5, "StandardMCQTask", {"general": rows}, ANSWERED)
+    assert (found.values, found.errors) == ({"Accuracy Loglikelihood": 0.0}, 0)
+    [warning] = [each for each in found.warnings if "gold_is_no_choice" in each]
+    assert "in 12 of 12 samples, the gold answer '4' is none of the choices (' 3', ' 4', ' 5', ' 6')" in warning
+    assert "did you mean ' 4'? Let _get_ground_truth return that" in warning
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_every_choice_of_metrics_of_the_guide_is_computed(tmp_path: Path, number: int) -> None:
+    """Each line of METRICS, most of which are comments in the document, on the task with true and false statements."""
+    lines = re.findall(r"^    (?:# )?(METRICS = \[.*\])$", blocks_of(GUIDE)[12], re.MULTILINE)
+    assert len(lines) == 6
+    last = "IDK" if "TernaryScore" in lines[number] else ""
+    code = f"{IMPORTS}\n{blocks_of(GUIDE)[7]}\n".replace("METRICS = [AccuracyLoglikelihood]", lines[number])
+    code = code.replace('[" True", " False"]', '[" True", " False", " I don\'t know."]') if last else code
+    found = scored(
+        project_of(tmp_path, code, "TrueFalseTask", data={"facts": CLAIMS}, answers={"4 is even": " True", "4 is odd": " False"})
+    )
+    assert found.errors == 0
+    assert all(0 < value <= 1 for value in found.values.values()), found.values
 
 
 # ---- the overview
