@@ -18,7 +18,7 @@ environments = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 @environments.callback(invoke_without_command=True)
 def list_environments(context: typer.Context) -> None:
-    """List the environments of lighteval, eval-framework and registries of your own, or make one."""
+    """List the environments of lighteval, eval-framework, lm-eval and registries of your own, or make one."""
     if context.invoked_subcommand is not None:
         return
     project = Project.open()
@@ -44,7 +44,7 @@ def _state(registry: ProcessRegistry, project: Project, given: str | None) -> tu
 
 @environments.command()
 def add(
-    name: Annotated[str, typer.Argument(help="The registry: lighteval, eval_framework or one of your own.")],
+    name: Annotated[str, typer.Argument(help="The registry: lighteval, eval_framework, lm_eval or one of your own.")],
     python: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The interpreter to make it with; one that is new enough when absent.")
     ] = None,

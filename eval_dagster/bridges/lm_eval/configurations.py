@@ -23,6 +23,11 @@ SEED = 1234
 """lm-eval's default seed of few-shot examples, and of NumPy."""
 GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
 """Keys of a group that it does not set for its members."""
+ADVICE = (
+    "lm-eval can have an environment of its own, with packages that eval_dagster lacks or has in other versions: "
+    "`eval-dagster environments add lm_eval`"
+)
+"""What to do where a task lacks a package. A worker in such an environment says something else."""
 _lock = threading.RLock()
 
 
@@ -50,7 +55,8 @@ class Leaf:
             with seeded(), package_code():
                 overrides = _resolved(self.overrides)
         except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
-            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}") from error
+            advice = f"; {ADVICE}" if isinstance(error, ImportError | AssertionError | SystemExit) else ""
+            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}{advice}") from error
         if (found := _function_that_fetches(self.file) or _fetching(overrides)) is not None:
             raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {found} calls; that is {FETCHED_CODE}")
         config = {**copy.deepcopy(loaded), **overrides}
@@ -83,7 +89,7 @@ def _function_that_fetches(file: Path) -> str | None:
 
 def _fetching(config: Mapping[str, Any]) -> str | None:
     """The function of a configuration that asks for code that would be fetched."""
-    return function_that_fetches(functions_in(config), lambda module: module.startswith("lm_eval.tasks.") or "/" in module)
+    return function_that_fetches(functions_in(config), lambda module: str(module).startswith("lm_eval.tasks.") or "/" in str(module))
 
 
 def _resolved(value: Any) -> Any:
@@ -102,7 +108,9 @@ def _reason(error: BaseException) -> str:
     """Why a module cannot be imported. The missing package is enough where that is the reason."""
     if isinstance(error, TaskDefinitionError | RequirementError):
         return str(error)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    # lm-eval advises to install packages in versions that this project does not work with.
+    said, _, _ = " ".join(str(error).split()).partition(" Please install")
+    return f"{type(error).__name__}: {said.rstrip('.')}"
 
 
 @contextmanager

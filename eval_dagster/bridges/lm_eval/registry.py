@@ -13,11 +13,24 @@ from eval_dagster.bridges.lm_eval.questions import answered, instances_of, quest
 from eval_dagster.bridges.lm_eval.suites import suite_evals
 from eval_dagster.bridges.lm_eval.task_objects import metric_functions, read_rows, set_examples, task_over
 from eval_dagster.bridges.lm_eval.versions import task_version
-from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.bridges.processes.benchmark import ProcessBenchmark
+from eval_dagster.bridges.processes.process import WorkerProcess
+from eval_dagster.bridges.processes.registry import ProcessRegistry
+from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.explanations import explain
+from eval_dagster.metrics.items import frozen, thawed
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.suggestions import did_you_mean
-from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, Listed, OpenSplit, RenderSettings
+from eval_dagster.tasks.benchmark import (
+    Answer,
+    BenchmarkMetric,
+    BenchmarkRows,
+    DatasetSplit,
+    Item,
+    Listed,
+    OpenSplit,
+    RenderSettings,
+)
 from eval_dagster.versions import stable_hash
 
 _RESPONSE_TYPES = {
@@ -26,26 +39,52 @@ _RESPONSE_TYPES = {
 }
 _NO_CHAT = ("plain", "identity")
 _NO_FILTER = "none"
+_MODULES = (
+    *("configurations", "dataset_splits", "generation", "index", "questions", "refusals", "registry", "suites", "task_objects"),
+    "versions",
+)
+"""The modules of this package that decide what the worker gives."""
 
 
-class LmEvalRegistry:
-    """The names of lm-eval, and YAML files of tasks of one's own: `lm_eval:arc_easy`, `lm_eval:path/to/task.yaml`."""
+class LmEvalRegistry(ProcessRegistry):
+    """The names of lm-eval, and YAML files of tasks of one's own: `lm_eval:arc_easy`, `lm_eval:path/to/task.yaml`.
+
+    They run in this process, or all in the environment that evals.yaml names for lm-eval.
+    """
+
+    NAME = "lm_eval"
+    WORKER = "eval_dagster.bridges.lm_eval.worker"
+    COMPANIONS = tuple(f"eval_dagster.bridges.lm_eval.{name}" for name in _MODULES)
+    DISTRIBUTION = "lm_eval"
+    PACKAGES = ("lm_eval",)
+    RELEASE = index.VERSION
+    EXTRA_REQUIREMENTS = (f"lm_eval[math,ifeval]=={index.VERSION}", "pillow", "pydantic")
 
     def names(self) -> Mapping[str, Listed]:
         """All names of the installed package."""
-        return {name: Listed(kind=entry.kind) for name, entry in index.package_index().items()}
+        return own_names() if self._given is None else super().names()
 
-    def benchmark(self, name: str, folder: Path) -> "LmEvalBenchmark":
+    def benchmark(self, name: str, folder: Path) -> "LmEvalBenchmark | LmEvalProcessBenchmark":  # type: ignore[override]
         """The benchmark of a task, a group or a tag.
 
         Raises:
             TaskDefinitionError: There is none, it is refused, or its tasks have different metrics.
         """
-        index.require_lm_eval()
-        if name.endswith((".yaml", ".yml")):
-            return _of_file(folder / name)
-        known = index.package_index()
-        return LmEvalBenchmark(name, members(self._entry(name, known), known, index.package_folder()))
+        if self._given is None:
+            return own_benchmark(name, folder)
+        is_file = name.endswith((".yaml", ".yml"))
+        environment, given = self.environment(), str((folder / name).resolve()) if is_file else name
+        process = self._process(environment, environment.stamp(self.PACKAGES))
+
+        def describe(asked: WorkerProcess) -> Any:
+            try:
+                return asked.call("describe", name=given)
+            except DataError as error:
+                raise TaskDefinitionError(str(error).removeprefix("lm_eval: TaskDefinitionError: ")) from error
+
+        # A file of the user may change at any time.
+        described = describe(process) if is_file else self._kept(f"describe {given}", describe)
+        return LmEvalProcessBenchmark(given, described, process, self._modules())
 
     def suite(self, name: str, folder: Path) -> Mapping[str, Mapping[str, Any]]:  # noqa: ARG002 - names of the package alone
         """The evals of a group, by name.
@@ -53,20 +92,73 @@ class LmEvalRegistry:
         Raises:
             TaskDefinitionError: There is no such group, or it sets what an eval cannot set.
         """
-        known, files = index.package_index(), index.package_folder()
-        entry = self._entry(name, known)
+        if self._given is None:
+            return own_suite(name)
+        environment = self.environment()
+        try:
+            found: Mapping[str, Mapping[str, Any]] = self._process(environment, environment.stamp(self.PACKAGES)).call("suite", name=name)
+        except DataError as error:
+            raise TaskDefinitionError(str(error)) from error
+        return found
 
-        def is_one_eval(each: Entry) -> bool:
-            return len({_kind(leaf) for leaf in members(each, known, files).leaves}) == 1
 
-        return suite_evals(entry, known, files, is_one_eval)
+class LmEvalProcessBenchmark(ProcessBenchmark):
+    """A benchmark of lm-eval in an environment of its own."""
 
-    def _entry(self, name: str, known: Mapping[str, Entry]) -> Entry:
-        if name not in known:
-            raise TaskDefinitionError(
-                f"lm-eval has no task, group or tag {name!r}{did_you_mean(name, known)}; `eval-dagster tasks --source lm_eval` lists them"
-            )
-        return known[name]
+    def __init__(self, asked: str, described: Mapping[str, Any], process: WorkerProcess, code: Sequence[str]) -> None:
+        """`asked` is the name by which the worker knows it."""
+        super().__init__(asked, described, process, code)
+        self._asked, self.name = asked, str(described["shown"])
+
+    def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
+        """The splits of a task's dataset. Raises `TaskDefinitionError` where examples are wanted of a task that has none."""
+        named = self._splits[subject]["examples" if fewshot else "evaluated"]
+        if isinstance(named, str):
+            raise TaskDefinitionError(named)
+        return [DatasetSplit(**{**each, "files": tuple(each["files"])}) for each in named]
+
+    def score_all(
+        self, subject: str, rows: BenchmarkRows, answered: Sequence[tuple[Row, Sequence[Answer]]]
+    ) -> Sequence[Mapping[str, Item] | Exception]:
+        """The values of several documents by one call."""
+        found = super().score_all(subject, rows, answered)
+        return [each if isinstance(each, Exception) else {name: thawed(item) for name, item in each.items()} for each in found]
+
+    def _aggregate(self, metric: str, items: Sequence[Item]) -> float:
+        return super()._aggregate(metric, [frozen(item) for item in items])
+
+
+def own_names() -> Mapping[str, Listed]:
+    """All names of the package that this process has."""
+    return {name: Listed(kind=entry.kind) for name, entry in index.package_index().items()}
+
+
+def own_benchmark(name: str, folder: Path) -> "LmEvalBenchmark":
+    """A benchmark in this process. Raises as `LmEvalRegistry.benchmark`."""
+    index.require_lm_eval()
+    if name.endswith((".yaml", ".yml")):
+        return _of_file(folder / name)
+    known = index.package_index()
+    return LmEvalBenchmark(name, members(_entry(name, known), known, index.package_folder()))
+
+
+def own_suite(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The evals of a group of the package that this process has. Raises as `LmEvalRegistry.suite`."""
+    known, files = index.package_index(), index.package_folder()
+    entry = _entry(name, known)
+
+    def is_one_eval(each: Entry) -> bool:
+        return len({_kind(leaf) for leaf in members(each, known, files).leaves}) == 1
+
+    return suite_evals(entry, known, files, is_one_eval)
+
+
+def _entry(name: str, known: Mapping[str, Entry]) -> Entry:
+    if name not in known:
+        raise TaskDefinitionError(
+            f"lm-eval has no task, group or tag {name!r}{did_you_mean(name, known)}; `eval-dagster tasks --source lm_eval` lists them"
+        )
+    return known[name]
 
 
 def _of_file(file: Path) -> "LmEvalBenchmark":

@@ -16,7 +16,7 @@ class ProcessBenchmark:
 
     def __init__(self, name: str, described: Mapping[str, Any], process: WorkerProcess, code: Sequence[str]) -> None:
         """`code` are the dotted names of the worker's modules."""
-        self.name = name
+        self.name = self._asked = name
         self.description = str(described.get("description", ""))
         self.subjects: Sequence[str] = list(described["subjects"])
         self.response_type = ResponseType(described["response_type"])
@@ -40,7 +40,7 @@ class ProcessBenchmark:
     def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
         """The rows that the worker makes of the rows of the splits."""
         opened = [{"split": split.split, "rows": open_split(split)} for split in self.splits(subject, fewshot=fewshot)]
-        made = self._process.call("rows", name=self.name, subject=subject, splits=opened, fewshot=fewshot)
+        made = self._process.call("rows", name=self._asked, subject=subject, splits=opened, fewshot=fewshot)
         return BenchmarkRows(evaluated=made["evaluated"], examples=made.get("examples", []))
 
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
@@ -52,7 +52,7 @@ class ProcessBenchmark:
             "format": settings.formatter.name,
         }
         given: dict[str, Any] = {"rows": list(rows.evaluated), "examples": list(rows.examples), "settings": how}
-        for asked in self._process.stream("render", name=self.name, subject=subject, **given):
+        for asked in self._process.stream("render", name=self._asked, subject=subject, **given):
             yield [question_of(each, settings.formatter) for each in asked]
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
@@ -70,7 +70,7 @@ class ProcessBenchmark:
     ) -> Sequence[Mapping[str, Item] | Exception]:
         """The values of several rows by one call."""
         several = [{"row": row, "answers": answers_sent(answers)} for row, answers in answered]
-        found = self._process.each("score", {"name": self.name, "subject": subject}, several)
+        found = self._process.each("score", {"name": self._asked, "subject": subject}, several)
         return [each if isinstance(each, Exception) else values_of(each) for each in found]
 
     def _metric(self, described: Mapping[str, Any]) -> BenchmarkMetric:
@@ -79,4 +79,4 @@ class ProcessBenchmark:
         return BenchmarkMetric(name=name, higher_is_better=bool(described.get("higher_is_better", True)), aggregate=aggregate)
 
     def _aggregate(self, metric: str, items: Sequence[Item]) -> float:
-        return float(self._process.call("aggregate", name=self.name, metric=metric, items=list(items)))
+        return float(self._process.call("aggregate", name=self._asked, metric=metric, items=list(items)))

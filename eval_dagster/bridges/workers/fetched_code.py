@@ -90,12 +90,12 @@ def _watched(own: Callable[..., Any]) -> Callable[..., Any]:
     return find
 
 
-def function_that_fetches(values: Iterable[Any], follows: Callable[[str], bool]) -> str | None:
+def function_that_fetches(values: Iterable[Any], follows: Callable[[Any], bool]) -> str | None:
     """The name and the file of a function that calls `evaluate.load`, among those that some values can call; None without one.
 
     Args:
         values: Functions, classes and objects.
-        follows: Whether the functions of a module are looked into.
+        follows: Whether the functions of a module are looked into, by its name; some functions have none.
     """
     waiting, seen = deque(values), dict[int, Any]()
     while waiting:
