@@ -311,13 +311,12 @@ class _Look:
         for stage in list(STAGES)[list(STAGES).index(at) :]:
             if stage in self._cells:
                 continue
+            reason = stop.reason if stage == at or not is_broken else ""
             if is_broken:
-                first = stage == at
-                self._cells[stage] = Cell(stage=stage, state="broken" if first else "not reached", detail=stop.reason if first else "")
-            elif self._partition.current(stage) is None:
-                self._cells[stage] = Cell(stage=stage, state="missing")
+                self._cells[stage] = Cell(stage=stage, state="broken" if stage == at else "not reached", detail=reason)
             else:
-                self._cells[stage] = Cell(stage=stage, state="cannot tell", detail=stop.reason)
+                is_missing = self._partition.current(stage) is None
+                self._cells[stage] = Cell(stage=stage, state="missing" if is_missing else "cannot tell", detail=reason)
         if not is_broken and "model_outputs" in list(STAGES)[list(STAGES).index(at) :]:
             self._requests, self._is_exact = self._rows.evaluated(), False
         elif is_broken and at in ("dataset_snapshot", "rendered_prompts", "model_outputs"):

@@ -102,11 +102,13 @@ def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None
 
 def _summary(states: Sequence[PartitionState], fresh: int) -> str:
     made = Counter(stage for state in states for stage, cell in _once(states, state) if cell.is_made)
-    parts = ", ".join(f"{count} {_TITLES[stage]}" for stage, count in made.items())
+    parts = ", ".join(f"{_TITLES[stage]} of {count}" for stage, count in made.items())
     estimates = [state.estimate for state in states if not state.is_fresh]
     known = sum(each.requests or 0 for each in estimates)
     open_ones = sum(each.requests is None for each in estimates)
-    requests = f"{known:,} requests would be sent" + ("" if all(each.is_exact for each in estimates) else " at most")
+    requests = f"{known:,} request{'' if known == 1 else 's'} would be sent" + (
+        "" if all(each.is_exact for each in estimates) else " at most"
+    )
     requests += f" for those that are known ({open_ones} are not)" if open_ones else ""
     asked = [each for each in estimates if each.requests != 0]
     if not asked:

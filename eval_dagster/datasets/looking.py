@@ -31,7 +31,7 @@ def without_network() -> Iterator[None]:
             setattr(owner, name, refuse)
         yield
     except _Refused:
-        raise FarError("it has to be fetched, or another machine asked") from None
+        raise FarError("files have to be fetched, or another machine asked first") from None
     finally:
         for (owner, name), original in originals.items():
             setattr(owner, name, original)
@@ -55,28 +55,31 @@ class LookingReader(DatasetReader):
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a value that changes whenever the rows could have changed."""
-        with self._guard():
+        with self._guard(task):
             return super().stamp(task, subjects, fewshot=fewshot)
 
     def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False) -> dict[str, list[Row]]:
         """Return the rows of one subject by split."""
-        with self._guard():
+        with self._guard(type(task)):
             if not self._fetches and isinstance(task, AdapterTask) and not any(task.BENCHMARK.splits(subject, fewshot=fewshot)):
-                raise FarError("its package brings the rows, and may fetch them")
+                raise FarError("")  # its package brings them, and may fetch them
             return super().read(task, subject, fewshot=fewshot)
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
         """Check whether the dataset exists, without reading a row."""
-        with self._guard():
+        with self._guard(task):
             super().check(task, subjects, fewshot=fewshot)
 
     @contextmanager
-    def _guard(self) -> Iterator[None]:
+    def _guard(self, task: TaskClass) -> Iterator[None]:
         if self._fetches:
             yield
-        else:
+            return
+        try:
             with without_network():
                 yield
+        except FarError as error:
+            raise FarError(f"the rows of {task.NAME} have to be fetched first") from error
 
     def _locked_commit(self, path: str) -> str:
         return self._lock.get(path) or current_commit(path)

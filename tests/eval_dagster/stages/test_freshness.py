@@ -1,5 +1,6 @@
 """What a dry run says is what the run then makes: cell by cell, after each kind of change."""
 
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -270,7 +271,7 @@ def test_rows_that_code_brings_are_read_without_a_network(project: Callable[[str
     state = looked(opened)["quiz", "one"]
     assert state.cells["dataset_snapshot"].state == "stale"
     assert {cell.state for cell in list(state.cells.values())[1:]} == {"cannot tell"}
-    assert "fetched" in state.cells["rendered_prompts"].detail
+    assert "have to be fetched" in state.cells["rendered_prompts"].detail
     [fetched] = partition_states(opened, ["quiz"], ["one"], fetches=True)
     assert fetched.is_known
     assert fetched.cells["rendered_prompts"].causes == ["prompt"]
@@ -302,3 +303,26 @@ def test_time_and_cost_are_by_the_history_of_the_model(project: Callable[[str], 
     assert estimate.seconds == pytest.approx((6.0 + (past[0].model_seconds or 0)) / 6, abs=0.01)
     assert estimate.cost == pytest.approx(0.01)
     assert "of this eval" in estimate.basis
+
+
+def test_no_server_is_asked(project: Callable[[str], Project]) -> None:
+    """Nothing is known of it, so that the requests are estimated by the samples."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        served = f'      far: {{backend: openai, base_url: "{url}", model: m, prompt_format: chat}}\n    evals:'
+        opened = project(CONFIG.replace("    evals:", served, 1))
+        [state] = partition_states(opened, ["quiz"], ["far"])
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert {cell.state for cell in state.cells.values()} == {"missing"}
+    assert "a run asks its server" in state.cells["model_outputs"].detail
+    assert (state.estimate.requests, state.estimate.is_exact) == (3, False)
+
+
+def test_a_dataset_that_is_elsewhere_is_not_fetched(project: Callable[[str], Project]) -> None:
+    config = CONFIG.replace("    suites:", "      far: {task: arc_easy, limit: 2}\n    suites:")
+    [state] = partition_states(project(config), ["far"], ["one"])
+    assert {cell.state for cell in state.cells.values()} == {"missing"}
+    assert "have to be fetched first" in state.cells["rendered_prompts"].detail
+    assert state.estimate.requests is None
