@@ -23,7 +23,7 @@ from eval_dagster.assets.failed_nights import evaluation_messages
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.jobs import suite_job_name
 from eval_dagster.assets.notifications import tell_broken, tell_missed
-from eval_dagster.assets.skipped_nights import skipped_reason
+from eval_dagster.assets.skipped_nights import waiting_notice
 from eval_dagster.assets.suite_evaluations import SuiteEvaluation, find_evaluation
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
@@ -157,10 +157,12 @@ def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None)
 
 def _state(look: _Look, night: Night, told: Told) -> str | tuple[str, str]:
     """The state of a night without a judgement; where it is missing, the cause and what to do."""
-    reason = next(filter(None, (skipped_reason(look.project.home, night.suite, each) for each in (night.since, night.name))), None)
-    if reason is not None or told.nights.get(night.name) == "skipped":
+    waiting = next(filter(None, (waiting_notice(look.project.home, night.suite, each) for each in (night.since, night.name))), None)
+    if waiting is not None and look.now - waiting[1] < _SETTLED:
+        return "it was skipped, and is about to send a notice"
+    if waiting is not None or told.nights.get(night.name) == "skipped":
         cause = "The night was skipped, as an earlier one was at work"
-        return f"{cause}: {reason}" if reason else cause, "let fewer nights be due, or give the suite a faster machine"
+        return f"{cause}: {waiting[0]}" if waiting else cause, "let fewer nights be due, or give the suite a faster machine"
     evaluation = find_evaluation(look.instance, look.project, night.suite, night.since)
     if evaluation is None:
         if look.now < night.start_by and night.following > look.now:

@@ -7,6 +7,7 @@ notice.
 import fcntl
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -26,10 +27,11 @@ def note_skipped(home: Path, suite: str, tick: str, reason: str) -> None:
     temporary.replace(path)
 
 
-def skipped_reason(home: Path, suite: str, tick: str) -> str | None:
-    """Why a tick was skipped, if its notice is still to be sent."""
+def waiting_notice(home: Path, suite: str, tick: str) -> tuple[str, datetime] | None:
+    """Why a tick was skipped and when that was noted, if its notice is still to be sent."""
+    path = _file(home, suite, tick)
     try:
-        return str(json.loads(_file(home, suite, tick).read_text("utf-8"))["reason"])
+        return str(json.loads(path.read_text("utf-8"))["reason"]), datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

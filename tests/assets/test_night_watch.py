@@ -233,6 +233,8 @@ def test_a_failed_gate_that_no_sensor_told_is_told(nights: Nights, project: Proj
 def test_a_night_that_was_skipped_has_a_notice_of_its_own(nights: Nights, project: Project) -> None:
     _live(nights)
     note_skipped(project.home, "nightly", "2026-01-31T02:30:00+01:00", "it is at work")
+    assert _look(project, TICK + timedelta(hours=7)).seen[-1].endswith("it was skipped, and is about to send a notice")
+    assert _notices(project) == []
     nights.sense("skipped_nights")
     [finding] = _look(project, TICK + timedelta(hours=7)).findings
     assert finding.cause.startswith("The night was skipped, as an earlier one was at work")

@@ -44,7 +44,8 @@ def test_a_typo_and_a_dead_daemon_are_told(tmp_path: Path, hook: Hook) -> None:
         ui.read_addresses()
         judged = home / "lake" / "regressions" / "suite=often"
         until(lambda: list(judged.glob("*.parquet")), NIGHT_S, lambda: f"no night was judged\n{ui.logs()}")
-        assert _check(config, home).returncode == 0, "all is well"
+        well = until(lambda: (done := _check(config, home)).returncode == 0 and done, NIGHT_S, lambda: _check(config, home).stderr)
+        assert "All is well: every night that was due was judged." in well.stdout
 
         config.write_text(textwrap.dedent(CONFIG).replace("limit: 3", "limt: 3"))
         until(lambda: len(hook.about(FAILED)) >= 2, NIGHT_S, lambda: f"no notices of failed nights: {hook.notices}\n{ui.logs()}")
