@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -64,7 +65,7 @@ def watched(project: Project, log: Path) -> Iterator[None]:
             if now != said:
                 said = now
                 with log.open("a", encoding="utf-8") as file:
-                    file.write(f"{now or 'all is well'}\n")
+                    file.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC  {now or 'all is well'}\n")
 
     thread = threading.Thread(target=watch, name="night watch", daemon=True)
     thread.start()
