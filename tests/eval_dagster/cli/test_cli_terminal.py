@@ -64,7 +64,17 @@ def test_long_names_keep_a_table_a_table(
 ) -> None:
     """Names are folded after a mark; in a narrow terminal, eval and metric stand above their rows. Nothing is lost, nothing is wider."""
     monkeypatch.setattr(console, "out", console.PlainConsole(width=width))
-    row = {"rank": 1, "value": 0.1234, "stderr": 0.02, "ci_low": 0.1, "ci_high": 0.15, "n": 1319, "n_errors": 0, "differs": None}
+    row = {
+        "rank": 1,
+        "value": 0.1234,
+        "stderr": 0.02,
+        "ci_low": 0.1,
+        "ci_high": 0.15,
+        "n": 1319,
+        "n_errors": 0,
+        "differs": None,
+        "findings": [],
+    }
     rows = [{**row, "eval": name, "model": model, "metric": "accuracy_norm"} for name in (LONG, "sums") for model in (f"{LONG}-bf16", "m")]
     columns, cells = score_table(rows)
     print_table("Leaderboard", columns, cells, right=SCORE_NUMBERS, heads=("eval", "metric"))

@@ -112,7 +112,7 @@ def test_the_subjects_are_a_table_of_the_headline_alone() -> None:
     rows += [_row("f1", 1 / 3, subject="north"), _row("em", 0.1, subject="north")]
     rows += [_row("f1", None, subject="south", stderr=None, ci_low=None, ci_high=None, n=0, n_errors=4)]
     north = {"subject": "north", "score": 0.3333, "stderr": 0.1, "95 % interval": "0.000 to 2.000", "n": 4, "errors": 0}
-    south = {"subject": "south", "score": None, "stderr": None, "95 % interval": None, "n": 0, "errors": 4}
+    south = {"subject": "south", "score": None, "stderr": None, "95 % interval": "–", "n": 0, "errors": 4}
     table = _subject_tables(rows)["subjects"].astype(object)
     assert table.where(table.notna(), None).to_dict("records") == [north, south]
     assert "errors" not in _subject_tables(rows[:-1])["subjects"], "a column of nothing but 0 takes the place of others"
