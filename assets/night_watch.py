@@ -6,6 +6,7 @@ home keeps the last one that could.
 
 import json
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -318,7 +319,11 @@ def _location_problem(look: _Look) -> str | None:
         return str(error)
     if origin is None:
         return f"the workspace {path} names no code location"
-    with WorkspaceProcessContext(look.instance, WorkspaceFileTarget(paths=[str(path)])) as context:
+    target = WorkspaceFileTarget(paths=[str(path)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the error is returned, too
+        context = WorkspaceProcessContext(look.instance, target, code_server_log_level="critical")
+    with context:
         found = context.create_request_context().get_code_location_error(origin.location_name)
         return None if found is None else (found.message.strip() or "no message").splitlines()[0]
 

@@ -230,6 +230,17 @@ def test_a_failed_gate_that_no_sensor_told_is_told(nights: Nights, project: Proj
     assert [each.cause for each in found if each.night == last] == ["The gate failed: the disk is full"]
 
 
+def test_a_location_that_cannot_be_loaded_is_named(nights: Nights, project: Project) -> None:
+    _live(nights)
+    (project.folder / "workspace.yaml").write_text("load_from: [{python_module: {module_name: gone_away, location_name: eval_dagster}}]")
+    [finding] = _look(project, TICK + timedelta(hours=1)).findings
+    assert finding.cause.startswith("No run was started: the code location cannot be loaded: ")
+    error = _break(project)
+    settled = [each for each in _look(project, TICK + timedelta(hours=2), error).findings if each.night]
+    assert settled[0].cause.startswith("No run was started: evals.yaml cannot be read: ")
+    assert len(_notices(project)) == 1
+
+
 def test_a_night_that_was_skipped_has_a_notice_of_its_own(nights: Nights, project: Project) -> None:
     _live(nights)
     note_skipped(project.home, "nightly", "2026-01-31T02:30:00+01:00", "it is at work")
