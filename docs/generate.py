@@ -245,6 +245,9 @@ def _metric(metric: type[BaseMetric[Any]]) -> str:
         takes = "log-probabilities of a text or of choices"
     best = f"{'highest' if metric.HIGHER_IS_BETTER else 'lowest'}{'' if metric.BEST is None else f' ({metric.BEST:g})'}"
     value = "0 or 1" if metric.IS_PROPORTION else "of all samples together" if issubclass(metric, CorpusMetric) else "mean of numbers"
+    if metric.BOUNDS is not None and not metric.IS_PROPORTION:
+        low, high = (f"{end:g}" for end in metric.BOUNDS)
+        value += f", from {low}" + ("" if high == "inf" else f" to {high}")
     text = inspect.getdoc(metric) or ""
     if text.startswith("By "):  # it completes what its base says
         text = f"{inspect.getdoc(metric.__base__)} {text}"

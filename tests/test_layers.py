@@ -66,7 +66,7 @@ ARROWS = {
     "explorer": "errors gate lake project records stages versions visible_text whole_files",
     "labels": "config errors explorer gate lake visible_text whole_files",
     "report": "errors explorer gate lake project statistics versions visible_text whole_files",
-    "explorer.server": "errors explorer gate lake report statistics visible_text",
+    "explorer.server": "errors explorer gate lake metrics report statistics visible_text",
     "pipeline": "errors explorer lake progress project stages",
     "freshness": "datasets errors lake models project records stages tasks",
     "api": "code_versions config errors lake models pipeline progress project stages tasks",

@@ -1,17 +1,22 @@
 """Comparisons sample by sample: two models at one eval, and the metrics of one result."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from itertools import combinations
 from math import log10
 from typing import Any
 
 import numpy as np
 
+import eval_dagster
+from eval_dagster import metrics
 from eval_dagster.explorer.server import charts
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.rendering import page
 from eval_dagster.explorer.server.results import Result, find_result
 from eval_dagster.lake.reader import CatalogState
+from eval_dagster.metrics.base import BaseMetric, known_bounds
 from eval_dagster.report.wording import interval, number, p_equals
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.paired_means import compare_means
@@ -129,8 +134,19 @@ def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> Compariso
         while len(_tests) >= _MOST_TESTS:
             del _tests[next(iter(_tests))]
         subjects = columns["subject"].tolist() if is_macro else None
-        _tests[key] = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects)
+        ends = [end(columns[side]) for side in ("a", "b") for end in (np.min, np.max)]
+        known = _built_in().get(metric["metric"].partition("/")[0])
+        bounds = None if known is None else known_bounds(known, [float(each) for each in ends])
+        _tests[key] = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects, bounds=bounds)
     return _tests[key]
+
+
+@cache
+def _built_in() -> dict[str, type[BaseMetric[Any]]]:
+    """The metrics of this package by name. The bounds of others are in files that pages do not run."""
+    places = [(name, module) for name, module in eval_dagster._MODULE_OF.items() if module.startswith(f"{metrics.__name__}.")]
+    values = (getattr(import_module(module), name) for name, module in places)
+    return {each.NAME: each for each in values if isinstance(each, type) and issubclass(each, BaseMetric) and hasattr(each, "NAME")}
 
 
 def _verdict(test: Comparison, metric: Row, a: Result, b: Result) -> dict[str, str]:

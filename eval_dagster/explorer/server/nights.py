@@ -87,7 +87,7 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
     found = list(
         cards(
             result,
-            histories=[_history(state, suite, row, judged_at) for row in drawn],
+            histories=[_history(state, row, judged_at) for row in drawn],
             flips=list(_flips(state, result)),
             sample_pages={
                 (row.eval, row.model, row.metric): _samples(row) for row in result.regressions if row.materialized_at is not None
@@ -130,9 +130,9 @@ def compared_with(row: Regression) -> tuple[str | None, datetime | None]:
     return (name.rpartition("@")[0] if name else None), at
 
 
-def _history(state: CatalogState, suite: str, row: Regression, judged_at: datetime) -> History:
-    """The history of a score until a judgement."""
-    rows = history_points(state, eval=row.eval, model=row.model, metric=row.metric or "", suite=suite)
+def _history(state: CatalogState, row: Regression, judged_at: datetime) -> History:
+    """The history of a score until a judgement, with the results at which it left its band by any suite, as in all pictures."""
+    rows = history_points(state, eval=row.eval, model=row.model, metric=row.metric or "")
     rows = [each for each in rows if each["materialized_at"] <= judged_at][-MOST_POINTS:]
     return History(
         eval=row.eval,

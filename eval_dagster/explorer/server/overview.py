@@ -127,8 +127,8 @@ def history(state: CatalogState, parameters: Parameters) -> str:
     return page("history.html", **key, metric=metric, metrics=metrics, total=len(points), points=listed, picture=picture)
 
 
-def history_points(state: CatalogState, *, eval: str, model: str, metric: str, suite: str | None = None) -> list[dict[str, Any]]:  # noqa: A002
-    """All results of one score, the oldest first, with those at which it left its band: by a suite, or by any."""
+def history_points(state: CatalogState, *, eval: str, model: str, metric: str) -> list[dict[str, Any]]:  # noqa: A002
+    """All results of one score, the oldest first, with those at which it left its band."""
     return state.rows(
         """
         with points as (
@@ -142,7 +142,7 @@ def history_points(state: CatalogState, *, eval: str, model: str, metric: str, s
             select materialized_at, max(cause) as cause, max(difference) as difference, max(p_value) as p_value,
                 string_agg(distinct suite, ', ' order by suite) as suites
             from change_points
-            where eval = $eval and model = $model and metric = $metric and suite = coalesce($suite, suite)
+            where eval = $eval and model = $model and metric = $metric
             group by materialized_at
         ),
         inputs as (
@@ -153,7 +153,7 @@ def history_points(state: CatalogState, *, eval: str, model: str, metric: str, s
         from points left join changes using (materialized_at) left join inputs using (materialized_at)
         order by materialized_at
         """,
-        {"eval": eval, "model": model, "metric": metric, "suite": suite},
+        {"eval": eval, "model": model, "metric": metric},
     )
 
 
