@@ -103,7 +103,14 @@ class Writer:
             for model in models
         ]
         name = new_name("judgement", at)
-        info = FileInfo(fingerprint=name, version=name, run_id="r", materialized_at=at.isoformat(), counts={"level": 0.05, "alpha": 0.05})
+        info = FileInfo(
+            fingerprint=name,
+            version=name,
+            run_id="r",
+            materialized_at=at.isoformat(),
+            inputs={"suite": "nightly", "severity": "error"},
+            counts={"level": 0.05, "alpha": 0.05},
+        )
         for table in ("sample_changes", "looks", "regressions"):
             write_parquet(self._lake.folder(table, "nightly") / name, table_of(table, rows if table == "regressions" else []), info)
 

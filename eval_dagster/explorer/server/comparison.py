@@ -35,7 +35,7 @@ _PAIRS = """
 """In the memory of the session of this page."""
 _MOST_TESTS = 256
 """Most tests that are kept. Files of scores never change."""
-_tests: dict[tuple[Any, ...], Comparison] = {}
+_tests: dict[tuple[Any, ...], tuple[Comparison, Verdict]] = {}
 
 Row = Mapping[str, Any]
 
@@ -73,7 +73,7 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     summary = state.rows(_SUMMARY)[0]
     if not summary["n"]:
         return {"summary": summary, "metric": metric, "is_corpus": metric["aggregation"] == "corpus"}
-    test = _tested(state, a, b, metric)
+    test, judged = _tested(state, a, b, metric)
     is_binned = summary["distinct_pairs"] > _MOST_VALUES
     low, high = summary["low"], summary["high"]
     if is_binned and high > low:
@@ -89,7 +89,7 @@ def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[st
     return {
         "summary": summary,
         "test": test,
-        "verdict": _verdict(test, metric, a, b),
+        "verdict": _verdict(judged, metric, a, b),
         "evidence": _evidence(test),
         "bar": _bar(test),
         "better": better,
@@ -121,10 +121,10 @@ _BINNED = """
 """
 
 
-def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> Comparison:
-    """The comparison of the common samples by the tests of `eval-dagster compare`."""
-    is_macro = metric["aggregation"] == "macro"
-    key = (*a.scores, *b.scores, metric["metric"], is_macro)
+def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> tuple[Comparison, Verdict]:
+    """The comparison of the common samples by the tests of `eval-dagster compare`, and the verdict about a."""
+    is_macro, is_higher_better = metric["aggregation"] == "macro", metric["higher_is_better"] is not False
+    key = (*a.scores, *b.scores, metric["metric"], is_macro, is_higher_better)
     if key not in _tests:
         # Samples without a cluster stand alone. Numbers are compared many times faster than texts.
         columns = state.columns("select a, b, hash(cluster) as cluster, cluster is null as is_alone, hash(subject) as subject from pairs")
@@ -137,7 +137,9 @@ def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> Compariso
         ends = [end(columns[side]) for side in ("a", "b") for end in (np.min, np.max)]
         known = _built_in().get(metric["metric"].partition("/")[0])
         bounds = None if known is None else known_bounds(known, [float(each) for each in ends])
-        _tests[key] = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects, bounds=bounds)
+        found = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects, bounds=bounds)
+        [judged] = judge_suite([Case(comparison=found, higher_is_better=is_higher_better)])
+        _tests[key] = found, judged.verdict
     return _tests[key]
 
 
@@ -149,16 +151,15 @@ def _built_in() -> dict[str, type[BaseMetric[Any]]]:
     return {each.NAME: each for each in values if isinstance(each, type) and issubclass(each, BaseMetric) and hasattr(each, "NAME")}
 
 
-def _verdict(test: Comparison, metric: Row, a: Result, b: Result) -> dict[str, str]:
+def _verdict(judged: Verdict, metric: Row, a: Result, b: Result) -> dict[str, str]:
     """Which of the two is better, in words, with a mark and a tone: the words and the mark show it, not only the colour."""
-    [judged] = judge_suite([Case(comparison=test, higher_is_better=metric["higher_is_better"] is not False)])
-    if judged.verdict is Verdict.NOT_COMPARABLE:
+    if judged is Verdict.NOT_COMPARABLE:
         return {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
-    if judged.verdict is Verdict.NO_CHANGE_SEEN:
+    if judged is Verdict.NO_CHANGE_SEEN:
         return {"text": "no difference seen", "mark": "=", "tone": "unknown"}
     if metric["higher_is_better"] is None:
         return {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
-    is_better = judged.verdict is Verdict.IMPROVED
+    is_better = judged is Verdict.IMPROVED
     word = "better" if is_better else "worse"
     return {"text": f"{a.model} is {word} than {b.model}", "mark": "▲" if is_better else "▼", "tone": "good" if is_better else "bad"}
 
