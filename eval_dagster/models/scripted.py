@@ -158,7 +158,7 @@ class ScriptedResponder:
     def _texts(self, request: Request) -> ModelResponse:
         settings = request.generation or GenerationSettings()
         texts: list[str] = []
-        for _ in range(settings.num_samples):
+        for _ in range(request.first_text, settings.num_samples):
             answer = self._function(request)
             if not isinstance(answer, str):
                 raise ModelError(f"The function gave {type(answer).__name__} for a request without choices; expected a text.")

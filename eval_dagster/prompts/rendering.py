@@ -290,7 +290,12 @@ def _join(prompt: str, last: Message, answers: tuple[str, ...], formatter: Forma
 
 
 def _request(*, prompt: str, **fields: Any) -> Request:
-    unnamed = Request(request_id="", prompt=prompt, **fields)
+    return named(Request(request_id="", prompt=prompt, **fields))
+
+
+def named(request: Request) -> Request:
+    """The request with the hash of its other fields as its id."""
+    unnamed = replace(request, request_id="")
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
     identity = {name: value for name, value in vars(unnamed).items() if value not in ("", None, False, ())}
     if unnamed.generation is not None:

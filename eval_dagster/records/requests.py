@@ -53,6 +53,8 @@ class Request:
     """The conversation that is sent to a server instead of `prompt`, which shows it as one text. Null where the prompt is sent."""
     tools: tuple[str, ...] = ()
     """The tools that the model may call: definitions as JSON texts, in the form of OpenAI."""
+    first_text: int = 0
+    """Position of the first text to generate, from 0, of the `num_samples` of `generation`: those before it are known."""
 
 
 @dataclass(frozen=True, kw_only=True)

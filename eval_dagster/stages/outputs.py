@@ -26,6 +26,7 @@ from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask
 from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageFailure, StageResult
+from eval_dagster.stages.shared_texts import joined, shared_texts
 from eval_dagster.versions import code_version, stable_hash
 
 _STAGE = "model_outputs"
@@ -79,10 +80,22 @@ def materialize_outputs(
     rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
     known = asked.cache.find({name for name, _ in rows})
     missing = {name: request_of(row) for name, row in rows if name not in known}
+    shared = shared_texts(asked.cache, missing)
+    known = known | dict(shared.whole)
+    missing = {name: shared.rests.get(name, request) for name, request in missing.items() if name not in shared.whole}
     owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows if row["error"] is None}
-    run = ModelRun(failure=look.down) if missing and look.down else ask(asked, list(missing.values()), owners, reporter)
+    sent = {request.request_id: name for name, request in missing.items()}
+    before = asked.cache.find({request.request_id for request in shared.rests.values()})  # by a run that was killed
+    to_send = [request for request in missing.values() if request.request_id not in before]
+    of_evals = owners | {each: owners[name] for each, name in sent.items()}
+    run = ModelRun(failure=look.down) if to_send and look.down else ask(asked, to_send, of_evals, reporter)
     run.notes = {**run.notes, **look.notes}
-    answers = known | run.answers
+    rests = {sent[each]: row for each, row in (before | run.answers).items() if sent[each] in shared.heads}
+    whole = {name: joined(name, shared.heads[name], row) for name, row in rests.items()}
+    run.answers = {sent[each]: row for each, row in run.answers.items()}
+    answers = known | run.answers | whole
+    if completed := [row for row in (*shared.whole.values(), *whole.values()) if not row.get("retryable")]:
+        asked.cache.add(completed, run_id)
     problem = _merge(asked.cache, run_id)  # before the results, which show its warning
     for plan in plans:
         found = [answer for row in plan.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
@@ -180,7 +193,10 @@ class CachedAnswers:
 def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], model_version: str) -> CachedAnswers:
     """Which rows of `prompts` have an answer of a model's version in the cache, and what their responses would be. Asks no model."""
     sent = {row["request_id"] for row in prompts if row["error"] is None}
-    known = ResponseCache(partition.project.lake, model_version).find(sent)
+    cache = ResponseCache(partition.project.lake, model_version)
+    known = cache.find(sent)
+    missing = {row["request_id"]: request_of(row) for row in prompts if row["error"] is None and row["request_id"] not in known}
+    known = known | dict(shared_texts(cache, missing).whole)
     answers = [_answer_to(row, known, model_version) for row in prompts]
     rows = [(row, answer) for row, answer in zip(prompts, answers, strict=True) if answer is not None]
     unanswered = list(dict.fromkeys(row["request_id"] for row, answer in zip(prompts, answers, strict=True) if answer is None))

@@ -79,7 +79,7 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
     if cue and config.continue_cue:
         fixed |= {"continue_final_message": True, "add_generation_prompt": False}
     read = partial(read_text, stop_sequences=settings.stop_sequences, cue=cue, grammar=settings.grammar)
-    bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(settings.num_samples))
+    bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(request.first_text, settings.num_samples))
     return [Call(path=path, body=without_nulls(body, config), read=read) for body in bodies]
 
 

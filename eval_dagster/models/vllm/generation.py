@@ -43,8 +43,8 @@ class VllmGenerator:
                 yield request, refusal(error)
                 continue
             self.usage.requests += 1
-            self.usage.prompt_tokens_asked += settings.num_samples * len(owner.prompt.tokens)
-            samples += [Sample(owner=owner, index=index) for index in range(settings.num_samples)]
+            self.usage.prompt_tokens_asked += (settings.num_samples - request.first_text) * len(owner.prompt.tokens)
+            samples += [Sample(owner=owner, index=index) for index in range(request.first_text, settings.num_samples)]
         before = perf_counter()
         for call, output in self._engine.run(self._calls(by_prefix(samples, lambda sample: sample.prompt), plan)):
             result: Text | Failure

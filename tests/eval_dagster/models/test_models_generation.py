@@ -107,6 +107,15 @@ def test_samples_do_not_depend_on_their_neighbours(open_tiny: OpenTiny) -> None:
         assert respond(model, [request])[request.request_id].text == together[request.request_id].text
 
 
+def test_texts_are_generated_from_a_place_on(open_tiny: OpenTiny) -> None:
+    model, requests = open_tiny().load(), requests_with(**SAMPLING)
+    whole = respond(model, requests)
+    rest = respond(model, [replace(request, first_text=1) for request in requests])
+    for name, response in whole.items():
+        assert rest[name].text == response.text[1:], "each text has its own seed"
+        assert rest[name].finish_reason == response.finish_reason[1:]
+
+
 def test_samples_differ_by_index_seed_and_request(open_tiny: OpenTiny) -> None:
     model = open_tiny().load()
     texts = respond(model, requests_with(**SAMPLING))["r0"].text

@@ -80,8 +80,10 @@ class GenerationEngine:
                 *(capped, len(pending), settings.max_tokens, self._codec.max_length),
             )
         self.usage.requests += len(pending)
-        self.usage.prompt_tokens_asked += settings.num_samples * sum(len(owner.prompt.tokens) for owner in pending)
-        samples = [Sample(owner=owner, index=index) for owner in pending for index in range(settings.num_samples)]
+        self.usage.prompt_tokens_asked += sum(
+            (settings.num_samples - owner.request.first_text) * len(owner.prompt.tokens) for owner in pending
+        )
+        samples = [Sample(owner=owner, index=index) for owner in pending for index in range(owner.request.first_text, settings.num_samples)]
         with_images = any(request.images for request in requests)
         alone = [sample for sample in samples if with_images or self._may_change(sample)]
         together = [] if with_images else [sample for sample in samples if not self._may_change(sample)]

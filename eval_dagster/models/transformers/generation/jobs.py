@@ -89,12 +89,12 @@ def settle(outcomes: Sequence[Outcome[Sample, Text]], num_samples: int) -> Itera
         owner = outcome.item.owner
         owner.texts[outcome.item.index] = outcome.result
         owner.seconds += outcome.seconds
-        if len(owner.texts) == num_samples:
+        if len(owner.texts) == num_samples - owner.request.first_text:
             yield owner.request, _response(owner)
 
 
 def _response(done: Pending) -> ModelResponse:
-    ordered = [done.texts[index] for index in range(len(done.texts))]
+    ordered = [done.texts[index] for index in sorted(done.texts)]
     texts = [text for text in ordered if isinstance(text, Text)]
     for text in ordered:
         if isinstance(text, Failure):
