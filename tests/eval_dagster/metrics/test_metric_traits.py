@@ -9,6 +9,8 @@ import pytest
 
 from eval_dagster import metrics
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, bounds_of, response_kind
+from eval_dagster.tasks.adapter_task import metric_class
+from eval_dagster.tasks.benchmark import BenchmarkMetric
 
 PROPORTIONS = {
     "accuracy",
@@ -127,6 +129,20 @@ def test_bounds(names: set[str], bounds: tuple[float, float]) -> None:
     for name in names:
         [metric] = EVERY[name]
         assert (name, bounds_of(metric)) == (name, bounds)
+
+
+@pytest.mark.parametrize(
+    ("metric", "bounds"),
+    [
+        (BenchmarkMetric(name="f1"), (0, 1)),
+        (BenchmarkMetric(name="pass@5"), (0, 1)),
+        (BenchmarkMetric(name="Ternary Score"), (-1, 1)),
+        (BenchmarkMetric(name="bits_per_byte"), (-math.inf, math.inf)),
+        (BenchmarkMetric(name="f1", bounds=(0.0, 100.0)), (0, 100)),
+    ],
+)
+def test_bounds_of_a_metric_of_another_package(metric: BenchmarkMetric, bounds: tuple[float, float]) -> None:
+    assert bounds_of(metric_class(metric, "1")) == bounds
 
 
 @parametrized
