@@ -105,19 +105,21 @@ def accept(
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """The gaps that are named, and one row for each other chosen state, a red one if there are several. Accepted ones are left out."""
+    """The named gaps, and one row for each other chosen state, a red one if there are several. Accepted ones are left out.
+
+    Green states are chosen only if no result that is named is red or a gap.
+    """
     states = {(each.eval, each.model, each.materialized_at) for each in known if not each.is_gap}
     gaps = {(each.eval, each.model, each.metric) for each in known if each.is_gap and each.accepted_at >= result.judged_at}
+    named = [row for row in _named(result, evals, models) if row.verdict is not Verdict.ACCEPTED_GAP]
+    stopped = [row for row in named if row.is_red or (row.is_gap and (evals or models))]
     found: dict[tuple[str, str, str | None, bool], Regression] = {}
-    for row in sorted(_named(result, evals, models), key=lambda row: not row.is_red):
-        key = (row.eval, row.model)
-        if row.is_gap and (evals or models) and (*key, row.metric) not in gaps:
-            found.setdefault((*key, row.metric, True), row)
-        is_state = not row.is_gap and row.materialized_at is not None and row.verdict is not Verdict.ACCEPTED_GAP
-        if is_state and (evals or models or row.is_red) and (*key, row.materialized_at) not in states:
-            found.setdefault((*key, None, False), row)
-    with_gaps = {row_key[:2] for row_key in found if row_key[3]}
-    return [row for row_key, row in found.items() if row_key[3] or row.is_red or row_key[:2] not in with_gaps]
+    for row in stopped or (named if evals or models else ()):
+        if row.is_gap and (row.eval, row.model, row.metric) not in gaps:
+            found.setdefault((row.eval, row.model, row.metric, True), row)
+        elif not row.is_gap and row.materialized_at is not None and (row.eval, row.model, row.materialized_at) not in states:
+            found.setdefault((row.eval, row.model, None, False), row)
+    return list(found.values())
 
 
 def _accepted_state(lake: Lake, row: Regression) -> datetime | None:

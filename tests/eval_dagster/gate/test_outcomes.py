@@ -99,6 +99,17 @@ def test_an_accepted_gap_says_so_and_is_green_until_it_is_judged_again(nights: N
     assert nights.night(models=["one", "two"], **BROKEN).outcome is Outcome.INCOMPLETE, "the gap was closed"
 
 
+def test_green_results_beside_an_accepted_gap_keep_their_anchor(nights: Nights) -> None:
+    nights.night()
+    nights.evaluate(evals=["right"])
+    break_left(nights)
+    write_result(nights.project().lake, nights.judge(baseline="last_passed"))
+    (accepted,) = accept(nights.project().lake, "nightly", evals=[], models=["one"], by="me", why="because")
+    assert accepted.eval == "left"
+    with pytest.raises(UsageError, match="there is nothing to accept"):
+        accept(nights.project().lake, "nightly", evals=[], models=["one"], by="me", why="once more")
+
+
 def test_a_suite_of_accepted_gaps_alone_has_judged_nothing(nights: Nights) -> None:
     nights.night()
     nights.night(**BROKEN)
