@@ -9,6 +9,8 @@ import dagster as dg
 from dagster._utils.schedules import cron_string_iterator
 
 from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.gate.results import judged_times
+from eval_dagster.remembered import Remembered
 
 _LONGEST_DEADLINE, _SHORTEST_DEADLINE = timedelta(hours=12), timedelta(minutes=10)
 _START = timedelta(minutes=15)
@@ -59,6 +61,16 @@ def due_nights(name: str, suite: SuiteConfig, *, after: datetime, until: datetim
         deadline = tick + _deadline(suite, following - tick)
         nights.append(Night(suite=name, since=local.isoformat(), tick=tick, following=following, deadline=deadline))
     return nights
+
+
+def late_nights(known: Remembered, now: datetime) -> dict[str, Night]:
+    """By suite its last night, if that was to be judged by now and was not. Files of the home alone are read."""
+    found: dict[str, Night] = {}
+    for name, suite in known.project.config.suites.items():
+        nights = [night for night in due_nights(name, suite, after=known.since[name], until=now) if night.deadline <= now]
+        if nights and not any(time >= nights[-1].tick for time in judged_times(known.project.lake, name)):
+            found[name] = nights[-1]
+    return found
 
 
 def freshness_policy(suites: dict[str, SuiteConfig], now: datetime) -> dg.FreshnessPolicy | None:

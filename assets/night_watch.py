@@ -32,6 +32,7 @@ from eval_dagster.gate.results import judged_times
 from eval_dagster.notifications.nights import Told, forget, is_told, note_told, tell_once, told_nights
 from eval_dagster.project import Project
 from eval_dagster.remembered import Remembered
+from eval_dagster.report.writing import write_missing
 from eval_dagster.whole_files import replaced
 
 _SCHEDULER = "SCHEDULER"
@@ -247,6 +248,8 @@ def _told(look: _Look, told: Told, missing: Sequence[tuple[Night, tuple[str, str
         untold = [night for night in nights if not is_told(look.project, name, night.name, told)]
         notice = None
         if untold:
+            if last in untold:
+                write_missing(look.project, name, last.tick, cause, cure)
             names = [night.name for night in untold]
             outcome = tell_once(look.project, name, names[-1], partial(tell_missed, look.project, name, names, cause, cure))
             if outcome:

@@ -7,7 +7,9 @@ import dagster as dg
 
 from eval_dagster.assets.failures import run_messages
 from eval_dagster.config.values import LAST_PASSED
+from eval_dagster.gate.attempts import excused
 from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
 from eval_dagster.notifications.messages import (
     failed_night_notice,
@@ -33,7 +35,8 @@ def tell(
 ) -> list[str]:
     """Send a notice of the results that got worse, one of the evaluations that failed, and one of those that a limit stopped.
 
-    If the suite is incomplete, one notice says so, with what failed and what a limit stopped. `runs` are those that evaluated the suite,
+    Failures that the suite does without, such as those of accepted gaps, are not told. If the suite is incomplete, one notice says so, with
+    what failed and what a limit stopped. `runs` are those that evaluated the suite,
     and `instance` has their logs. `night` names the night that was judged. Returns the outcome of each notice.
     """
     places = _places(project, result, report)
@@ -43,7 +46,8 @@ def tell(
             ("regression", regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
         )
     messages = [run_messages(instance, run) for run in runs]
-    failures = [message for failed, _ in messages for message in failed]
+    without = excused(result, read_attempts(project.lake, run_ids=[run.run_id for run in runs]))
+    failures = [message for failed, _ in messages for message in failed if message.partition(": ")[0] not in without]
     limited = [message for _, limited in messages for message in limited]
     if result.outcome is Outcome.INCOMPLETE:
         notices.append(("incomplete", incomplete_notice(result, [*failures, *limited], places)))

@@ -29,7 +29,7 @@ def check_nights(ping: str | None) -> None:
     address = None if ping is None else _address(ping)
     from eval_dagster.assets.night_watch import watch_nights  # imported lazily: Dagster takes a second
 
-    known, broken = _configuration()
+    known, broken = configuration()
     found = watch_nights(known, broken)
     for line in found.seen:
         out.print(line, soft_wrap=True)
@@ -58,7 +58,7 @@ def watched(project: Project, log: Path) -> Iterator[None]:
         said = ""
         while not over.wait(_EVERY_S):
             try:
-                known, broken = _configuration(project)
+                known, broken = configuration(project)
                 now = "\n".join(f"{each.suite or 'all'}: {each.cause}" for each in watch_nights(known, broken).findings)
             except Exception as error:  # the boundary between the watch and the servers that it must not end
                 now = f"the nights could not be looked at: {type(error).__name__}: {error}"
@@ -75,7 +75,7 @@ def watched(project: Project, log: Path) -> Iterator[None]:
         over.set()
 
 
-def _configuration(project: Project | None = None) -> tuple[Remembered, ConfigError | None]:
+def configuration(project: Project | None = None) -> tuple[Remembered, ConfigError | None]:
     """The configuration as it is, else as it was last read, with the error. `project` says where it is, and is the last way out."""
     path, home = (project.config_path, project.home) if project else (None, None)
     try:

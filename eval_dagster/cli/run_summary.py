@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import dollars, errors, out, print_next, say
 from eval_dagster.explorer.places import shown_pages
+from eval_dagster.gate.attempts import excused
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog import catalog_path, read_rows
 from eval_dagster.project import Project
-from eval_dagster.stages.results import partition_key
 from eval_dagster.stages.sample_errors import error_warning
-from eval_dagster.statistics.verdicts import Verdict
 
 if TYPE_CHECKING:
     from eval_dagster.assets.run_summaries import RunSummary
@@ -60,16 +59,7 @@ class RunEnd:
 
     @cached_property
     def _excused(self) -> set[str]:
-        """The beginnings of the messages of such failures: stage, and eval with or without a model."""
-        gate = self.summary.gate
-        if gate is None:
-            return set()
-        gaps = [row for row in gate.regressions if row.verdict is Verdict.ACCEPTED_GAP or (row.is_gap and row not in gate.missing)]
-        known = {(row.eval, row.model) for row in gaps}
-        counted = {each.eval for each in self.failed if (each.eval, each.model) not in known}
-        excused = [each for each in self.failed if (each.eval, each.model) in known]
-        snapshots = {f"{each.stage} {each.eval}" for each in excused if each.eval not in counted}
-        return {f"{each.stage} {partition_key(each.eval, each.model)}" for each in excused} | snapshots
+        return excused(self.summary.gate, self.attempts)
 
     @property
     def _has_failed_gate(self) -> bool:

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from eval_dagster.gate.records import minute
+from eval_dagster.gate.records import GateResult, minute
 from eval_dagster.lake.attempts import Attempt
-from eval_dagster.stages.results import STAGES
+from eval_dagster.stages.results import STAGES, partition_key
+from eval_dagster.statistics.verdicts import Verdict
 
 _ORDER = list(STAGES)
 
@@ -40,3 +41,19 @@ class Attempts:
         if self._since is not None and not any(attempt.stage == _ORDER[-1] for attempt in attempts):
             return f"was not evaluated in this run (since {minute(self._since)}): the last result, if there is one, is older"
         return None
+
+
+def excused(result: GateResult | None, attempts: Sequence[Attempt]) -> set[str]:
+    """The beginnings, before the colon, of the messages of failures that a suite does without.
+
+    They are those of accepted gaps, and of gaps that `require` allows. A message begins with the stage, and the eval with or without a
+    model. None is excused if there is no judgement.
+    """
+    rows = result.regressions if result else ()
+    gaps = [row for row in rows if row.verdict is Verdict.ACCEPTED_GAP or (result and row.is_gap and row not in result.missing)]
+    known = {(row.eval, row.model) for row in gaps}
+    failed = [each for each in attempts if each.status == "failed"]
+    counted = {each.eval for each in failed if (each.eval, each.model) not in known}
+    found = [each for each in failed if (each.eval, each.model) in known]
+    snapshots = {f"{each.stage} {each.eval}" for each in found if each.eval not in counted}
+    return {f"{each.stage} {partition_key(each.eval, each.model)}" for each in found} | snapshots

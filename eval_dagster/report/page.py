@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,22 +91,39 @@ def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None =
     )
 
 
+def missing_page(suite: str, due: datetime, cause: str, cure: str, last: str | None) -> str:
+    """The page of a night that was not judged. `last` is the file of the last judgement's page, beside this one; null without one."""
+    line = f"✗ {suite}: the night that was due {minute(due)} was not judged"
+    older = f'The last judgement is older: <a href="{_escaped(last)}">{_escaped(last)}</a>' if last else "No night was judged yet."
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{_escaped(line)}</title></head>
+<body>
+<h1 role="alert">{_escaped(line)}</h1>
+<p>{_escaped(cause)}</p>
+<p>Next: {_escaped(cure)}</p>
+<p>{older}</p>
+</body>
+</html>
+"""
+
+
+def _escaped(text: object) -> str:
+    return str(escape(visible(str(text))))
+
+
 def bare_page(result: GateResult, problem: str) -> str:
     """The page of a result that cannot be drawn: the verdicts, and the problem at the top. It needs neither template nor style sheet."""
-
-    def shown(text: object) -> str:
-        return str(escape(visible(str(text))))
-
     cells = [(row.eval, row.model, row.metric or "", row.verdict.value, row.reason or "") for row in result.regressions]
-    rows = "\n".join(f"<tr>{''.join(f'<td>{shown(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in cells)
     heads = "".join(f"<th>{name}</th>" for name in ("eval", "model", "metric", "verdict", "reason"))
     line = f"{MARKS[tone(result)]} {result.suite}: {verdict_line(result)}"
     return f"""<!doctype html>
 <html lang="en">
-<head><meta charset="utf-8"><title>{shown(result.suite)}: {shown(verdict_line(result))}</title></head>
+<head><meta charset="utf-8"><title>{_escaped(result.suite)}: {_escaped(verdict_line(result))}</title></head>
 <body>
-<p role="alert"><strong>This report could not be drawn, and has the verdicts alone: {shown(problem)}</strong></p>
-<h1>{shown(line)}</h1>
+<p role="alert"><strong>This report could not be drawn, and has the verdicts alone: {_escaped(problem)}</strong></p>
+<h1>{_escaped(line)}</h1>
 <p>Judged {minute(result.judged_at)}.</p>
 <table border="1"><thead><tr>{heads}</tr></thead><tbody>
 {rows}

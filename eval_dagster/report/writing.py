@@ -3,14 +3,14 @@
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.project import Project
 from eval_dagster.report.contents import Contents, collect, headline_histories
-from eval_dagster.report.page import bare_page, render
+from eval_dagster.report.page import bare_page, missing_page, render
 from eval_dagster.report.plots import history_png
 from eval_dagster.report.sample_pages import ResultMetric, write_sample_pages
 from eval_dagster.report.wording import tone, verdict_line
@@ -61,6 +61,26 @@ def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str]
     Returns the path of the page.
     """
     return _write(project, result, run_ids)[0]
+
+
+def write_missing(project: Project, suite: str, due: datetime, cause: str, cure: str) -> None:
+    """Replace `latest.html` of a suite by a page that says that the last night was not judged, until the next judgement replaces it.
+
+    Args:
+        project: The project.
+        suite: The suite.
+        due: When the night was due.
+        cause: Why it was not judged.
+        cure: What to do.
+    """
+    folder = project.home / "reports" / suite
+    last = max((path.name for path in folder.glob("*.html") if path.name != LATEST), default=None)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replaced(folder / LATEST) as temporary:
+            temporary.write_text(missing_page(suite, due, cause, cure, last), "utf-8", errors="replace")
+    except OSError:
+        (folder / LATEST).unlink(missing_ok=True)  # no page is better than that of an earlier judgement
 
 
 def page_of(project: Project, result: GateResult) -> Path:

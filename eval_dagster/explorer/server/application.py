@@ -15,6 +15,7 @@ from starlette.routing import Route
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.explorer.page import page_policy
 from eval_dagster.explorer.server import calibration, comparison, nights, overview, sample, samples
+from eval_dagster.explorer.server.nights import Watched
 from eval_dagster.explorer.server.pages import ResultPages
 from eval_dagster.explorer.server.parameters import NotFoundError, Parameters
 from eval_dagster.explorer.server.refreshing import Refresher
@@ -41,19 +42,22 @@ _PAGES: dict[str, Callable[[CatalogState, Parameters], str]] = {
 }
 
 
-def application(reader: CatalogReader, refresher: Refresher | None = None, *, suites: Sequence[str] = ()) -> Starlette:
+def application(
+    reader: CatalogReader, refresher: Refresher | None = None, *, suites: Sequence[str] = (), watch: Callable[[], Watched] = Watched
+) -> Starlette:
     """The pages of a lake. They only read it; a page shows one state of the catalog, the current one when it is opened.
 
     Args:
         reader: Reads the catalog.
         refresher: Opened pages have it fetch what other machines add, and their footer says when that was.
         suites: Names of the suites of evals.yaml. All that were judged are shown without it.
+        watch: Tells which nights are missing when the first page is opened.
     """
 
     def first(state: CatalogState, parameters: Parameters) -> str:
         # The leaderboard was the first page: its addresses stay.
         is_leaderboard = any(parameters.text(name) for name in ("eval", "model", "all", "page"))
-        return overview.leaderboard(state, parameters) if is_leaderboard else nights.start(state, parameters, suites)
+        return overview.leaderboard(state, parameters) if is_leaderboard else nights.start(state, parameters, suites, watch())
 
     pages = {"/": first, **_PAGES}
     routes = [Route(path, _endpoint(reader, refresher, make), methods=["GET"]) for path, make in pages.items()]

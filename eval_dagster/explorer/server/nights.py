@@ -1,6 +1,7 @@
 """The nights of suites: the last one of each, and each judgement of one, down to the samples that got worse."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,21 +27,33 @@ _SHOWN = {Verdict.REGRESSED: "worse", Verdict.ERRORS: "errors", Verdict.IMPROVED
 """Verdict -> the samples that its link shows."""
 
 
-def start(state: CatalogState, parameters: Parameters, suites: Sequence[str]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is known of nights that were not judged."""
+
+    problem: str | None = None
+    """Why the next night cannot start; null if nothing is known to keep it."""
+    missing: Mapping[str, datetime] = field(default_factory=dict)
+    """By suite, when its last night was due, if no judgement of it came in time."""
+
+
+def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], watched: Watched) -> str:
     """The last judgement of each suite, the most urgent first, then the leaderboard.
 
     Args:
         state: The results.
         parameters: Those of the leaderboard.
         suites: Names of the suites of evals.yaml. Those that were never judged are shown, too.
+        watched: A suite whose last night is missing is bad, whatever its last judgement was.
     """
     judged = {row["suite"]: row["at"] for row in state.rows("select suite, max(judged_at) as at from regressions_history group by suite")}
     names = [name for name in suites if name in judged] or list(judged)
     found = [_night(state, name, judged[name]) for name in names]
     found += [{"suite": name, "tone": None} for name in suites if name not in judged]
-    found.sort(key=lambda each: _URGENCY.index(each["tone"]))
+    found = [{**each, "missing": watched.missing.get(each["suite"])} for each in found]
+    found.sort(key=lambda each: _URGENCY.index(Tone.BAD if each["missing"] else each["tone"]))
     left = [name for name in judged if name not in names]
-    return page("start.html", nights=found, others=left, **boards(state, parameters))
+    return page("start.html", nights=found, others=left, problem=watched.problem, **boards(state, parameters))
 
 
 def nights(state: CatalogState, parameters: Parameters) -> str:
