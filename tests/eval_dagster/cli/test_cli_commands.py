@@ -17,7 +17,10 @@ import pytest
 CONFIG = """
     models:
       sevens: {backend: scripted, default: " 7"}
-      eights: {backend: scripted, default: " 8", answers: {"capital of Algeria": " Algiers", "capital of Albania": " Tirana", "capital of Angola": " Praia"}}
+      eights:
+        backend: scripted
+        default: " 8"
+        answers: {"capital of Algeria": " Algiers", "capital of Albania": " Tirana", "capital of Angola": " Praia"}
     evals:
       sums: {task: arithmetic, num_fewshot: 1, limit: 4}
       broken: {task: "broken_task.py:Broken"}
