@@ -14,6 +14,7 @@ from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationF
 from eval_dagster.prompts.unusable import question_id, unaskable_prompt
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.benchmark import RenderSettings
@@ -217,7 +218,9 @@ class _AskedRow:
         )
 
     def _generated(self, made: TaskSample) -> Request:
-        prompt, _ = self._joined(made, (self.rendering.answers.get(self.sample.subject, "answer"),))
+        # A benchmark of another package renders its prompts to their ends.
+        usual = "" if isinstance(self.rendering.task, AdapterTask) else self.rendering.answers.get(self.sample.subject, "answer")
+        prompt, _ = self._joined(made, (usual,))
         return _request(
             prompt=prompt,
             has_special_tokens=self.rendering.formatter.has_special_tokens,
