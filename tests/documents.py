@@ -14,6 +14,7 @@ import yaml
 
 import eval_dagster
 from eval_dagster.config.loading import load_config
+from eval_dagster.models.registry import section_in_file
 from eval_dagster.task_defs import TASKS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -132,7 +133,7 @@ class Reader:
             config[section] = {**config.get(section, {}), **given} if section in ("models", "evals", "suites") else given
         path = self.folder / "with_block.yaml"
         path.write_text(yaml.safe_dump({"models": {}, "evals": {}, **config}))
-        assert load_config(path, tasks=TASKS), block.where
+        assert load_config(path, tasks=TASKS, section_in_file=section_in_file), block.where
         path.unlink()
 
 

@@ -64,10 +64,10 @@ class Doc:
     """Whether the logit of every output token is kept."""
     num_samples: int = 1
     """Texts to generate; more than one needs a temperature above 0."""
-    given_id: str = ""
-    """Set by the pipeline: the `id` that the task gave."""
     generation_grammar: Any = None
     """The form of a generated text: `{"type": "json", "value": <schema>}` or `{"type": "regex", "value": <expression>}`."""
+    given_id: str = ""
+    """Set by the pipeline: the `id` that the task gave."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not all(isinstance(choice, str) for choice in self.choices):

@@ -64,7 +64,7 @@ def test_nothing_is_found_in_invented_and_own_rows(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, task in TASKS.items() if (SHARED / task.DATASET_PATH).is_dir()])
 def test_what_is_found_in_real_rows_is_true(name: str) -> None:
     task = TASKS[name]
-    most = task.customary().num_fewshot
+    most = min(task.customary().num_fewshot, 4)  # one of five examples of MMLU is the question in a row
     for shots in dict.fromkeys([0, most]):
         reader = DatasetReader(SHARED)
         try:
