@@ -36,7 +36,7 @@ def list_models() -> None:
                 scoring, generation = (known.get(kind, _UNKNOWN) for kind in (ScoringUsage.kind, GenerationUsage.kind))
                 ways.append((name, handle.engine(), scoring, generation))
         except EvalDagsterError as error:
-            missing: dict[type[EvalDagsterError], str] = {ModelNotFoundError: "not there", RequirementError: "needs an extra"}
+            missing: dict[type[EvalDagsterError], str] = {ModelNotFoundError: "not there", RequirementError: "not installed"}
             state = missing.get(type(error), "refused")
             problems.append(str(error))
         match model:

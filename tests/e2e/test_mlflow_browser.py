@@ -41,7 +41,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = Project.open(config_path=folder / "evals.yaml", home=folder / "home")
     partitions = [(name, "sevens") for name in EVALS]
     outcomes = list(evaluate(project, partitions, stages=set(STAGES), run_id="run", reporter=SilentReporter()))
-    assert all(isinstance(each, StageResult) and not each.warnings for each in outcomes), outcomes
+    assert all(isinstance(each, StageResult) for each in outcomes), outcomes
     return project
 
 

@@ -132,7 +132,7 @@ def test_what_a_model_wrote_stays_text(open_report: Callable[..., Opened]) -> No
 
 def test_the_dark_has_colours_of_its_own(open_report: Callable[..., Opened]) -> None:
     light, dark = (open_report("desktop", scheme).page for scheme in ("light", "dark"))
-    for selector, name in (("body", "backgroundColor"), ("body", "color"), ("figure svg path[style*='--line']", "stroke")):
+    for selector, name in (("body", "backgroundColor"), ("body", "color"), ("figure svg path[stroke*='--line']", "stroke")):
         values = [page.locator(selector).last.evaluate(f"each => getComputedStyle(each).{name}") for page in (light, dark)]
         assert values[0] != values[1], (selector, name)
 

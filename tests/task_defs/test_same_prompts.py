@@ -37,7 +37,7 @@ def native_requests(name: str) -> list[Request]:
     task_class = PROJECT.named_task(name)
     samples = build_samples(rows_of(PROJECT, name), task_class.SUBJECTS[0])
     asked = [sample for sample in samples if sample.split == task_class.SAMPLE_SPLIT]
-    rendering = Rendering(task=task_class(num_fewshot=0), formatter=PLAIN)
+    rendering = Rendering(task=task_class(num_fewshot=0), formatter=PLAIN).knowing(asked)
     return [prompt.request for sample in asked for prompt in render_sample(rendering, sample, None)]
 
 

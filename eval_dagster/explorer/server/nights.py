@@ -109,6 +109,7 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
     )
     return {
         "suite": suite,
+        "missing": None,
         "result": result,
         "judged_at": judged_at,
         "tone": tone(result),

@@ -200,9 +200,9 @@ def test_the_commands_show_what_is_damaged(
     rewrite(tmp_path, json.dumps({"text": HALVES[0]}).encode(), b"{broken")
     monkeypatch.setenv("EVAL_DAGSTER_CONFIG", str(tmp_path / "evals.yaml"))
     monkeypatch.setenv("EVAL_DAGSTER_HOME", str(tmp_path / "home"))
-    show_prompt("words", "echo", 3)
+    show_prompt("words", "echo", "3")
     assert r"half \ud83d of one" in capsys.readouterr().out
-    show_prompt("words", "echo", 4)
+    show_prompt("words", "echo", "4")
     assert "line 5: JSONDecodeError" in capsys.readouterr().out
     with pytest.raises(typer.Exit):  # its second metric gives every text 1
         show_task("words", None, None)

@@ -160,8 +160,8 @@ def test_a_judgement_of_any_text_is_told_in_every_form(text: str) -> None:
     rows = [line for line in told.splitlines() if line.startswith("|")]
     bars = [line.replace("\\\\", "").replace("\\|", "").count("|") for line in rows]
     assert len(set(bars)) == 1, "a text made a cell of its own"
-    notice = "\n".join(map(message_text, regression_notice(result, None, can_be_accepted=True)))
-    failure = "\n".join(map(message_text, failure_notice("nightly", [text], None)))
+    notice = "\n".join(map(message_text, regression_notice(result, can_be_accepted=True)))
+    failure = "\n".join(map(message_text, failure_notice("nightly", [text])))
     for each in (xml, told, notice, failure, json_text({"a": text})):
         assert not DANGEROUS.search(each)
         assert is_storable(each)

@@ -61,7 +61,8 @@ def render_all(
         return _render_ordered(made(num_fewshot=fewshot), rows, index, subject=subject, **settings)
     task, samples = made(), build_samples({"test": rows}, subject)
     given: dict[str, Any] = {"formatter": ConcatFormatter(), "strategy": "first", **settings}
-    return render_sample(Rendering(task=task, num_fewshot=fewshot, **given), samples[index], fewshot_pool(task, samples))
+    rendering = Rendering(task=task, num_fewshot=fewshot, **given).knowing(samples)
+    return render_sample(rendering, samples[index], fewshot_pool(task, samples))
 
 
 def _render_ordered(task: OrderedTask[Any], rows: Sequence[Row], index: int, *, subject: str, **settings: Any) -> list[RenderedPrompt]:
@@ -225,8 +226,7 @@ def test_a_doc_with_choices() -> None:
     spec = "docs.py:moons"
     prompt = render(spec, MOON_ROWS, 1, fewshot=1)
     assert prompt.messages == (
-        Message(Role.SYSTEM, "Name a planet."),
-        Message(Role.USER, "Phobos circles"),
+        Message(Role.USER, "Name a planet.\n\nPhobos circles"),
         Message(Role.ASSISTANT, "Mars"),
         Message(Role.USER, "Titan circles"),
     )

@@ -38,7 +38,7 @@ def test_a_night_of_errors_is_red_everywhere(nights: Nights) -> None:
     assert found.reason == "38 of 40 samples that the baseline could evaluate are errors; at most 0.05 of them may be (max_error_rate)"
     assert result.is_failed
     assert verdict_line(result).startswith("too many errors in 1 of 2 results: left on one (38 of 40 samples)")
-    title, body = regression_notice(result, None, can_be_accepted=True)
+    title, body = regression_notice(result, can_be_accepted=True)
     assert title == "nightly: too many errors in left"
     assert "38 of 40 samples that the baseline could evaluate are errors" in body
     assert "eval-dagster sql errors" in body

@@ -179,8 +179,8 @@ def home(nights: Home) -> Home:
 def readable(catalog: Path) -> Iterator[tuple[str, int]]:
     """The rows of every relation of a catalog."""
     with duckdb.connect(str(catalog), read_only=True) as connection:
-        for (name,) in connection.execute("select table_name from information_schema.tables").fetchall():
-            yield name, len(connection.execute(f'select * from "{name}"').fetchall())
+        for schema, name in connection.execute("select table_schema, table_name from information_schema.tables").fetchall():
+            yield name, len(connection.execute(f'select * from "{schema}"."{name}"').fetchall())
 
 
 def check(home: Home, leaderboard: object) -> None:

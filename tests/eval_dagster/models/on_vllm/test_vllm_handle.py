@@ -175,6 +175,6 @@ def test_the_command_models_names_the_reason(
     with pytest.raises(typer.Exit):
         list_models()
     printed = capsys.readouterr()
-    assert "refused" in printed.out
+    assert "not installed" in printed.out
     assert "bfloat16" in printed.out
     assert "name its interpreter as `workers: {python: /path/to/bin/python}` of this model." in printed.err
