@@ -28,6 +28,7 @@ CONFIG = """
     evals:
       sums: {task: arithmetic, limit: 10}
       capitals: {task: capitals, limit: 10}
+    public_url: {mlflow: "https://mlflow.example"}
 """
 EVALS = ("sums", "capitals")
 START_S = 300

@@ -427,9 +427,7 @@ def test_no_module_of_this_project_does_anything_when_it_is_imported() -> None:
         # What ends other processes with this one, opens closed streams or adds a command changes no result.
         effects = {ast.unparse(definition.node) for definition in module.effects} - {"prepare_streams()"}
         effects -= {each for each in effects if each.startswith(("atexit.register(", "app.add_typer(", "app.command()("))}
-        if (
-            module.name == "eval_dagster.bridges.lm_eval.worker"
-        ):  # a program of another interpreter
+        if module.name == "eval_dagster.bridges.lm_eval.worker":  # a program of another interpreter
             continue
         assert effects == set(), module.name
         registered = [definition.names for definition in module.statements if definition.has_makers and [*changed_by(known, definition)]]
