@@ -147,8 +147,9 @@ def estimate_corpus(
     Clusters (or samples without clusters) are drawn with replacement 1,000 times. If groups share clusters, all groups use the same draws;
     otherwise each group has draws of its own. The standard error is the standard deviation of the drawn values: it does not shrink with
     the number of draws. The interval is the bias-corrected one (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 14.3,
-    without acceleration). Its quantiles are moved outwards by sqrt(C / (C - 1)) and Student's quantile, because an empirical
-    distribution is too narrow (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", The American Statistician 69). There is
+    without acceleration). Its quantiles are moved outwards by Student's quantile and by sqrt(C / (C - 1)), because an empirical
+    distribution is too narrow (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", The American Statistician 69), or by the
+    jackknife's standard error over the bootstrap's where that is more: few clusters of unequal size are. There is
     no error bar for fewer than 5 effective clusters, if a group has one cluster, if more than 5 % of the draws have no value, or if all
     draws have the same value: equal samples contain no information about the variance. The interval does not correct a metric that is
     biased for few samples, such as a calibration error.
@@ -177,7 +178,8 @@ def estimate_corpus(
     draws = apart.mean(axis=0)
     if not says_something(draws, value):
         return _without_error_bar(value, **counts)
-    width = _width([draws] if shared else list(apart), alike)
+    left_out = [_jackknifed(units[number], aggregate) for number in known]
+    width = _width([draws] if shared else list(apart), alike, [np.mean(left_out, axis=0)] if shared else left_out)
     draws = draws[np.isfinite(draws)]
     low, high = bias_corrected(draws, value, width)
     return Estimate(value=value, stderr=float(draws.std(ddof=1)), ci_low=low, ci_high=high, **counts)
@@ -403,11 +405,18 @@ def says_something(draws: Floats, value: float) -> bool:
     return len(finite) >= (1 - _MOST_UNDEFINED) * len(draws) and bool(np.ptp(finite) > 1e-12 * max(1.0, abs(value)))
 
 
-def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]]) -> float:
+def _jackknifed(sums: Floats, aggregate: Callable[[Floats], Floats]) -> Floats:
+    """The metric without each cluster in turn, from sums of shape (k, clusters); empty if there are so many that none matters."""
+    return _aggregated(aggregate, (sums.sum(axis=1, keepdims=True) - sums).T) if sums.shape[1] <= DRAWS else np.empty(0)
+
+
+def _width(draws: Sequence[Floats], sizes: Sequence[NDArray[np.intp]], left_out: Sequence[Floats]) -> float:
     """By how many standard deviations the quantiles are moved outwards. The draws are combined as in `estimate_macro`."""
     variances = np.array([each[np.isfinite(each)].var() for each in draws])
     count, free = np.array([len(each) for each in sizes]), np.array([degrees_of_freedom(each) for each in sizes])
-    inflation = (variances * count / (count - 1)).sum() / variances.sum()
+    # Of values that all exist: a metric that has none without some cluster has no jackknife.
+    jackknife = np.array([(len(each) - 1) * each.var() if len(each) and np.isfinite(each).all() else 0.0 for each in left_out])
+    inflation = np.maximum(variances * count / (count - 1), jackknife).sum() / variances.sum()
     return math.sqrt(inflation) * student(variances.sum() ** 2 / (variances**2 / free).sum())
 
 

@@ -1,5 +1,6 @@
 """What a dry run says is what the run then makes: cell by cell, after each kind of change."""
 
+import importlib
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -145,6 +146,9 @@ CHANGES: Mapping[Change, tuple[tuple[str, str], Mapping[str, list[str]]]] = {
 """For each change a partition with the causes by stage that the dry run names; stages that are not named stay as they are."""
 
 
+MODULES = dict(zip(STAGES, ("snapshot", "prompts", "outputs", "scores", "metrics"), strict=True))
+
+
 @pytest.fixture
 def project(open_project: Callable[..., Project], write: Write, tmp_path: Path) -> Callable[[str], Project]:
     (tmp_path / "quiz").mkdir()
@@ -196,6 +200,24 @@ def test_a_dry_run_says_what_the_run_makes(
     assert named == causes
     again = looked(project(config))
     assert all(state.is_fresh for state in again.values()), again
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_changed_code_of_a_stage_of_the_package_is_a_cause(
+    stage: str, project: Callable[[str], Project], asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade: the functions of one stage have another version."""
+    run_all(project(CONFIG), partitions(project(CONFIG)))
+    asked()
+    module = importlib.import_module(f"eval_dagster.stages.{MODULES[stage]}")
+    version = module.code_version
+    monkeypatch.setattr(module, "code_version", lambda *functions: version(*functions) + " of another release")
+    states = looked(project(CONFIG))
+    expected = causes_of([stage, "task_metrics"] if stage == "sample_scores" else [stage], "code")
+    for state in states.values():
+        assert {name: list(cell.causes) for name, cell in state.cells.items() if cell.causes} == expected, state
+    assert {(*key, name): cell.is_made for key, state in states.items() for name, cell in state.cells.items()} == made(project(CONFIG))
+    assert not asked()
 
 
 def test_before_the_first_run_everything_is_missing(

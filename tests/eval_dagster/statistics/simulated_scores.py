@@ -405,7 +405,7 @@ SCENARIOS = [
     macro_shared(40, 55, 0.95, 0.2, low=0.92),  # passages of very different difficulty
     macro_shared(40, 55, 0.95, 0.9, low=0.88),  # 2 wrong passages
     perplexity(5, low=0.9),
-    perplexity(10, low=0.91),
+    perplexity(10),
     perplexity(30),
     perplexity(100),
     perplexity(300, together=3),
