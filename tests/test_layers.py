@@ -73,8 +73,8 @@ ARROWS = {
     "assets": "config errors gate lake locks notifications pipeline progress project remembered report shared_locks sqlite_files stages "
     "statistics versions visible_text whole_files",
     "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server freshness gate labels lake metrics "
-    "models notifications pipeline progress project prompts records remembered rendered_prompt report retention sandbox stages "
-    "statistics suggestions task_files tasks terminal visible_text whole_files",
+    "models models.transformers.weights notifications pipeline progress project prompts records remembered rendered_prompt report "
+    "retention sandbox stages statistics suggestions task_files tasks terminal visible_text whole_files",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}

@@ -1,12 +1,16 @@
 """The command that verifies the files of a home."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 import typer
 
 from eval_dagster.cli.console import errors, out, print_next, print_table, say
+from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import trial_lake
-from eval_dagster.lake.verification import Verified, verifiable, verify
+from eval_dagster.lake.verification import Verifiable, Verified, verifiable, verify
+from eval_dagster.models.transformers.weights.converted import converted_folders, damage
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.project import Project
 
@@ -16,7 +20,7 @@ _COLUMNS = ("files of", "files", "MB", "damaged")
 def verify_home() -> None:
     """Compare all files with their checksums, and print their number and the damaged ones; exit status 1 if a file is damaged."""
     project = Project.open()
-    files = verifiable([project.lake, trial_lake(project.lake)])
+    files = [*verifiable([project.lake, trial_lake(project.lake)]), *_converted(project.home)]
     if not files:
         out.print("There is nothing to verify: nothing has been evaluated here yet.")
         return
@@ -38,3 +42,15 @@ def verify_home() -> None:
         print_next(("run", "makes anew what was deleted"))
         raise typer.Exit(1)
     out.print(f"All {len(found)} files are sound.")
+
+
+def _converted(home: Path) -> Iterator[Verifiable]:
+    """The folders that GGUF files were converted to, each by its largest file. All of its files are compared."""
+
+    def check(path: Path) -> None:
+        if reason := damage(path.parent):
+            raise LakeError(f"{reason}; delete the folder, or run the model: that converts its GGUF file again")
+
+    for folder in converted_folders(home):
+        if files := [path for path in folder.iterdir() if path.is_file()]:
+            yield Verifiable(what="converted models", path=max(files, key=lambda path: path.stat().st_size), check=check)

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from eval_dagster.errors import ModelNotFoundError
@@ -21,6 +21,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "*.tiktoken",
     "tekken.json",
+    "tiktoken.model",
     "spiece.model",
     "sentencepiece*.model",
 )
@@ -31,7 +32,10 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_p
 
 TEMPLATE_FILES = (*TOKENIZER_FILES, *PROCESSOR_FILES)
 MODEL_FILES = (*TEMPLATE_FILES, "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
-"""Patterns of all files that are downloaded, loaded and hashed. Pickled weights and code are not among them."""
+"""Patterns of all files that are downloaded, loaded and hashed, beside the weights in subfolders that an index names. Pickled weights and
+code are not among them."""
+
+_OUTSIDE = "is not in the folder; expected names of its files, because only these are part of the model's version"
 
 
 def layout_problem(folder: Path) -> str | None:
@@ -40,17 +44,21 @@ def layout_problem(folder: Path) -> str | None:
         return f"the folder {folder} does not exist"
     if not (folder / "config.json").is_file():
         return f"the folder {folder} holds no config.json, only {_listing(folder)}"
-    if not any(folder.glob("*.safetensors")):
+    try:
+        named = named_weights(folder)
+    except ValueError as error:
+        return str(error)
+    if not named and not any(folder.glob("*.safetensors")):
         pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         if pickled:
             return f"the folder {folder} holds only pickled weights ({', '.join(pickled)}), refused because loading them can run code"
         return f"the folder {folder} holds no weights (*.safetensors), only {_listing(folder)}"
-    missing = _missing_shards(folder)
+    missing = [name for name in named if not (folder / name).is_file()]
     if missing:
         return f"the folder {folder} lacks weight files that its index names: {', '.join(missing)}"
     if not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         return f"the folder {folder} holds no tokenizer, only {_listing(folder)}"
-    return None
+    return tokenizer_problem(folder)
 
 
 class Checkpoint(ABC):
@@ -125,15 +133,65 @@ class FolderCheckpoint(Checkpoint):
 
     def _hashes(self, patterns: tuple[str, ...]) -> dict[str, str]:
         self.check()
-        files = sorted({path for pattern in patterns for path in self._folder.glob(pattern)})
-        return {path.relative_to(self._folder).as_posix(): self._digests.of(path) for path in files}
+        files = {path for pattern in patterns for path in self._folder.glob(pattern)}
+        if patterns is MODEL_FILES:
+            files.update(self._folder / name for name in named_weights(self._folder))
+        return {path.relative_to(self._folder).as_posix(): self._digests.of(path) for path in sorted(files)}
 
 
-def _missing_shards(folder: Path) -> list[str]:
-    named: set[str] = set()
-    for index in folder.glob("*.safetensors.index.json"):
-        named.update(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    return sorted(name for name in named if not (folder / name).is_file())
+def tokenizer_problem(folder: Path) -> str | None:
+    """The reason why a folder's tokenizer is not loaded: its configuration names files of other folders; None if there is none."""
+    file = folder / "tokenizer_config.json"
+    if not file.is_file():
+        return None
+    try:
+        names = _object(file).get("fast_tokenizer_files") or ()
+    except ValueError as error:
+        return str(error)
+    outside = next((name for name in map(str, names) if name != Path(name.replace("\\", "/")).name), None)
+    return None if outside is None else f"{file} names the file {outside!r}, which {_OUTSIDE}"
+
+
+def named_weights(folder: Path) -> list[str]:
+    """The weight files of a folder that its indices and its `config.json` name, subfolders included, whether or not they are there.
+
+    Raises:
+        ValueError: One is outside the folder, or another file makes transformers load what no hash of this folder covers.
+    """
+    named: dict[str, str] = {}
+    config = _object(folder / "config.json")
+    explicit = config.get("transformers_weights")
+    indices = {file.name for file in folder.glob("*.safetensors.index.json")}
+    if isinstance(explicit, str):
+        named[explicit] = "config.json"
+        indices |= {explicit} if explicit.endswith(".index.json") else set()
+    for index in sorted(indices):
+        if (folder / index).is_file():
+            weights = _object(folder / index).get("weight_map")
+            if not isinstance(weights, dict):
+                raise ValueError(f"{folder / index} is damaged: it has no `weight_map` from weights to files")
+            named |= {str(name): index for name in weights.values()}
+    for name, source in named.items():
+        parts = PurePosixPath(name.replace("\\", "/"))
+        if not name or parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(f"{folder / source} names the file {name!r}, which {_OUTSIDE}")
+    if (folder / "adapter_config.json").is_file():
+        raise ValueError(
+            f"the folder {folder} holds an adapter (adapter_config.json) beside the weights, which would change them where peft is "
+            "installed; expected it in a folder of its own, or merged into the weights"
+        )
+    return sorted(named)
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """The content of a JSON file that has to be an object. Raises `ValueError` with the file's path where it is none."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} holds no JSON object")
+    return found
 
 
 def _listing(folder: Path) -> str:

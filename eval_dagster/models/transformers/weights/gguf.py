@@ -2,16 +2,18 @@
 
 import io
 import shutil
-from collections.abc import Callable
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr
 from importlib.metadata import version as package_version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.locks import locked
 from eval_dagster.models.transformers.weights.checkpoint import Checkpoint, layout_problem
 from eval_dagster.models.transformers.weights.context import header_length
+from eval_dagster.models.transformers.weights.converted import damage, record
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.progress.reporting import current_reporter
 
@@ -48,51 +50,57 @@ class GGUFCheckpoint(Checkpoint):
         return layout_problem(self._prepared_root / self._key()) is None
 
     def folder(self) -> Path:
-        """The prepared folder; the first call prepares it, while other processes wait. Raises `ModelError` if that fails."""
-        folder = self._prepared_root / self._key()
-        if layout_problem(folder) is None:
-            return folder
-        with locked(folder.with_name(folder.name + ".lock")):
-            if layout_problem(folder) is not None:
-                self._prepare(folder)
-        return folder
+        """The prepared folder, every byte of which is compared with its checksum. Raises `ModelError` if it cannot be prepared.
+
+        The first call prepares it, while other processes wait; so does a call that finds it damaged.
+        """
+        return self._sound(self._prepared_root / self._key(), weights=True)
+
+    def tokenizer_folder(self) -> Path:
+        """The prepared folder, without reading its weights."""
+        return self._sound(self._prepared_root / self._key(), weights=False)
 
     def tokenizer_alone(self) -> Path:
         """A folder with the tokenizer, for which no weights are read. Raises `ModelError` if it cannot be prepared."""
         whole = self._prepared_root / self._key()
-        if layout_problem(whole) is None:
+        if layout_problem(whole) is None and damage(whole, weights=False) is None:
             return whole
-        folder = whole.with_name(f"{whole.name}.tokenizer")
-        with locked(folder.with_name(f"{folder.name}.lock")):
-            if not folder.exists():
-                partial = folder.with_name(f"{folder.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)
-                try:
-                    with current_reporter().track(f"read the tokenizer of {self._file().name}, once", total=1, unit="file") as advance:
-                        _save_tokenizer(self._file(), partial)
-                        partial.rename(folder)
-                        advance()
-                except Exception as error:
-                    raise ModelError(
-                        f"Model {self._name!r}: the tokenizer of the GGUF file {self._file()} cannot be read ({type(error).__name__}: "
-                        f"{error}). Name another source of this tokenizer in evals.yaml, e.g. `tokenizer: {{folder: ...}}`."
-                    ) from error
+        return self._sound(whole.with_name(f"{whole.name}.tokenizer"), weights=None)
+
+    def _sound(self, folder: Path, *, weights: bool | None) -> Path:
+        """Prepare a folder unless it is sound. `weights`: whether to read them; None for a folder with the tokenizer alone."""
+
+        def is_sound() -> bool:
+            return (weights is None or layout_problem(folder) is None) and damage(folder, weights=bool(weights)) is None
+
+        if not is_sound():
+            with locked(folder.with_name(f"{folder.name}.lock")):
+                if not is_sound():
+                    self._prepare(folder, tokenizer_alone=weights is None)
         return folder
 
-    def _prepare(self, folder: Path) -> None:
-        # The lock makes this process the only writer, so whatever lies here was left by one that was killed.
-        partial = folder.with_name(folder.name + ".partial")
+    def _prepare(self, folder: Path, *, tokenizer_alone: bool) -> None:
+        # The lock makes this process the only writer, so whatever lies here was left by one that was killed, or is damaged.
+        partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+        file = self._file()
+        what = f"read the tokenizer of {file.name}, once" if tokenizer_alone else f"convert {file.name} to safetensors, once"
         try:
-            with current_reporter().track(f"convert {self._file().name} to safetensors, once", total=1, unit="file") as advance:
-                _convert(self._file(), partial)
+            with current_reporter().track(what, total=1, unit="file") as advance:
+                (_save_tokenizer if tokenizer_alone else _convert)(file, partial)
+                record(partial)
                 partial.rename(folder)
                 advance()
         except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
+            if tokenizer_alone:
+                raise ModelError(
+                    f"Model {self._name!r}: the tokenizer of the GGUF file {file} cannot be read ({type(error).__name__}: "
+                    f"{error}). Name another source of this tokenizer in evals.yaml, e.g. `tokenizer: {{folder: ...}}`."
+                ) from error
             raise ModelError(
-                f"Model {self._name!r}: the GGUF file {self._file()} cannot be converted to safetensors in {folder} "
+                f"Model {self._name!r}: the GGUF file {file} cannot be converted to safetensors in {folder} "
                 f"({type(error).__name__}: {error}). Check that transformers supports its architecture and that the disk has room."
             ) from error
 
@@ -113,13 +121,22 @@ class GGUFCheckpoint(Checkpoint):
         return f"{self._digests.of(self._file())}-{packages}-v{_CONVERSION_VERSION}"
 
 
+@contextmanager
+def _alone(file: Path) -> Iterator[Path]:
+    """Yield a folder with a link to the file and nothing else, since what lies beside the file is no part of the model's version."""
+    # The dequantiser draws a progress bar that no setting turns off.
+    with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
+        (Path(folder) / file.name).symlink_to(file.absolute())
+        yield Path(folder)
+
+
 def _save_tokenizer(file: Path, folder: Path) -> None:
     from transformers import AutoTokenizer
 
-    from eval_dagster.models.transformers.weights.loading import quiet
+    from eval_dagster.models.transformers.weights.loading import from_folder
 
-    with quiet(), redirect_stderr(io.StringIO()):
-        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    with _alone(file) as source:
+        from_folder(AutoTokenizer, source, gguf_file=file.name).save_pretrained(folder)
 
 
 def _convert(file: Path, folder: Path) -> None:
@@ -127,19 +144,16 @@ def _convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from eval_dagster.models.transformers.weights.loading import quiet
+    from eval_dagster.models.transformers.weights.loading import from_folder, quiet
 
-    # The dequantiser draws a progress bar that no setting turns off.
-    with quiet(), redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        source, report = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
-        )
+    with _alone(file) as place, quiet():
+        tokenizer = from_folder(AutoTokenizer, place, gguf_file=file.name)
+        source, report = from_folder(AutoModelForCausalLM, place, gguf_file=file.name, dtype=torch.float32, output_loading_info=True)
         if report["missing_keys"]:
             raise ValueError(f"the file lacks the weights {sorted(report['missing_keys'])[:5]}")
         # A model with a configuration of its quantization cannot be saved.
         del source.config.quantization_config
-        model = AutoModelForCausalLM.from_config(source.config, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_config(source.config, dtype=torch.float32, trust_remote_code=False)
         model.load_state_dict(source.state_dict())
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

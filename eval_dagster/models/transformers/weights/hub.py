@@ -7,7 +7,7 @@ from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_fro
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, Checkpoint, layout_problem
+from eval_dagster.models.transformers.weights.checkpoint import MODEL_FILES, TEMPLATE_FILES, Checkpoint, layout_problem, tokenizer_problem
 from eval_dagster.models.transformers.weights.context import configured_length
 
 _TIMEOUT_S = 5.0
@@ -64,11 +64,17 @@ class HubCheckpoint(Checkpoint):
 
     def folder(self) -> Path:
         """The folder to load from, downloaded if necessary. Raises `ModelError` if the download fails."""
-        return self._cached() or self._download(MODEL_FILES)
+        folder = self._cached() or self._download(MODEL_FILES)
+        if problem := layout_problem(folder):
+            raise ModelError(f"Model {self._name!r}: {self._repository} at commit {self._commit} cannot be loaded: {problem}.")
+        return folder
 
     def tokenizer_folder(self) -> Path:
         """A folder to load the tokenizer from; downloads no weights. Raises `ModelError` if the download fails."""
-        return self._cached() or self._download((*TEMPLATE_FILES, "config.json"))
+        folder = self._cached() or self._download((*TEMPLATE_FILES, "config.json"))
+        if problem := tokenizer_problem(folder):
+            raise ModelError(f"Model {self._name!r}: {self._repository} at commit {self._commit} cannot be loaded: {problem}.")
+        return folder
 
     def _cached(self) -> Path | None:
         config = try_to_load_from_cache(self._repository, "config.json", cache_dir=constants.HF_HUB_CACHE, revision=self._commit)

@@ -33,11 +33,16 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def from_folder(kind: Any, folder: Path, **settings: Any) -> Any:
+    """Load what a class of transformers reads from a folder: the only call of `from_pretrained`, without code or files of elsewhere."""
+    with quiet():
+        return kind.from_pretrained(folder, **settings, local_files_only=True, trust_remote_code=False)
+
+
 def load_tokenizer(name: str, folder: Path) -> Any:
     """Load the tokenizer in the folder of a model. Raises `ModelError` where that fails; `name` is the model's in evals.yaml."""
     try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return from_folder(AutoTokenizer, folder)
     except Exception as error:
         raise ModelError(
             f"Model {name!r}: the tokenizer in {folder} cannot be loaded ({type(error).__name__}: {error}). "
@@ -54,9 +59,8 @@ def takes_images(folder: Path) -> bool:
 
 def load_processor(folder: Path) -> Any:
     """Load the processor of a vision-language model."""
-    with quiet():
-        # The same code prepares the images whether or not torchvision is installed: the two give slightly different values.
-        return AutoProcessor.from_pretrained(folder, backend="pil", local_files_only=True, trust_remote_code=False)
+    # The same code prepares the images whether or not torchvision is installed: the two give slightly different values.
+    return from_folder(AutoProcessor, folder, backend="pil")
 
 
 def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int, ...]]:
@@ -65,15 +69,8 @@ def load_network(folder: Path, dtype: str, device: str) -> tuple[Any, tuple[int,
     Raises `ValueError` if weights are missing from the files, because transformers would fill them with random numbers.
     """
     architectures = AutoModelForImageTextToText if takes_images(folder) else AutoModelForCausalLM
-    with quiet():
-        network, report = architectures.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+    settings = {"dtype": getattr(torch, dtype), "use_safetensors": True, "output_loading_info": True}
+    network, report = from_folder(architectures, folder, **settings)
     if report["missing_keys"]:
         raise ValueError(f"the files lack the weights {sorted(report['missing_keys'])[:5]}")
     ends = network.generation_config.eos_token_id

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval_dagster.config.models import FolderSource, HubSource, Source
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError
-from eval_dagster.models.transformers.weights.checkpoint import TOKENIZER_FILES, Checkpoint
+from eval_dagster.models.transformers.weights.checkpoint import TOKENIZER_FILES, Checkpoint, tokenizer_problem
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.models.transformers.weights.gguf import GGUFCheckpoint
 from eval_dagster.models.transformers.weights.sources import open_checkpoint
@@ -50,6 +50,9 @@ class _FolderFiles(TokenizerFiles):
             raise ModelNotFoundError(
                 f"Model {self._name!r}: the folder {self._folder} {seen}. Correct `tokenizer.folder` in evals.yaml (relative to that file)."
             )
+
+        if problem := tokenizer_problem(self._folder):
+            raise ModelNotFoundError(f"Model {self._name!r}: {problem}. Correct that file, or `tokenizer.folder` in evals.yaml.")
 
     def fingerprint(self) -> Any:
         self.check()
