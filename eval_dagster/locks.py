@@ -19,7 +19,7 @@ def is_held(path: Path) -> bool:
     """Whether a process of this machine holds the lock of a file."""
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two processes that ask do not take each other for the holder
     except FileNotFoundError:
         return False
     except BlockingIOError:

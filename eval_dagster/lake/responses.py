@@ -4,7 +4,8 @@ Its files are in `lake/response_cache/model_version=<version>/`. They are writte
 are in a journal, so that a killed run loses none. The version covers everything that can change an answer, so no stored answer is outdated.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import rows_of
+from eval_dagster.lake.claims import Claim, HomeClaims
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
 from eval_dagster.lake.files import Lake, new_name
 from eval_dagster.lake.journal import abandoned, journal_rows, journals, remove_unnamed
@@ -33,6 +35,10 @@ class ResponseCache:
         self._model_version = model_version
         self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
         """The folder of its files."""
+
+    def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
+        """Claim those of some requests that have no answer and that no other process is asking, for as long as the block lasts."""
+        return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""

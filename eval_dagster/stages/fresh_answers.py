@@ -85,7 +85,7 @@ def _answers(model: AskedModel, requests: Sequence[Request], eval_name: str) -> 
     known = model.cache.find(by_id)
     missing = [request for name, request in by_id.items() if name not in known]
     run = ask(model, missing, dict.fromkeys(by_id, eval_name), current_reporter())
-    found = known | run.answers
+    found = known | run.found | run.answers
     if left := by_id.keys() - found.keys():
         raise ModelError(f"{len(left)} of {len(by_id)} requests were left unanswered: {run.failure or 'the model gave no reason'}")
     return found

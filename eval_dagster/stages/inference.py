@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
+from eval_dagster.lake.claims import Claim
 from eval_dagster.lake.flushing import ResponseFlusher
 from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.lake.rows import answer_row
@@ -21,6 +22,8 @@ from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.peak_memory import PeakMemory
 
 _MEBIBYTE = 2**20
+_WAIT_S = 0.2
+"""Seconds between two looks at a claim."""
 
 
 @dataclass(kw_only=True)
@@ -33,6 +36,8 @@ class ModelRun:
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Rows of the response cache by request id."""
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Rows of the response cache by request id that were stored by the time when this run came to ask: other processes asked."""
     owners: Mapping[str, str] = field(default_factory=dict)
     """The eval that each request was sent for, by the id of the request."""
     failure: str | None = None
@@ -92,55 +97,106 @@ class AskedModel:
 def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
     """Load a model and send it requests. Final answers are flushed to the cache, also where the call is interrupted.
 
+    A request that another process is asking is not sent: this one waits for the answer, and sends what the other one leaves.
     `evals` gives the eval of each request by its id, for the progress of loading and answers that `reporter` follows.
     """
     run = ModelRun(owners=evals)
-    if not requests:
-        return run
-    try:
-        loaded = _load(model, reporter)
-    except EvalDagsterError as error:
-        run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
-        return run
-    try:
-        started = time.monotonic()
-        with (
-            PeakMemory() as memory,
-            ResponseFlusher(model.cache, model.run_id) as flusher,
-            use_reporter(reporter),
-            AnswerProgress(reporter, model.name, loaded, requests, evals) as progress,
-        ):
-            for request, response in _timed(loaded, requests):
-                row = answer_row(request.request_id, response, model.stored_version) | {"retryable": response.retryable}
-                run.answers[request.request_id] = row
-                if not response.retryable:
-                    flusher.add(row)
-                progress.count(request)
-    except LakeUnreachableError:  # the answers are in the journal
-        raise
-    except EvalDagsterError as error:
-        run.failure = str(error)
-        run.is_limited = isinstance(error, NotEvaluatedError)
-        if not run.is_limited:
-            return run
-    usages = [usage for usage in loaded.usage() if usage.requests]
-    run.figures = _figures(usages, requests=len(requests), seconds=time.monotonic() - started) | {
-        "run_peak_memory_mib": round(memory.bytes / _MEBIBYTE, 1)
-    }
-    notes = [
-        (f"{usage.kind}_{name}", text)
-        for usage in usages
-        for name, text in (
-            ("path", usage.path),
-            ("reason", usage.reason),
-            ("elsewhere", f"{usage.elsewhere} inputs or texts went another way" if usage.elsewhere else ""),
-            ("layers", usage.layers),
-        )
-    ]
-    ways = {usage.kind: ": ".join(part for part in (usage.path, usage.reason) if part) for usage in usages if usage.path or usage.reason}
-    remember_ways(model.project.home, model.name, model.version, ways)
-    run.notes = {"peak_memory_measured": memory.measured} | {name: text for name, text in notes if text}
+    sender = _Sender(model, run, reporter)
+    left = {request.request_id: request for request in requests}
+    while left:
+        with model.cache.claimed(left.keys(), model.run_id) as claim:
+            run.found |= {name: dict(row) for name, row in claim.known.items()}
+            if claim.requests:
+                sender.send([request for name, request in left.items() if name in claim.requests])
+        left = {name: request for name, request in left.items() if name not in claim.requests and name not in claim.known}
+        if run.failure is not None:
+            break
+        if claim.others and not claim.requests:
+            _wait(model, claim, reporter)
+    sender.end()
     return run
+
+
+def _wait(model: AskedModel, claim: Claim, reporter: Reporter) -> None:
+    """Wait until a process that asks requests of this run has ended its work, or has died."""
+    holders = " and ".join(sorted(other.holder for other in claim.others))
+    count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
+    reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
+    with reporter.track(f"wait for the answers of {model.name}", total=1, unit="claim") as advance:
+        while all(other.is_held() for other in claim.others):
+            time.sleep(_WAIT_S)
+        advance()
+
+
+class _Sender:
+    """Sends requests of a run to a model, which is loaded when the first ones are sent."""
+
+    def __init__(self, model: AskedModel, run: ModelRun, reporter: Reporter) -> None:
+        self._model = model
+        self._run = run
+        self._reporter = reporter
+        self._loaded: Model | None = None
+        self._requests = 0
+        self._seconds = 0.0
+        self._memory: PeakMemory | None = None
+
+    def send(self, requests: Sequence[Request]) -> None:
+        """Send requests. Where the model fails, the run has the reason."""
+        run, model, reporter = self._run, self._model, self._reporter
+        try:
+            self._loaded = loaded = self._loaded or _load(model, reporter)
+        except EvalDagsterError as error:
+            run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+            return
+        started = time.monotonic()
+        memory = PeakMemory()
+        try:
+            with (
+                memory,
+                ResponseFlusher(model.cache, model.run_id) as flusher,
+                use_reporter(reporter),
+                AnswerProgress(reporter, model.name, loaded, requests, run.owners) as progress,
+            ):
+                for request, response in _timed(loaded, requests):
+                    row = answer_row(request.request_id, response, model.stored_version) | {"retryable": response.retryable}
+                    run.answers[request.request_id] = row
+                    if not response.retryable:
+                        flusher.add(row)
+                    progress.count(request)
+        except LakeUnreachableError:  # the answers are in the journal
+            raise
+        except EvalDagsterError as error:
+            run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
+        finally:
+            if self._memory is None or memory.bytes > self._memory.bytes:
+                self._memory = memory
+            self._requests += len(requests)
+            self._seconds += time.monotonic() - started
+
+    def end(self) -> None:
+        """Give the run its figures and notes. A run in which the model failed has none."""
+        run, loaded, model = self._run, self._loaded, self._model
+        if loaded is None or self._memory is None or (run.failure is not None and not run.is_limited):
+            return
+        usages = [usage for usage in loaded.usage() if usage.requests]
+        run.figures = _figures(usages, requests=self._requests, seconds=self._seconds) | {
+            "run_peak_memory_mib": round(self._memory.bytes / _MEBIBYTE, 1)
+        }
+        notes = [
+            (f"{usage.kind}_{name}", text)
+            for usage in usages
+            for name, text in (
+                ("path", usage.path),
+                ("reason", usage.reason),
+                ("elsewhere", f"{usage.elsewhere} inputs or texts went another way" if usage.elsewhere else ""),
+                ("layers", usage.layers),
+            )
+        ]
+        ways = {
+            usage.kind: ": ".join(part for part in (usage.path, usage.reason) if part) for usage in usages if usage.path or usage.reason
+        }
+        remember_ways(model.project.home, model.name, model.version, ways)
+        run.notes = {"peak_memory_measured": self._memory.measured} | {name: text for name, text in notes if text}
 
 
 def _load(model: AskedModel, reporter: Reporter) -> Model:

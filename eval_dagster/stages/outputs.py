@@ -90,10 +90,10 @@ def materialize_outputs(
     of_evals = owners | {each: owners[name] for each, name in sent.items()}
     run = ModelRun(failure=look.down) if to_send and look.down else ask(asked, to_send, of_evals, reporter)
     run.notes = {**run.notes, **look.notes}
-    rests = {sent[each]: row for each, row in (before | run.answers).items() if sent[each] in shared.heads}
+    rests = {sent[each]: row for each, row in (before | run.found | run.answers).items() if sent[each] in shared.heads}
     whole = {name: joined(name, shared.heads[name], row) for name, row in rests.items()}
     run.answers = {sent[each]: row for each, row in run.answers.items()}
-    answers = known | run.answers | whole
+    answers = known | {sent[each]: row for each, row in run.found.items()} | run.answers | whole
     if completed := [row for row in (*shared.whole.values(), *whole.values()) if not row.get("retryable")]:
         asked.cache.add(completed, run_id)
     problem = _merge(asked.cache, run_id)  # before the results, which show its warning
