@@ -45,6 +45,8 @@ class Claim:
     """The ids of the requests that this process alone may ask. They are neither answered nor claimed by others."""
     others: tuple[Other, ...]
     """The claims on the rest."""
+    is_lost: Callable[[], bool] = lambda: False
+    """Whether others may have taken the requests, since this process was not heard of for too long."""
 
 
 class HomeClaims:

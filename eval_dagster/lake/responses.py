@@ -6,6 +6,7 @@ are in a journal, so that a killed run loses none. The version covers everything
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from eval_dagster.lake.claims import Claim, HomeClaims
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
 from eval_dagster.lake.files import Lake, new_name
 from eval_dagster.lake.journal import abandoned, journal_rows, journals, remove_unnamed
+from eval_dagster.lake.remote.claims import StoreClaims
 from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 
@@ -38,7 +40,12 @@ class ResponseCache:
 
     def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
         """Claim those of some requests that have no answer and that no other process is asking, for as long as the block lasts."""
-        return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
+        return self._claims.claimed(request_ids, run_id, self.find)
+
+    @cached_property
+    def _claims(self) -> HomeClaims | StoreClaims:
+        lake, version = self._lake, self._model_version
+        return HomeClaims(lake.home, version) if lake.mirror is None else StoreClaims(lake.mirror.store, version, lake.home)
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""

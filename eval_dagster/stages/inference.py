@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -107,8 +108,9 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
         with model.cache.claimed(left.keys(), model.run_id) as claim:
             run.found |= {name: dict(row) for name, row in claim.known.items()}
             if claim.requests:
-                sender.send([request for name, request in left.items() if name in claim.requests])
-        left = {name: request for name, request in left.items() if name not in claim.requests and name not in claim.known}
+                sender.send([request for name, request in left.items() if name in claim.requests], claim)
+        done = claim.known.keys() | (run.answers.keys() if claim.is_lost() else claim.requests)
+        left = {name: request for name, request in left.items() if name not in done}
         if run.failure is not None:
             break
         if claim.others and not claim.requests:
@@ -140,8 +142,8 @@ class _Sender:
         self._seconds = 0.0
         self._memory: PeakMemory | None = None
 
-    def send(self, requests: Sequence[Request]) -> None:
-        """Send requests. Where the model fails, the run has the reason."""
+    def send(self, requests: Sequence[Request], claim: Claim) -> None:
+        """Send requests, as long as their claim is not lost. Where the model fails, the run has the reason."""
         run, model, reporter = self._run, self._model, self._reporter
         try:
             self._loaded = loaded = self._loaded or _load(model, reporter)
@@ -156,13 +158,17 @@ class _Sender:
                 ResponseFlusher(model.cache, model.run_id) as flusher,
                 use_reporter(reporter),
                 AnswerProgress(reporter, model.name, loaded, requests, run.owners) as progress,
+                closing(_timed(loaded, requests)) as answers,
             ):
-                for request, response in _timed(loaded, requests):
+                for request, response in answers:
                     row = answer_row(request.request_id, response, model.stored_version) | {"retryable": response.retryable}
                     run.answers[request.request_id] = row
                     if not response.retryable:
                         flusher.add(row)
                     progress.count(request)
+                    if claim.is_lost():
+                        reporter.note(f"{model.name}: the lake was out of reach for so long that others may ask; the rest is claimed anew")
+                        break
         except LakeUnreachableError:  # the answers are in the journal
             raise
         except EvalDagsterError as error:
@@ -209,7 +215,7 @@ def _load(model: AskedModel, reporter: Reporter) -> Model:
     return loaded
 
 
-def _timed(loaded: Model, requests: Sequence[Request]) -> Iterator[tuple[Request, ModelResponse]]:
+def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Request, ModelResponse]]:
     """The answers of a model. Where it computes in this process and sets no times itself, each has the time since the answer before.
 
     The answers of a batch come together, so that the first of them has the time of the batch. Only sums over many answers have a meaning.

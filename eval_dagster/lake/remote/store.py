@@ -25,6 +25,7 @@ _WARN_AFTER_S = 5.0
 _PIECE = 2**20
 """Bytes of an object that are read at a time, at least."""
 _CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
+_HASTY = {"timeout": "10 seconds", "read_timeout": "5 seconds", "connect_timeout": "5 seconds"}
 _ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 T = TypeVar("T")
@@ -47,8 +48,8 @@ class StoredObject:
 class Store:
     """The objects below a URL, by their names relative to it."""
 
-    def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
-        """Open the store. Credentials come from the environment alone.
+    def __init__(self, url: str, *, patience_s: float = PATIENCE_S, is_hasty: bool = False) -> None:
+        """Open the store. Credentials come from the environment alone. With `is_hasty`, an answer is waited for some seconds alone.
 
         Raises:
             RequirementError: The package that reads object stores is missing.
@@ -67,7 +68,7 @@ class Store:
         """When the call began that gave up. Until a call succeeds, later ones get one try."""
         self._failures = (exceptions.BaseError, OSError, ValueError)
         self._exists = exceptions.AlreadyExistsError
-        self._inner = _open(url)
+        self._inner = _open(url, _HASTY if is_hasty else _CLIENT)
 
     def list(self, folder: str) -> dict[str, StoredObject]:
         """All objects in a folder and below it, by name."""
@@ -89,6 +90,10 @@ class Store:
                     file.write(piece)
 
         self._patiently(call, f"read {name}")
+
+    def read(self, name: str) -> bytes:
+        """The content of a small object. Raises `FileNotFoundError` where there is no such object."""
+        return self._patiently(lambda: bytes(self._obstore.get(self._inner, name).bytes()), f"read {name}")
 
     def put_new(self, name: str, content: bytes | mmap.mmap) -> bool:
         """Write an object, unless one of this name is there. Returns whether this call wrote it."""
@@ -186,7 +191,7 @@ def _is_missing_object(error: FileNotFoundError) -> bool:
     return "NoSuchBucket" not in str(error) and "ContainerNotFound" not in str(error)
 
 
-def _open(url: str) -> Any:
+def _open(url: str, client: Mapping[str, str]) -> Any:
     import obstore.store
 
     from_url: Any = obstore.store.from_url
@@ -195,7 +200,7 @@ def _open(url: str) -> Any:
             raise UsageError(f"the lake {url}: there is no such folder; create it, or mount the disk that it is on")
         return from_url(url)
     _check_addresses()
-    options: Mapping[str, Any] = {**_CLIENT, "allow_http": _allows_http()}
+    options: Mapping[str, Any] = {**client, "allow_http": _allows_http()}
     return from_url(url, client_options=options, retry_config={"max_retries": 0})
 
 
