@@ -8,6 +8,7 @@ import dagster as dg
 
 UNEXPLAINED = "This run has been marked as failed from outside the execution context"
 """The message of Dagster for a failure without one."""
+INTERRUPTED = "the run was interrupted before it ended: it was canceled in Dagster, or its process was told to end (SIGTERM, Ctrl-C)"
 
 
 def step_messages(failure: Any) -> Iterable[str]:
@@ -15,7 +16,10 @@ def step_messages(failure: Any) -> Iterable[str]:
     tables = _tables(failure)
     if tables:
         return _lines(tables, "failures")
-    return [_first_cause(failure.error).message.strip() if failure.error else "the run failed"]
+    cause = _first_cause(failure.error) if failure.error else None
+    if cause is not None and cause.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt"):
+        return [INTERRUPTED]
+    return [cause.message.strip() if cause else "the run failed"]
 
 
 def not_evaluated_messages(failure: Any) -> list[str]:

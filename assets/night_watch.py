@@ -20,7 +20,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from eval_dagster.assets.due_nights import Night, due_nights
-from eval_dagster.assets.failed_nights import evaluation_messages
+from eval_dagster.assets.failed_nights import evaluation_messages, tell_untold
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.jobs import suite_job_name
 from eval_dagster.assets.notifications import tell_broken, tell_missed
@@ -29,6 +29,7 @@ from eval_dagster.assets.suite_evaluations import SuiteEvaluation, find_evaluati
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
+from eval_dagster.notifications.delivery import send_left
 from eval_dagster.notifications.nights import Told, forget, is_told, note_told, tell_once, told_nights
 from eval_dagster.project import Project
 from eval_dagster.remembered import Remembered
@@ -71,18 +72,23 @@ class Watch:
         return not self.findings
 
 
-def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: datetime | None = None) -> Watch:
+def watch_nights(
+    known: Remembered, broken: ConfigError | None = None, *, now: datetime | None = None, is_patient: bool = False
+) -> Watch:
     """Look at each night that was due since the last look, and send a notice of each that is missing and was not told.
+
+    Notices that were left unsent are sent, too.
 
     Args:
         known: The configuration, as it is or as it was last read.
         broken: Why evals.yaml cannot be read now.
         now: The time of the look.
+        is_patient: Whether a notice that could not be sent waits between two tries, as it does if the look is one of many.
     """
     now, project = now or datetime.now(UTC), known.project
     scheduled = [name for name, suite in project.config.suites.items() if suite.cron]
     if not scheduled and broken is None:
-        return Watch(seen=["evals.yaml has no suite with a cron: no night is due"], findings=[])
+        return Watch(seen=["evals.yaml has no suite with a cron: no night is due", *_left(project, is_patient)], findings=[])
     findings = [_told_broken(project, scheduled, known.loaded_at, broken, now)] if broken else []
     if broken is None:
         for name in scheduled:
@@ -102,12 +108,21 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
                 found, words = _of_suite(look, name, known.since[name], checked.get(name))
                 seen.append(f"{name}: {words}")
                 findings += found
+            for name in project.config.suites:
+                if untold := tell_untold(instance, project, name, judged_only=True):
+                    seen.append(f"a night that was judged and not told: {untold}")
     except StoreError as error:
         seen.append("Dagster's storage: cannot be used")
         findings.append(Finding(suite=None, night=None, cause=str(error), cure="start the database, or correct the settings"))
     else:
         _note_checked(project.home, dict.fromkeys(scheduled, now))
+    seen += _left(project, is_patient)
     return Watch(seen=seen, findings=findings)
+
+
+def _left(project: Project, is_patient: bool) -> list[str]:
+    """A line for each notice that was left unsent before, and is sent now or could not be."""
+    return [f"{each.suite}: left unsent before: {each.title}: {each.words()}" for each in send_left(project, is_patient=is_patient)]
 
 
 _START_DAEMON = "start the daemon: `eval-dagster ui`, or `dagster-daemon run` where DAGSTER_HOME is that of the instance"

@@ -10,7 +10,7 @@ from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.gate.attempts import excused
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
+from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, notify, notify_all
 from eval_dagster.notifications.messages import (
     failed_night_notice,
     failure_notice,
@@ -20,6 +20,8 @@ from eval_dagster.notifications.messages import (
     regression_notice,
     skipped_notice,
 )
+from eval_dagster.notifications.nights import note_told
+from eval_dagster.notifications.outbox import Message
 from eval_dagster.project import Project
 from eval_dagster.report.writing import Report
 
@@ -40,25 +42,26 @@ def tell(
     and `instance` has their logs. `night` names the night that was judged. Returns the outcome of each notice.
     """
     places = _places(project, result, report)
-    notices: list[tuple[Kind, tuple[str, str]]] = []
+    notices: list[Message] = []
     if result.red:
-        notices.append(
-            ("regression", regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED))
-        )
+        title, body = regression_notice(result, places, can_be_accepted=project.suite(result.suite).baseline == LAST_PASSED)
+        notices.append(Message(kind="regression", title=title, body=body))
     messages = [run_messages(instance, run) for run in runs]
     without = excused(result, read_attempts(project.lake, run_ids=[run.run_id for run in runs]))
     failures = [message for failed, _ in messages for message in failed if message.partition(": ")[0] not in without]
     limited = [message for _, limited in messages for message in limited]
     if result.outcome is Outcome.INCOMPLETE:
-        notices.append(("incomplete", incomplete_notice(result, [*failures, *limited], places)))
+        title, body = incomplete_notice(result, [*failures, *limited], places)
+        notices.append(Message(kind="incomplete", title=title, body=body))
     elif failures:
-        notices.append(("failure", failure_notice(result.suite, failures, places)))
+        title, body = failure_notice(result.suite, failures, places)
+        notices.append(Message(kind="failure", title=title, body=body))
     if limited and result.outcome is not Outcome.INCOMPLETE:
-        notices.append(("not evaluated", not_evaluated_notice(result.suite, limited, places)))
-    outcomes = [
-        notify(project, result.suite, title=title, body=body, kind=kind, run_id=result.run_id, night=night)
-        for kind, (title, body) in notices
-    ]
+        title, body = not_evaluated_notice(result.suite, limited, places)
+        notices.append(Message(kind="not evaluated", title=title, body=body))
+    outcomes = notify_all(project, result.suite, notices, run_id=result.run_id, night=night) if notices else []
+    if night is not None and any(outcome.problem for outcome in outcomes):
+        note_told(project, result.suite, [night], outcomes[0].title)  # the lake does not say it
     return [f"{outcome.title}: {outcome.words()}" for outcome in outcomes]
 
 
@@ -74,7 +77,7 @@ def _places(project: Project, result: GateResult, report: Report) -> list[str]:
 def tell_skipped(project: Project, suite: str, reason: str, night: str | None) -> NoticeOutcome:
     """Send a notice of a skipped night."""
     title, body = skipped_notice(suite, reason)
-    return notify(project, suite, title=title, body=body, kind="skipped", night=night)
+    return notify(project, suite, title=title, body=body, kind="skipped", night=night, timeout_s=SENSOR_S)
 
 
 def tell_failed(project: Project, suite: str, night: str, messages: Sequence[str], run_id: str, verdict: str | None) -> NoticeOutcome:
@@ -84,7 +87,7 @@ def tell_failed(project: Project, suite: str, night: str, messages: Sequence[str
     """
     link = project.addresses.everywhere().dagster_run(run_id)
     title, body = failed_night_notice(suite, night, messages, [f"Run in Dagster: {link}"] if link else [], verdict=verdict)
-    return notify(project, suite, title=title, body=body, kind="failure", run_id=run_id, night=night)
+    return notify(project, suite, title=title, body=body, kind="failure", run_id=run_id, night=night, timeout_s=SENSOR_S)
 
 
 def tell_broken(project: Project, suite: str, cause: str, cure: str) -> NoticeOutcome:

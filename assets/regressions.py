@@ -6,6 +6,7 @@ from datetime import datetime
 
 import dagster as dg
 
+from eval_dagster.assets.failed_nights import tell_untold
 from eval_dagster.assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
 from eval_dagster.assets.gate_turns import gate_turn, judged_before
 from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
@@ -21,6 +22,7 @@ from eval_dagster.gate.judgement import unjudged
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish
+from eval_dagster.notifications.delivery import send_left
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.report.wording import verdict_line
@@ -61,6 +63,10 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             if is_told
             for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
         ]
+        if asked is not None:  # and what was left of earlier nights
+            if words := tell_untold(context.instance, opened, asked, judged_only=True):
+                told.append(words)
+            told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[asked], is_patient=bool(told))]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     shown, damaged = _with_others(opened, results)
     warnings = [visible(text) for text in [*damages, *damaged, *_warnings(results), *_warnings(reports.values())]]

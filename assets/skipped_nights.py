@@ -15,6 +15,7 @@ import dagster as dg
 from eval_dagster.assets.notifications import tell_skipped
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.suite_evaluations import night_of
+from eval_dagster.notifications.nights import told_nights
 from eval_dagster.versions import stable_hash
 
 
@@ -59,6 +60,8 @@ def _send(path: Path, project: ProjectResource) -> str | None:
             opened = project.open()
             if night["suite"] not in opened.config.suites:
                 outcome = "evals.yaml no longer has the suite"
+            elif told_nights(opened, night["suite"]).nights.get(night_of(night["tick"]) or "") == "skipped":
+                outcome = "written before, by a program that was killed"
             else:
                 outcome = tell_skipped(opened, night["suite"], night["reason"], night_of(night["tick"])).words()
             path.unlink(missing_ok=True)

@@ -27,7 +27,10 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _FORMULA = re.compile(r"\s*[=+\-@|%\t\r\n＝＋－＠]")
 """The beginning of a cell that spreadsheets compute, also after a tab or a line break."""
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#$])")
-_MENTION = re.compile(r"(?<!\w)@(?=\w)")
+_MENTION = re.compile(r"(?<![^\W_])@(?=\w)")
+_CHAT_MENTION = re.compile(r"@(?=\S)")
+"""Chats find mentions within words, too (`Error@everyone`), and with marks around the name (`_@everyone_`, `@**all**`)."""
+_CHAT_TAG = re.compile(r"<(?=[!@#]|\w+:|at\b|users/)", re.IGNORECASE)
 
 
 class _Escapes(dict[int, str]):
@@ -93,8 +96,7 @@ def markdown_text(text: str) -> str:
 
 def message_text(text: str) -> str:
     """A text for mail and chats that can neither mention people (`@channel`, `<!here>`) nor hide an address behind words."""
-    text = re.sub(r"<(?=[!@#]|\w+:)", "‹", visible(text))
-    return _MENTION.sub("@ ", text.replace("](", "] ("))
+    return _CHAT_MENTION.sub("@ ", _CHAT_TAG.sub("‹", visible(text)).replace("](", "] ("))
 
 
 def starts_formula(text: str) -> bool:

@@ -59,7 +59,7 @@ def watched(project: Project, log: Path) -> Iterator[None]:
         while not over.wait(_EVERY_S):
             try:
                 known, broken = configuration(project)
-                now = "\n".join(f"{each.suite or 'all'}: {each.cause}" for each in watch_nights(known, broken).findings)
+                now = "\n".join(f"{each.suite or 'all'}: {each.cause}" for each in watch_nights(known, broken, is_patient=True).findings)
             except Exception as error:  # the boundary between the watch and the servers that it must not end
                 now = f"the nights could not be looked at: {type(error).__name__}: {error}"
             if now != said:

@@ -104,8 +104,13 @@ class _Catalog:
             self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
         self._create_small()
         if self._changes is None:
-            for table in ("notices", "acceptances", "human_labels"):
+            for table in ("acceptances", "human_labels"):
                 self._connection.execute(f"create or replace view {table} as select * exclude (_file) from internal._{table}_files")
+            # Of a notice the last outcome counts; earlier versions gave no ids.
+            self._connection.execute(
+                "create or replace view notices as select * exclude (_file, reached) from internal._notices_files "
+                "qualify row_number() over (partition by coalesce(notice_id, _file), variable order by _file desc) = 1"
+            )
             _run_sql_folder(self._connection)
 
     def _is_touched(self, *tables: str) -> bool:

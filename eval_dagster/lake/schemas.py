@@ -166,6 +166,9 @@ NOTICES = pa.schema(
         pa.field("attempted_at", pa.timestamp("us", tz="UTC")),
         pa.field("sent_at", pa.timestamp("us", tz="UTC")),
         pa.field("run_id", pa.string()),
+        pa.field("notice_id", pa.string()),
+        pa.field("written_at", pa.timestamp("us", tz="UTC")),
+        pa.field("reached", TEXTS),
     ]
 )
 

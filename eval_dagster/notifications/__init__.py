@@ -1,6 +1,6 @@
 """Notifications of nightly runs: their texts, and their delivery through Apprise."""
 
-from eval_dagster.notifications.delivery import Kind, NoticeOutcome, notify
+from eval_dagster.notifications.delivery import NoticeOutcome, notify
 from eval_dagster.notifications.messages import (
     failure_notice,
     incomplete_notice,
@@ -9,6 +9,7 @@ from eval_dagster.notifications.messages import (
     skipped_notice,
     trial_notice,
 )
+from eval_dagster.notifications.outbox import Kind
 
 __all__ = [
     "Kind",

@@ -1,37 +1,50 @@
 """Sends notices of regressions, failures and skipped runs by apprise to the addresses of a suite.
 
-Addresses are secrets. They are in environment variables, which only the sending program reads. Sending is retried within a bounded time,
-and the outcome is recorded. A notice that cannot be sent fails no run.
+Addresses are secrets. They are in environment variables, which only the sending program reads. A notice is a row of the relation `notices`
+before it is sent. Sending is retried within a bounded time, and the outcome is recorded. What was not sent is sent by the next program that
+sends a notice of the suite, or looks for such notices. A notice that cannot be sent fails no run.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from eval_dagster.errors import LakeError
 from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
+from eval_dagster.notifications.outbox import (
+    Kind,
+    Message,
+    Status,
+    Unsent,
+    is_any_marked,
+    new_id,
+    sending,
+    settle,
+    sweep,
+    unsent,
+    write,
+)
 from eval_dagster.project import Project
 from eval_dagster.visible_text import message_text
 
-Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "missed", "test"]
-"""The subject of a notice."""
-NIGHT, KIND = "night", "kind"
-"""The keys of a night and of the kind of its notice in the footer of a file of notices."""
-Status = Literal["sent", "failed", "no address"]
-
+SENSOR_S = 40.0
+"""Seconds for a notice that a sensor sends: Dagster gives up an evaluation of a sensor after a minute."""
+_TIMEOUT_S = 75.0
+"""Seconds for all attempts on all addresses together."""
+_KILL_AFTER_S = 10.0
+"""Seconds after that when the program that sends is ended."""
+_NOT_TRIED = "not tried yet, as it did not take the notice before this one"
+_MOST_LEFT = 10
+"""Most earlier notices that are sent after a new one."""
 _SENDER = Path(__file__).resolve().with_name("sender.py")
-_TIMEOUT_S = 30.0
-"""For all attempts on one address together."""
-_KILL_AFTER_S = 45.0
-_MOST_TITLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,8 @@ class Delivery:
     status: Status
     attempts: int = 0
     error: str | None = None
+    reached: Sequence[str] = ()
+    """Marks of its addresses that took the notice, which get it no second time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,42 +82,115 @@ class NoticeOutcome:
         return "; ".join([*parts, f"not recorded: {self.problem}"] if self.problem else parts)
 
 
-def notify(project: Project, suite: str, *, title: str, body: str, kind: Kind, run_id: str = "", night: str | None = None) -> NoticeOutcome:
-    """Send a notice to all addresses of a suite, and record it in the relation `notices`. It takes 45 seconds at most.
+def notify(
+    project: Project,
+    suite: str,
+    *,
+    title: str,
+    body: str,
+    kind: Kind,
+    run_id: str = "",
+    night: str | None = None,
+    timeout_s: float | None = None,
+) -> NoticeOutcome:
+    """Send a notice to all addresses of a suite, and record it in the relation `notices`, as `notify_all` does."""
+    return notify_all(project, suite, [Message(kind=kind, title=title, body=body)], run_id=run_id, night=night, timeout_s=timeout_s)[0]
 
-    If earlier notices of the suite reached nobody, the end of this one lists them. They are in `notices`, and are not sent again. The only
-    error is that of a suite that evals.yaml does not have.
+
+def notify_all(
+    project: Project,
+    suite: str,
+    messages: Sequence[Message],
+    *,
+    run_id: str = "",
+    night: str | None = None,
+    timeout_s: float | None = None,
+) -> list[NoticeOutcome]:
+    """Send notices to all addresses of a suite, and record them in the relation `notices`. All are recorded before the first one is sent.
+
+    Earlier notices of the suite that did not reach an address are sent after them, if the address takes these ones. The only error is that
+    of a suite that evals.yaml does not have.
 
     Args:
-        project: The project, whose lake records the notice.
+        project: The project, whose lake records the notices.
         suite: The suite. Its `notify` in evals.yaml names the environment variables with the addresses.
-        title: One line.
-        body: Plain text. Mentions of people and links with other texts are shown as plain characters.
-        kind: Its subject.
-        run_id: The run that it is about.
-        night: The name of the night that it is about, which the file of the notice keeps.
+        messages: What the notices say. Mentions of people and links with other texts are shown as plain characters.
+        run_id: The run that they are about.
+        night: The name of the night that they are about, which the files of the notices keep.
+        timeout_s: Seconds for each notice, after which no earlier ones are sent; 75, and another 75 for the earlier ones, if not given.
     """
     variables = list(dict.fromkeys(project.suite(suite).notify))
-    began = datetime.now(UTC)
-    title = message_text(" ".join(title.split()))
-    body = message_text("\n\n".join(filter(None, [body, _words_of_lost(_lost(project.lake, suite))])))
-    deliveries = _deliver(variables, {"title": title, "body": body, "kind": kind, "timeout_s": _TIMEOUT_S})
-    shared = {"suite": suite, "kind": kind, "title": title, "body": body, "attempted_at": began, "run_id": run_id}
-    problem = None
-    try:
-        sent_at = datetime.now(UTC)
-        rows = [{**shared, **asdict(each), "sent_at": sent_at if each.status == "sent" else None} for each in deliveries]
-        _record(project.lake, suite, rows, run_id, night)
-    except Exception as error:  # a notice fails no run
-        problem = f"{type(error).__name__}: {error}"
-    return NoticeOutcome(suite=suite, title=title, deliveries=deliveries, problem=problem)
+    written = {"suite": suite, "run_id": run_id, "written_at": datetime.now(UTC)}
+    notices: list[dict[str, Any]] = [{**written, "notice_id": new_id(), **_texts(message)} for message in messages]
+    outcomes: list[NoticeOutcome] = []
+    with ExitStack() as held:
+        problem = None
+        try:
+            if variables and messages[0].kind != "test":
+                held.enter_context(sending(project.home, [notice["notice_id"] for notice in notices]))
+                rows = [_row(notice, Delivery(variable=name, status="unsent")) for notice in notices for name in variables]
+                write(project.lake, suite, rows, run_id, night)
+        except Exception as error:  # a notice fails no run
+            problem = f"{type(error).__name__}: {error}"
+        failing: set[str] = set()
+        for notice in notices:
+            deliveries = [Delivery(variable=name, status="unsent", error=_NOT_TRIED) for name in variables if name in failing]
+            if tried := [name for name in variables if name not in failing]:
+                deliveries += _deliver(tried, notice, timeout_s or _TIMEOUT_S)
+            elif not variables:
+                deliveries = [Delivery(variable=None, status="no address", error="the suite has no `notify` in evals.yaml")]
+            failing = {str(each.variable) for each in deliveries if variables and each.status != "sent"}
+            unrecorded = _record(project, notice, deliveries, night) or problem
+            outcomes.append(NoticeOutcome(suite=suite, title=notice["title"], deliveries=deliveries, problem=unrecorded))
+    reached = {each.variable for outcome in outcomes for each in outcome.deliveries if each.status == "sent" and each.variable}
+    if reached and messages[0].kind != "test" and timeout_s is None:
+        _send_each(project, suite, _quietly_unsent(project, suite)[:_MOST_LEFT], reached, timeout_s or _TIMEOUT_S)
+    return outcomes
 
 
-def _deliver(variables: Sequence[str], notice: Mapping[str, Any]) -> list[Delivery]:
-    if not variables:
-        return [Delivery(variable=None, status="no address", error="the suite has no `notify` in evals.yaml")]
-    there = [name for name in variables if os.environ.get(name, "").strip()]
-    reports, failure = _send({**notice, "variables": there}) if there else ({}, "")
+def send_left(
+    project: Project,
+    *,
+    suites: Collection[str] | None = None,
+    timeout_s: float | None = None,
+    most: int | None = None,
+    is_patient: bool = False,
+) -> list[NoticeOutcome]:
+    """Send what earlier programs left unsent: they were killed, or an address could not be reached.
+
+    An address that fails is asked once. Nothing is raised for a lake that cannot be read.
+
+    Args:
+        project: The project.
+        suites: The suites; all of evals.yaml if not given.
+        timeout_s: Seconds for each notice; 75 if not given.
+        most: Most notices that are sent.
+        is_patient: Whether a notice that failed before waits, a minute at first and hours after several tries.
+    """
+    now = datetime.now(UTC)
+    outcomes: list[NoticeOutcome] = []
+    for suite in project.config.suites if suites is None else suites:
+        left = [notice for notice in _quietly_unsent(project, suite) if not is_patient or notice.is_due(now)]
+        most_here = None if most is None else most - len(outcomes)
+        outcomes += _send_each(project, suite, left[:most_here], set(project.suite(suite).notify), timeout_s or _TIMEOUT_S)
+    if not outcomes:
+        sweep(project.home)
+    return outcomes
+
+
+def is_any_left(home: Path) -> bool:
+    """Whether a program of this home has left a notice unsent. It reads no lake."""
+    return is_any_marked(home)
+
+
+def _deliver(
+    variables: Sequence[str], notice: Mapping[str, Any], timeout_s: float, reached: Mapping[str, Sequence[str]] | None = None
+) -> list[Delivery]:
+    """Send a notice to the addresses of variables, except to those whose marks are in `reached`."""
+    there = [name for name in variables if _has_address(name)]
+    body = f"{notice['body']}\nNotice {notice['notice_id']}"
+    sent = {"id": notice["notice_id"], "kind": notice["kind"], "title": notice["title"], "body": body, "timeout_s": timeout_s}
+    reports, failure = _send({**sent, "variables": there, "reached": reached or {}}) if there else ({}, "")
     missing = "the environment variable {} is not set, or empty, where this runs; expected one or more apprise addresses in it"
     return [
         _delivery(name, reports[name])
@@ -113,72 +201,104 @@ def _deliver(variables: Sequence[str], notice: Mapping[str, Any]) -> list[Delive
 
 
 def _send(notice: Mapping[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], str]:
-    """Reports by variable; or none, and the reason. Messages of the program are not repeated, since they can contain addresses."""
+    """Reports by variable, in the order of its addresses; and the reason for those that are missing.
+
+    Messages of the program are not repeated, since they can contain addresses.
+    """
+    reports: list[dict[str, Any]] = []
+    failure = "the program that sends notices failed"
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(_SENDER)],
             input=json.dumps(notice).encode(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            timeout=_KILL_AFTER_S,
-            check=True,
+            timeout=notice["timeout_s"] + _KILL_AFTER_S,
+            check=False,
         )
-        reports: list[dict[str, Any]] = json.loads(done.stdout)
-        return {name: list(of_one) for name, of_one in groupby(reports, key=lambda report: str(report["variable"]))}, ""
+        reports = [json.loads(line) for line in done.stdout.splitlines()]
     except subprocess.TimeoutExpired:
-        return {}, f"not done within {_KILL_AFTER_S:g} s"
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
-        return {}, f"the program that sends notices failed ({type(error).__name__})"
+        failure = f"not done within {notice['timeout_s'] + _KILL_AFTER_S:g} s"
+    except (OSError, ValueError) as error:
+        failure += f" ({type(error).__name__})"
+    in_order = sorted(reports, key=lambda report: report["place"])
+    by_variable = {name: list(of_one) for name, of_one in groupby(in_order, key=lambda report: str(report["variable"]))}
+    return {name: found for name, found in by_variable.items() if len(found) == found[0]["of"]}, failure
 
 
 def _delivery(variable: str, reports: Sequence[Mapping[str, Any]]) -> Delivery:
     errors = [f"{report['service'] or f'address {place}'}: {report['error']}" for place, report in enumerate(reports, 1) if report["error"]]
     attempts = max(report["attempts"] for report in reports)
+    reached = [str(report["mark"]) for report in reports if not report["error"]]
     if not errors:
-        return Delivery(variable=variable, status="sent", attempts=attempts)
-    reached = f"{len(reports) - len(errors)} of {len(reports)} addresses reached; " if len(reports) > 1 else ""
-    return Delivery(variable=variable, status="failed", attempts=attempts, error=reached + "; ".join(errors))
+        return Delivery(variable=variable, status="sent", attempts=attempts, reached=reached)
+    words = f"{len(reached)} of {len(reports)} addresses reached; " if len(reports) > 1 else ""
+    return Delivery(variable=variable, status="failed", attempts=attempts, error=words + "; ".join(errors), reached=reached)
 
 
-def _record(lake: Lake, suite: str, rows: Sequence[Mapping[str, Any]], run_id: str, night: str | None) -> None:
+def _record(project: Project, notice: Mapping[str, Any], deliveries: Sequence[Delivery], night: str | None) -> str | None:
+    """Write the outcome of a notice, and publish it. Returns why that failed."""
+    try:
+        write(project.lake, notice["suite"], [_row(notice, each) for each in deliveries], notice["run_id"], night)
+        if not any(each.notice_id == notice["notice_id"] for each in unsent(project, notice["suite"])):
+            settle(project.home, notice["notice_id"])
+        publish(project.lake)
+    except Exception as error:  # a notice fails no run
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _row(notice: Mapping[str, Any], delivery: Delivery) -> dict[str, Any]:
     now = datetime.now(UTC)
-    name = new_name(run_id or "notice", now)
-    info = FileInfo(
-        fingerprint=name,
-        version=name,
-        run_id=run_id,
-        materialized_at=now.isoformat(timespec="microseconds"),
-        inputs={NIGHT: night, KIND: str(rows[0]["kind"])} if night else {},
-    )
-    lake.add(folder(lake, suite) / name, table_of("notices", rows), info)
-    publish(lake)
+    return {**notice, **asdict(delivery), "attempted_at": now, "sent_at": now if delivery.status == "sent" else None}
 
 
-def _lost(lake: Lake, suite: str) -> list[str]:
-    """Titles of the notices that reached nobody since the last sent one, the oldest first."""
-    lost: list[str] = []
-    for path in reversed(lake.files(folder(lake, suite))):
-        try:
-            rows = read_rows(path, ["title", "kind", "status"])
-        except LakeError:  # already reported by `publish`
-            continue
-        if any(row["status"] == "sent" for row in rows):
+def _texts(message: Message) -> dict[str, str]:
+    return {"kind": message.kind, "title": message_text(" ".join(message.title.split())), "body": message_text(message.body)}
+
+
+def _quietly_unsent(project: Project, suite: str) -> list[Unsent]:
+    try:
+        return unsent(project, suite)
+    except Exception:  # a lake out of reach: the next program looks again
+        return []
+
+
+def _send_each(project: Project, suite: str, notices: Sequence[Unsent], variables: set[str], timeout_s: float) -> list[NoticeOutcome]:
+    """Send notices that were left to these variables, the oldest first. A variable whose addresses fail is left out from then on."""
+    outcomes: list[NoticeOutcome] = []
+    deadline = time.monotonic() + timeout_s
+    there = {name for name in variables if _has_address(name)}
+    for left in notices:
+        if not there or time.monotonic() >= deadline:
             break
-        if rows[0]["status"] == "failed" and rows[0]["kind"] != "test":
-            lost.append(rows[0]["title"])
-    return lost[::-1]
+        if there.isdisjoint(left.variables):
+            continue
+        with suppress(Exception), sending(project.home, [left.notice_id]) as is_free:  # as above
+            # Another program may have sent it since it was read.
+            now = next((each for each in unsent(project, suite) if each.notice_id == left.notice_id), None) if is_free else None
+            rows = [row for row in now.rows if row["variable"] in there] if now else []
+            if not rows:
+                continue
+            reached = {row["variable"]: row["reached"] or [] for row in rows}
+            deliveries = _deliver(list(reached), _late(rows[0]), timeout_s, reached)
+            there -= {str(each.variable) for each in deliveries if each.status != "sent"}
+            earlier = {row["variable"]: row["attempts"] or 0 for row in rows}
+            counted = [replace(each, attempts=each.attempts + earlier[each.variable]) for each in deliveries]
+            notice = {name: rows[0][name] for name in ("notice_id", "kind", "title", "body", "written_at", "run_id")}
+            problem = _record(project, {**notice, "suite": suite}, counted, None)
+            outcomes.append(NoticeOutcome(suite=suite, title=rows[0]["title"], deliveries=counted, problem=problem))
+    return outcomes
 
 
-def _words_of_lost(titles: Sequence[str]) -> str:
-    if not titles:
-        return ""
-    named = "; ".join(titles[-_MOST_TITLES:])
-    return f"Could not be sent before this: {len(titles)} ({named}). They are in the relation `notices`: eval-dagster sql notices"
+def _late(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A notice that was left, with the time at which it was written."""
+    late = f"Written {row['written_at']:%Y-%m-%d %H:%M} UTC, and not sent before" + (f": {row['error']}" if row["error"] else "")
+    return {**row, "body": f"{row['body']}\n{late}"}
 
 
-def folder(lake: Lake, suite: str) -> Path:
-    """The folder of a suite's notices."""
-    return lake.root / "notices" / f"suite={suite}"
+def _has_address(variable: str) -> bool:
+    return bool(os.environ.get(variable, "").strip())
 
 
 def _words(delivery: Delivery) -> str:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import read_info
-from eval_dagster.notifications.delivery import KIND, NIGHT, NoticeOutcome, folder
+from eval_dagster.notifications.delivery import NoticeOutcome
+from eval_dagster.notifications.outbox import KIND, MOST_READ, NIGHT, folder
 from eval_dagster.project import Project
 from eval_dagster.versions import stable_hash
 
-_MOST_READ = 200
-"""Notices of a suite that are read, the newest first."""
 _KEPT_S = 90 * 86_400.0
 """How long marks of told nights are kept."""
 
@@ -32,7 +31,7 @@ def told_nights(project: Project, suite: str) -> Told:
     """What the last notices of a suite were about."""
     nights: dict[str, str] = {}
     run_ids: set[str] = set()
-    for path in project.lake.files(folder(project.lake, suite))[-_MOST_READ:]:
+    for path in project.lake.files(folder(project.lake, suite))[-MOST_READ:]:
         try:
             info = read_info(path)
         except LakeError:  # reported by `publish`

@@ -1,28 +1,107 @@
 """Sends a notice to addresses: a separate program, which `delivery` starts.
 
 A separate process can be killed if a service hangs, and hides what libraries log or print about addresses. It reads the notice as JSON from
-standard input, with the names of the environment variables that contain the addresses, and writes a report as JSON to standard output. The
-report names services ("Slack"), and never an address or a part of one.
+standard input, with the names of the environment variables that contain the addresses. It writes the outcome of each address as a line of
+JSON to standard output, as soon as it is known. The outcomes name services ("Slack"), and never an address or a part of one.
+
+A notice is sent if the address itself answers with a status from 200 to 299. A redirect is an error: services follow it with a request
+that has no notice in it.
 """
 
+import hmac
 import json
 import os
 import re
 import sys
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 
 import apprise
+import requests
+import requests.adapters
+import requests.sessions
+import urllib3
 from apprise.utils.parse import parse_urls
 
 _RETRIES = 3
 _WAIT_S = 2.0
 """Seconds between two attempts. An address can change both by `?retry=` and `?wait=`."""
+_CONNECT_S = 10.0
+_MAIL_S = 20.0
+"""Seconds to wait for each answer of a mail server."""
+_GRACE_S = 1.0
+_BODY_S = 5.0
+_MOST_BYTES = 65_536
+"""Most of an answer that is read. Services that look into it write a line or two."""
 _SEPARATORS = " \t\r\n,;"
 _TYPES = {"not evaluated": apprise.NotifyType.WARNING, "skipped": apprise.NotifyType.WARNING, "test": apprise.NotifyType.INFO}
-_HTTP_STATUS = re.compile(r"error=(\d{3})\b")
 _NO_CONNECTION = re.compile(r"connection|socket", re.IGNORECASE)
+_ID_HEADER = "Idempotency-Key"
+
+
+@dataclass(kw_only=True)
+class _Exchange:
+    """The requests of one attempt."""
+
+    notice_id: str
+    deadline: float
+    status: int | None = None
+    """That of the last answer."""
+    retry_after_s: float = 0.0
+    error: str | None = None
+    """Why the last request had no answer."""
+    has_arrived: bool = False
+    """Whether the last request may have arrived although it had no answer."""
+
+
+_exchange: ContextVar[_Exchange | None] = ContextVar("exchange", default=None)
+
+
+class _Transport(requests.adapters.HTTPAdapter):
+    """Sends each request with the id of its notice, reads a bounded part of each answer, and follows no redirect of a notice."""
+
+    def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        exchange = _exchange.get()
+        if exchange is None:
+            return super().send(request, *arguments, **options)
+        if request.method not in ("GET", "HEAD"):
+            request.headers.setdefault(_ID_HEADER, exchange.notice_id)
+        left_s = max(exchange.deadline - time.monotonic(), 0.1)
+        options["timeout"] = (min(_CONNECT_S, left_s), min(_read_timeout(options.get("timeout")) or left_s, left_s))
+        exchange.status, exchange.error, exchange.has_arrived = None, None, False
+        try:
+            response = super().send(request, *arguments, **options)
+        except requests.ConnectTimeout:
+            exchange.error = "no connection"
+            raise
+        except requests.ReadTimeout:
+            exchange.error, exchange.has_arrived = "no answer in time; it may have arrived", True
+            raise
+        except requests.ConnectionError as error:
+            is_cut = bool(error.args) and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
+            exchange.error = "the connection ended without an answer" if is_cut else "no connection"
+            raise
+        exchange.status, exchange.retry_after_s = response.status_code, _retry_after_s(response.headers.get("Retry-After", ""))
+        if request.method not in ("GET", "HEAD") and response.is_redirect:
+            raise requests.TooManyRedirects("a notice follows no redirect", request=request)
+        return response
+
+    def build_response(self, req: requests.PreparedRequest, resp: Any) -> requests.Response:
+        response = super().build_response(req, resp)
+        exchange = _exchange.get()
+        if exchange is not None:
+            response._content = _beginning(resp, exchange.deadline)
+            response._content_consumed = True
+            resp.close()
+        return response
 
 
 def main() -> None:
@@ -31,12 +110,31 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
+    requests.sessions.HTTPAdapter = _Transport  # type: ignore[attr-defined]
     notice = json.load(sys.stdin)
+    deadline = time.monotonic() + notice["timeout_s"]
+    apprise.URLBase.socket_connect_timeout, apprise.URLBase.socket_read_timeout = _MAIL_S, notice["timeout_s"]
     addresses = [(name, address) for name in notice["variables"] for address in _addresses(os.environ[name])]
-    with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
-        outcomes = list(pool.map(lambda pair: {"variable": pair[0], **_send(pair[1], notice)}, addresses))
-    json.dump(outcomes, report)
-    report.flush()
+    count = Counter(name for name, _ in addresses)
+    pool = ThreadPoolExecutor(max_workers=len(addresses))
+    sending: dict[Future[dict[str, Any]], int] = {}
+
+    def tell(place: int, outcome: Mapping[str, Any]) -> None:
+        name, address = addresses[place]
+        line = {"variable": name, "of": count[name], "place": place, "mark": _mark(notice["id"], address), **outcome}
+        report.write(json.dumps(line) + "\n")
+        report.flush()
+
+    for place, (name, address) in enumerate(addresses):
+        if _mark(notice["id"], address) in notice["reached"].get(name, ()):
+            tell(place, {"service": None, "attempts": 0, "error": None})
+        else:
+            sending[pool.submit(_send, address, notice, deadline)] = place
+    with suppress(TimeoutError):
+        for done in as_completed(list(sending), timeout=notice["timeout_s"] + _GRACE_S):
+            tell(sending.pop(done), done.result())
+    for place in sending.values():
+        tell(place, {"service": None, "attempts": 1, "error": f"not done within {notice['timeout_s']:g} s; it may have arrived"})
     os._exit(0)  # do not wait for a service that hangs
 
 
@@ -47,42 +145,100 @@ def _addresses(text: str) -> Sequence[str]:
     return [*([before] if before else []), *found] or [text]
 
 
-def _send(address: str, notice: Mapping[str, Any]) -> dict[str, Any]:
+def _mark(notice_id: str, address: str) -> str:
+    """Distinguishes an address from the others of its variable, for one notice, without telling it."""
+    return hmac.new(notice_id.encode(), address.encode(), "sha256").hexdigest()[:12]
+
+
+def _send(address: str, notice: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    """Send to one address until it takes the notice, refuses it for good, or the time is over."""
     asset = apprise.AppriseAsset(
         app_id="eval-dagster",
         app_desc="evaluations of language models",
         default_service_retry=_RETRIES,
         default_service_wait=_WAIT_S,
+        http_redirects=False,
         storage_mode=apprise.PersistentStoreMode.MEMORY,
         async_mode=False,
     )
     service = apprise.Apprise.instantiate(address, asset=asset)
     if service is None:
         return {"service": None, "attempts": 0, "error": "apprise cannot send to this address"}
-    sender = apprise.Apprise(service, asset=asset)
-    result = sender.notify(
-        notice["body"],
-        title=notice["title"],
-        notify_type=_TYPES.get(notice["kind"], apprise.NotifyType.FAILURE),
-        body_format=apprise.NotifyFormat.TEXT,
-        timeout=notice["timeout_s"],
-    )
-    attempts = [attempt for of_service in result for attempt in of_service]
-    return {
-        "service": str(service.service_name),
-        "attempts": len(attempts),
-        "error": None if result else _reason(attempts, notice["timeout_s"]),
-    }
+    retries, service.retry, service.redirects = service.retry, 0, False
+    if isinstance(extras := getattr(service, "payload_extras", None), dict):  # of JSON, XML and forms for one's own programs
+        extras.setdefault("id", notice["id"])
+    for attempt in range(1, retries + 2):
+        exchange = _Exchange(notice_id=notice["id"], deadline=deadline)
+        error = _attempt(service, notice, exchange)
+        # A second copy would come soon after one that may have arrived, so that only a later sending repeats it.
+        is_over = error is None or exchange.has_arrived or not _may_pass(exchange.status)
+        wait_s = max(service.wait, exchange.retry_after_s)
+        if is_over or attempt > retries or time.monotonic() + wait_s >= deadline:
+            break
+        time.sleep(wait_s)
+    return {"service": str(service.service_name), "attempts": attempt, "error": error}
 
 
-def _reason(attempts: Sequence[apprise.NotifyAttempt], timeout_s: float) -> str:
-    """Why the notice was not sent. The text repeats no message of the library, since it can contain parts of an address."""
-    if attempts and attempts[-1].status is apprise.AppriseResultStatus.TIMEOUT:
-        return f"not done within {timeout_s:g} s"
-    messages = [entry.message for attempt in attempts[-1:] for entry in attempt]
-    if status := next((found[1] for message in messages if (found := _HTTP_STATUS.search(message))), None):
-        return f"answered with HTTP status {status}"
+def _attempt(service: Any, notice: Mapping[str, Any], exchange: _Exchange) -> str | None:
+    """Send once. Returns why the notice was not taken, without messages of a library, since these can contain parts of an address."""
+    token = _exchange.set(exchange)
+    try:
+        result = apprise.Apprise(service, asset=service.asset).notify(
+            notice["body"],
+            title=notice["title"],
+            notify_type=_TYPES.get(notice["kind"], apprise.NotifyType.FAILURE),
+            body_format=apprise.NotifyFormat.TEXT,
+        )
+    finally:
+        _exchange.reset(token)
+    if exchange.error is not None:
+        return exchange.error
+    if exchange.status is not None and not HTTPStatus.OK <= exchange.status < HTTPStatus.MULTIPLE_CHOICES:
+        if HTTPStatus.MULTIPLE_CHOICES <= exchange.status < HTTPStatus.BAD_REQUEST:
+            return f"answered with a redirect (HTTP status {exchange.status}), which is not followed: write the address that it leads to"
+        return f"answered with HTTP status {exchange.status}"
+    if result:
+        return None
+    if exchange.status is not None:
+        return f"answered with HTTP status {exchange.status}, and did not accept it"
+    messages = [str(entry.message) for of_service in result for each in of_service for entry in each]
     return "no connection" if any(map(_NO_CONNECTION.search, messages)) else "not accepted"
+
+
+def _may_pass(status: int | None) -> bool:
+    """Whether the same request can be answered otherwise a little later."""
+    passing = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
+    return status is None or status < HTTPStatus.MULTIPLE_CHOICES or status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in passing
+
+
+def _read_timeout(timeout: Any) -> float | None:
+    """The time to read of a timeout of requests: seconds, or a pair of seconds to connect and to read."""
+    seconds = timeout[-1] if isinstance(timeout, tuple) else timeout
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _retry_after_s(text: str) -> float:
+    """Seconds that an answer asks to wait; 0 if it asks for none, or in another form."""
+    if re.fullmatch(r"[0-9]{1,9}", text.strip()):
+        return float(text)
+    try:
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+
+
+def _beginning(response: Any, deadline: float) -> bytes:
+    """The beginning of an answer's body. One that is cut, damaged or without end is an answer, since the status came before it."""
+    read, deadline = b"", min(deadline, time.monotonic() + _BODY_S)
+    with suppress(urllib3.exceptions.HTTPError, OSError, ValueError):
+        if (connection := response.connection) is not None and connection.sock is not None:
+            connection.sock.settimeout(_BODY_S)
+        while len(read) < _MOST_BYTES and time.monotonic() < deadline:
+            part = response.read1(_MOST_BYTES - len(read), decode_content=True)
+            if not part:
+                break
+            read += part
+    return read
 
 
 if __name__ == "__main__":
