@@ -100,7 +100,11 @@ def test_markdown_is_nothing_but_text() -> None:
 def test_a_message_calls_nobody() -> None:
     hostile = "<!channel> @everyone <@U1> <http://e.example|click> [click](http://e.example) p < 0.05, pass@1 a@b.example \u202e"
     assert message_text(hostile) == (
-        r"‹!channel> @ everyone ‹@ U1> ‹http://e.example|click> [click] (http://e.example) p < 0.05, pass@1 a@b.example \u202e"
+        r"‹!channel> @ everyone ‹@ U1> ‹http://e.example|click> [click] (http://e.example) p < 0.05, pass@1 a@ b.example \u202e"
+    )
+    # as errors of servers hold them, between marks and within words
+    assert message_text("_@everyone_ Error@everyone @**all** <users/all> <at id=1>") == (
+        "_@ everyone_ Error@ everyone @ **all** ‹users/all> ‹at id=1>"
     )
 
 
