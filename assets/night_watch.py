@@ -108,9 +108,8 @@ def watch_nights(
                 found, words = _of_suite(look, name, known.since[name], checked.get(name))
                 seen.append(f"{name}: {words}")
                 findings += found
-            for name in project.config.suites:
-                if untold := tell_untold(instance, project, name, judged_only=True):
-                    seen.append(f"a night that was judged and not told: {untold}")
+            untold = [tell_untold(instance, project, name, judged_only=True) for name in project.config.suites]
+            seen += [f"a night that was judged and not told: {each}" for each in untold if each]
     except StoreError as error:
         seen.append("Dagster's storage: cannot be used")
         findings.append(Finding(suite=None, night=None, cause=str(error), cure="start the database, or correct the settings"))

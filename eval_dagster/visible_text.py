@@ -29,7 +29,7 @@ _FORMULA = re.compile(r"\s*[=+\-@|%\t\r\n＝＋－＠]")
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]|~#$])")
 _MENTION = re.compile(r"(?<![^\W_])@(?=\w)")
 _CHAT_MENTION = re.compile(r"@(?=[^\s\d])|(?<![^\W_])@(?=\d)")
-"""Chats find mentions within words, too (`Error@everyone`), and with marks around the name (`_@everyone_`, `@**all**`). `pass@1` is none."""
+"""Chats find mentions within words, too (`Error@everyone`) and between marks (`_@everyone_`, `@**all**`). `pass@1` is none."""
 _CHAT_TAG = re.compile(r"<(?=[!@#]|\w+:|at\b|users/)", re.IGNORECASE)
 
 
