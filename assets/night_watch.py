@@ -72,9 +72,7 @@ class Watch:
         return not self.findings
 
 
-def watch_nights(
-    known: Remembered, broken: ConfigError | None = None, *, now: datetime | None = None, is_patient: bool = False
-) -> Watch:
+def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: datetime | None = None, is_patient: bool = False) -> Watch:
     """Look at each night that was due since the last look, and send a notice of each that is missing and was not told.
 
     Notices that were left unsent are sent, too.
