@@ -4,9 +4,12 @@ This sees the processes of its own machine. Runs that Dagster's launchers start 
 """
 
 import fcntl
+import os
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -16,8 +19,11 @@ from eval_dagster.assets.instance_store import events_file, is_shared, keep_asid
 from eval_dagster.assets.kept_connections import kept_connections
 from eval_dagster.assets.lock_places import place_of, sees_locks_of
 from eval_dagster.assets.tags import MACHINE_TAG, home_tags
+from eval_dagster.lake.attempts import Attempt, add_attempts
+from eval_dagster.lake.files import Lake
 from eval_dagster.locks import locked
 from eval_dagster.sqlite_files import damage_of
+from eval_dagster.users_code import Death, Place, deaths, record_in, recorded
 
 _SETTLED_S = 2.0
 """A younger lock file may not be locked yet."""
@@ -42,7 +48,8 @@ def alive(home: Path, run_id: str) -> Iterator[None]:
         path.write_text(place_of(path.parent), "utf-8")
         _held.add(path)
         try:
-            yield
+            with recorded(_record_of(home, run_id), run_id):
+                yield
         finally:
             _held.discard(path)
             path.unlink(missing_ok=True)
@@ -70,20 +77,59 @@ def end_dead_runs(instance: dg.DagsterInstance, home: Path) -> list[str]:
     folder = _folder(home)
     _suspect(instance, home)
     ended: list[str] = []
+    known = {death.place.run_id: death for death in deaths()}
     for path in sorted(folder.glob("*")):
-        patience = _LOST_S if path.suffix == _SUSPECT else _SETTLED_S
-        if time.time() - path.stat().st_mtime < patience or not _is_abandoned(path, is_shared(instance)):
+        patience = _LOST_S if path.suffix == _SUSPECT else 0.0 if path.stem in known else _SETTLED_S
+        if time.time() - path.stat().st_mtime < patience:
             continue
+        if not _is_abandoned(path, is_shared(instance)):
+            _end_overdue(home, path)
+            continue
+        death = known.get(path.stem) or _death_in(home, path.stem)
+        if death is not None and path.stem not in known:  # of a process that no command watched
+            add_attempts(Lake(home), _attempts(death.place, path.stem, death.message))
         run = instance.get_run_by_id(path.stem)
         if run is not None and not run.is_finished:
-            _report_killed(instance, run)
+            _report_killed(instance, run, death)
             ended.append(run.run_id)
+        _record_of(home, path.stem).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
     return ended
 
 
-def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    message = "The process of this run was killed. The answers that it had flushed are kept."
+def _death_in(home: Path, run_id: str) -> Death | None:
+    """How the process of a run ended that nobody waited for, if it wrote what it did."""
+    record = record_in(_record_of(home, run_id))
+    if record is None or not (place := record.place()).stage:
+        return None
+    return Death(place=place, how="when its time was over (code_timeout)" if record.is_stopped else "or was killed")
+
+
+def _attempts(place: Place, run_id: str, message: str) -> list[Attempt]:
+    """The failures that a process left in its place. Where it worked on all evals of a model, all of them failed."""
+    if place.model is None:
+        return []  # no eval without a model is a row
+    now = datetime.now(UTC)
+    return [
+        Attempt(
+            eval=name, model=place.model, run_id=run_id, finished_at=now, status="failed", stage=place.stage, message=message, cached=False
+        )
+        for name in place.evals
+    ]
+
+
+def _end_overdue(home: Path, path: Path) -> None:
+    """Kill the process of a run whose users' code takes longer than it may. A command that watches its own process does that itself."""
+    record = record_in(_record_of(home, path.stem))
+    if record is not None and 0 < record.deadline < time.monotonic() and path.read_text("utf-8") == place_of(path.parent):
+        record.stop()
+        with suppress(ProcessLookupError):
+            os.kill(record.process, signal.SIGKILL)
+
+
+def _report_killed(instance: dg.DagsterInstance, run: dg.DagsterRun, death: Death | None) -> None:
+    message = "The process of this run was killed" if death is None else death.message[0].upper() + death.message[1:]
+    message += ". The answers that it had flushed are kept."
     try:
         instance.report_run_failed(run, message)
     except DatabaseError:
@@ -145,3 +191,10 @@ def _is_abandoned(path: Path, is_shared: bool) -> bool:
 
 def _folder(home: Path) -> Path:
     return home / "locks" / "runs"
+
+
+def _record_of(home: Path, run_id: str) -> Path:
+    """The file in which the process of a run writes what it does."""
+    folder = home / "locks" / "places"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / run_id

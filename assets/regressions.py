@@ -16,7 +16,7 @@ from eval_dagster.assets.resources import ProjectResource, reporter_for
 from eval_dagster.assets.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
-from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError
+from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.judgement import unjudged
 from eval_dagster.gate.records import GateResult
@@ -27,6 +27,7 @@ from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
 from eval_dagster.report.wording import verdict_line
 from eval_dagster.report.writing import Report, report
+from eval_dagster.users_code import doing, limited
 from eval_dagster.versions import stable_hash
 from eval_dagster.visible_text import visible
 
@@ -124,12 +125,13 @@ def _judge(project: Project, suites: Sequence[str], run_id: str, since: datetime
     errors: dict[str, Exception] = {}
     for name in suites:  # one after the other, because fresh answers can take hours
         try:
-            results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
+            with doing(f"the gate of the suite {name}"), limited(project.config.code_timeout):
+                results.append(judge_and_confirm(project, name, run_id=run_id, since=since))
         except (LakeUnreachableError, LockLostError):
             raise
         except Exception as error:  # the boundary between one suite and the next
             errors[name] = error
-            reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, EvalDagsterError) else described(error)
             results.append(unjudged(project, name, run_id=run_id, reason=reason))
         write_result(project.lake, results[-1])
     return results, errors

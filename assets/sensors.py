@@ -53,6 +53,7 @@ def suite_gates_sensor(project: Project, gates: Mapping[str, "UnresolvedAssetJob
     def suite_gates(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         requests: list[dg.RunRequest] = []
         waiting: list[str] = []
+        end_dead_runs(context.instance, project.home)  # first, so that the gate knows what a dead process worked on
         for name in gates:
             for evaluation in unjudged(context.instance, project, name):
                 if evaluation.is_over:

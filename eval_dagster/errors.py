@@ -94,3 +94,18 @@ class LockLostError(EvalDagsterError):
 
 class TrackingError(EvalDagsterError):
     """MLflow cannot be reached or refuses something. The result itself is in the lake: a caller can carry on."""
+
+
+class EndedError(EvalDagsterError):
+    """Users' code raised an exception that is meant to end the process or a task of it, such as `SystemExit`. The message describes it."""
+
+
+def described(error: BaseException) -> str:
+    """The class and the text of an exception. An exception of users' code may have no text that can be made."""
+    if isinstance(error, EndedError):
+        return str(error)
+    try:
+        text = str(error)
+    except (Exception, SystemExit) as problem:
+        text = f"(its text cannot be made: {type(problem).__name__})"
+    return f"{type(error).__name__}: {text}"

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.errors import EvalDagsterError, LakeUnreachableError
+from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, described
 from eval_dagster.explorer.writing import with_page
 from eval_dagster.lake.attempts import Attempt, add_attempts
 from eval_dagster.lake.catalog import publish
@@ -26,6 +26,7 @@ from eval_dagster.stages.prompts import materialize_prompts
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.stages.scores import materialize_scores
 from eval_dagster.stages.snapshot import materialize_snapshot
+from eval_dagster.users_code import doing, limited
 
 Outcome = StageResult | StageFailure
 
@@ -60,7 +61,11 @@ def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, repor
     """Make the dataset snapshots of evals current. A failure ends its eval alone."""
     project.lake.answers.begin()
     folders = [project.lake.folder("samples", eval_name) for eval_name in evals]
-    with project.lake.steady(folders), reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance:
+    with (
+        limited(project.config.code_timeout),
+        project.lake.steady(folders),
+        reporter.track("dataset_snapshot", total=len(evals), unit="evals") as advance,
+    ):
         for eval_name in evals:
             yield _guarded("dataset_snapshot", eval_name, None, partial(materialize_snapshot, project, eval_name, run_id))
             advance()
@@ -91,7 +96,7 @@ def evaluate(
     for model, names in by_model.items():
         outcomes: dict[str, list[Outcome]] = {name: [replace(missing[name], model=model)] for name in names if name in missing}
         run = _ModelRun(project=project, model=model, run_id=run_id, reporter=reporter, kept=kept)
-        with project.lake.steady(_folders(project.lake, names, model)):
+        with limited(project.config.code_timeout), project.lake.steady(_folders(project.lake, names, model)):
             for outcome in _evaluate_model(run, [name for name in names if name not in missing], stages):
                 outcomes.setdefault(outcome.eval_name, []).append(outcome)
                 yield outcome
@@ -175,9 +180,10 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
     """The outputs of a model. An error of the model as a whole is the failure of each eval that has no outcome yet."""
     pending = list(evals)
     try:
-        for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept):
-            pending.remove(outcome.eval_name)
-            yield outcome
+        with doing("model_outputs", evals, run.model):
+            for outcome in materialize_outputs(run.project, run.model, evals, run.run_id, run.reporter, run.kept):
+                pending.remove(outcome.eval_name)
+                yield outcome
     except LakeUnreachableError:
         raise
     except Exception as error:  # the failure of one model ends no other
@@ -187,7 +193,8 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
 
 def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], StageResult]) -> Outcome:
     try:
-        return step()
+        with doing(stage, [eval_name], model):
+            return step()
     except LakeUnreachableError:  # no partition can be read or written
         raise
     except Exception as error:  # the failure of one partition ends no other
@@ -195,7 +202,7 @@ def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], S
 
 
 def _failure(stage: str, eval_name: str, model: str | None, error: Exception) -> StageFailure:
-    message = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+    message = str(error) if isinstance(error, EvalDagsterError) else described(error)
     if len(message) > _MOST_CHARACTERS:
         message = f"{message[:_MOST_CHARACTERS]}… [{len(message):,} characters]"
     return StageFailure(stage=stage, eval_name=eval_name, model=model, message=message)

@@ -106,7 +106,7 @@ class Reader:
         status = re.search(r"exit status (\d)", comment)
         words = shlex.split(command)
         assert words[0] == "eval-dagster", f"{where}: {line!r} is neither run nor listed as NOT_RUN"
-        done = self.program(["-m", "eval_dagster.cli.main", *words[1:]])
+        done = self.program(["-m", "eval_dagster.cli", *words[1:]])
         assert done.returncode == (int(status[1]) if status else 0), f"{where}: {command}\n{done.stdout}{done.stderr}"
         assert done.stdout.strip(), f"{where}: {command} printed nothing"
         self.printed = done.stdout

@@ -9,11 +9,12 @@ from typing import NoReturn
 
 import typer
 
+from eval_dagster import users_code
 from eval_dagster.cli.app import app
 from eval_dagster.cli.console import errors, say
 from eval_dagster.cli.os_errors import full_disk_of, os_error_message
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
-from eval_dagster.errors import EvalDagsterError, UsageError
+from eval_dagster.errors import EvalDagsterError, UsageError, described
 
 _INTERRUPTED = 130
 
@@ -40,8 +41,8 @@ def main() -> NoReturn:
     except (OSError, SystemExit) as error:
         if is_closed_pipe(error):
             leave_closed_pipe()
-        if isinstance(error, SystemExit):
-            raise
+        if isinstance(error, SystemExit):  # none of this command's own
+            _fail(f"code that this command called ended it ({described(error)}); expected a result or an exception", 1)
         _fail(os_error_message(error, _home()), 1)
     except Exception as error:
         if not hasattr(error, "format_message"):  # only typer's errors have it
@@ -86,6 +87,7 @@ def _leave(status: int) -> NoReturn:
     """
     with suppress(OSError):  # the error was already reported
         flush(sys.stdout, sys.stderr)
+    users_code.ended(status)
     os._exit(status)
 
 

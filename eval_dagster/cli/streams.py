@@ -4,6 +4,8 @@ import os
 import sys
 from typing import NoReturn, TextIO
 
+from eval_dagster import users_code
+
 _PIPE_CLOSED = 128 + 13
 """The status that shells show for a program that SIGPIPE killed."""
 
@@ -33,6 +35,7 @@ def is_closed_pipe(error: BaseException | None) -> bool:
 
 def leave_closed_pipe() -> NoReturn:
     """End the process silently, like a program that SIGPIPE kills."""
+    users_code.ended(_PIPE_CLOSED)
     os._exit(_PIPE_CLOSED)
 
 

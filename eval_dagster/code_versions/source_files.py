@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from eval_dagster.users_code import calling
+
 _PREFIX = "user_files_"
 _SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
 """Packages whose modules are looked for beside a file that imports them, where they are not installed; of graders, those with prompts."""
@@ -104,7 +106,8 @@ def load_file(file: Path, *others: Path) -> ModuleType:
             module = module_from_spec(spec)
             module.__dict__["__task_file__"] = True
             sys.modules[name] = module
-            spec.loader.exec_module(module)  # type: ignore[union-attr]
+            with calling(f"the import of {file}"):
+                spec.loader.exec_module(module)  # type: ignore[union-attr]
         made = {_top(each) for each in load.modules if each != package}
         for each, old in _modules_of(package).items():
             if each == package or _top(each) in made or not _is_current(old):

@@ -12,6 +12,7 @@ from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, S
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.config.values import NAME, Integer, Name, Number, Section, Switch
 from eval_dagster.suggestions import did_you_mean
+from eval_dagster.users_code import CALL_LIMIT_S
 
 
 def _fewshot_sets(value: object) -> object:
@@ -208,6 +209,9 @@ class Config(Section):
     """Where browsers reach the web pages."""
     sandbox: SandboxConfig = SandboxConfig()
     """Whether code that a model wrote may run."""
+    code_timeout: Number | None = Field(default=CALL_LIMIT_S, gt=0)
+    """Seconds that one call of your code may take: of a task, a metric, a loader or a scripted model. Null: any number. A call that takes
+    longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon."""
     environments: dict[Name, str] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
     is relative to the folder of evals.yaml."""

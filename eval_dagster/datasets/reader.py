@@ -14,13 +14,14 @@ from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
 from eval_dagster.datasets.ordered_rows import OrderedRows
 from eval_dagster.datasets.origin import Origin, Stored
 from eval_dagster.datasets.split_files import SplitFolder
-from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError
+from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError, described
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
+from eval_dagster.users_code import calling
 from eval_dagster.versions import code_version, file_stamp
 
 TaskClass = type[BaseTask[Any]]
@@ -197,11 +198,12 @@ class _OwnRows:
         where = f"{self.source().path}, subject {subject_name(subject)!r}"
         task = self.instance or self.task()
         try:
-            returned = task.load_rows(subject) if isinstance(task, OrderedTask) else task._load_dataset(subject)
-            rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
-            found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
+            with calling(f"the loader of {where}"):
+                returned = task.load_rows(subject) if isinstance(task, OrderedTask) else task._load_dataset(subject)
+                rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
+                found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
         except Exception as error:
-            raise DataError(f"_load_dataset of {where} raised {type(error).__name__}: {error}") from error
+            raise DataError(f"_load_dataset of {where} raised {described(error)}") from error
         for split in splits:
             if split not in found:
                 raise DataError(f"_load_dataset of {where} brings no split {split!r}; it brings: {', '.join(rows) or 'none'}")

@@ -9,10 +9,11 @@ from typing import Any
 
 from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ScriptedModel
-from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.errors import ModelError, ModelNotFoundError, described
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
+from eval_dagster.users_code import calling
 from eval_dagster.versions import code_version, file_hash, stable_hash
 
 Answer = str | Sequence[float]
@@ -40,7 +41,7 @@ class ScriptedHandle:
         """The table answers a prompt by the first key that the prompt contains, and by `default` if there is none."""
         self.requests_seen = 0
         """Requests that were answered by this handle's models so far."""
-        self._name = name
+        self.name = name
         self._answers = dict(answers or {})
         self._default = default
         self._function = function
@@ -88,7 +89,7 @@ class ScriptedHandle:
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
         """Raise `ModelError`: there is no chat template."""
-        raise ModelError(f"Model {self._name!r} is scripted and has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
+        raise ModelError(f"Model {self.name!r} is scripted and has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
 
     def template_version(self) -> str:
         """The same for all scripted models."""
@@ -113,14 +114,14 @@ class ScriptedHandle:
         try:
             function: AnswerFunction | None = getattr(load_file(self._file.resolve()), self._function_name, None)
         except Exception as error:
-            raise self._not_found(f"the file cannot be run ({type(error).__name__}: {error})") from error
+            raise self._not_found(f"the file cannot be run ({described(error)})") from error
         if not callable(function):
             raise self._not_found(f"the file defines no function {self._function_name!r}")
         return function
 
     def _not_found(self, seen: str) -> ModelNotFoundError:
         return ModelNotFoundError(
-            f"Model {self._name!r}: function {self._function_name!r} in {self._file}: {seen}. "
+            f"Model {self.name!r}: function {self._function_name!r} in {self._file}: {seen}. "
             "Write `function: path/to/file.py:name` in evals.yaml, the path relative to that file."
         )
 
@@ -137,9 +138,10 @@ class ScriptedResponder:
         for request in requests:
             self._handle.requests_seen += 1
             try:
-                response = self._answer(request)
+                with calling(f"the function of the model {self._handle.name}", request.request_id):
+                    response = self._answer(request)
             except Exception as error:
-                response = ModelResponse(error=f"{type(error).__name__}: {error}", retryable=True)
+                response = ModelResponse(error=described(error), retryable=True)
             yield request, response
 
     def usage(self) -> Sequence[Usage]:

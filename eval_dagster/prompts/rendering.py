@@ -8,7 +8,7 @@ from typing import Any
 
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
-from eval_dagster.errors import DataError, RowError, SampleError
+from eval_dagster.errors import DataError, RowError, SampleError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
 from eval_dagster.prompts.unusable import question_id, unaskable_prompt
@@ -21,6 +21,7 @@ from eval_dagster.tasks.benchmark import RenderSettings
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
+from eval_dagster.users_code import calling
 from eval_dagster.versions import stable_hash
 
 AnyTask = BaseTask[Any]
@@ -60,7 +61,8 @@ class Rendering:
             return self  # no prompt of this format depends on how its answer begins
         votes: dict[str, list[int]] = {}
         for sample in samples:
-            with suppress(Exception), self.task.comparing():  # of the task: it is raised where the row is asked
+            # An exception of the task is raised where the row is asked.
+            with suppress(Exception), calling("a hook of the task", sample.sample_id), self.task.comparing():
                 answer = self.task._get_fewshot_target_text(TaskRow(sample))
                 if answer:
                     votes.setdefault(sample.subject, []).append(1 if answer[0].isspace() else -1)
@@ -313,7 +315,8 @@ def named(request: Request) -> Request:
 def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
     """Turn every exception of a hook into a `RowError` that names the row."""
     try:
-        yield
+        with calling("a hook of the task", sample.sample_id):
+            yield
     except RowError:
         raise
     except DataError as error:
@@ -328,4 +331,4 @@ def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
             raise RowError(f"{place_of(sample)}: the task raised KeyError: {error}") from error
         raise RowError(f"{where} lacks the field {key!r}; it has: {', '.join(lacking)}") from error
     except Exception as error:
-        raise RowError(f"{place_of(sample)}: the task raised {type(error).__name__}: {error}") from error
+        raise RowError(f"{place_of(sample)}: the task raised {described(error)}") from error

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, described
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, known_bounds, response_kind
 from eval_dagster.metrics.items import Item, ItemMetric, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
@@ -17,6 +17,7 @@ from eval_dagster.statistics.items import estimate_items
 from eval_dagster.tasks.adapter_task import AdapterTask, metric_class
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import BenchmarkMetric
+from eval_dagster.users_code import calling
 
 Aggregation = Literal["micro", "macro", "corpus"]
 """Mean of the samples; mean of the subjects' values; metric of the samples together."""
@@ -182,9 +183,10 @@ def _of_items(metric: type[ItemMetric], name: str, scored: Sequence[_Scored], su
         kept = [sample for sample in samples if name in sample.items]
         items, clusters = [sample.items[name] for sample in kept], [sample.cluster for sample in kept]
         try:
-            return estimate_items(items, metric.aggregate, clusters=clusters, n_errors=len(samples) - len(kept))
+            with calling(f"the aggregate of the metric {name}"):
+                return estimate_items(items, metric.aggregate, clusters=clusters, n_errors=len(samples) - len(kept))
         except Exception as problem:  # the aggregate is user code, and without it there is no metric
-            raise DataError(f"the metric {name} could not aggregate its items: {type(problem).__name__}: {problem}") from problem
+            raise DataError(f"the metric {name} could not aggregate its items: {described(problem)}") from problem
 
     yield _Aggregate(name=name, subject=None, aggregation="corpus", estimate=estimate(scored))
     groups = {subject: estimate(samples) for subject, samples in _by_subject(scored, subjects).items()}
@@ -215,6 +217,7 @@ def _corpus(metric: type[CorpusMetric], scored: Sequence[_Scored], *, is_macro: 
     statistics = np.array([[sample.values.get(name) for name in names] for sample in scored], dtype=float)
     clusters, subjects = [sample.cluster for sample in scored], [sample.subject for sample in scored]
     try:
-        return estimate_corpus(statistics, metric.aggregate, clusters=clusters, groups=subjects if is_macro else None)
+        with calling(f"the aggregate of the metric {metric.NAME}"):
+            return estimate_corpus(statistics, metric.aggregate, clusters=clusters, groups=subjects if is_macro else None)
     except Exception as problem:  # the aggregate is user code, and without it there is no metric
-        raise DataError(f"the metric {metric.NAME} could not aggregate its statistics: {type(problem).__name__}: {problem}") from problem
+        raise DataError(f"the metric {metric.NAME} could not aggregate its statistics: {described(problem)}") from problem

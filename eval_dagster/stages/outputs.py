@@ -27,6 +27,7 @@ from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.stages.shared_texts import joined, shared_texts
+from eval_dagster.users_code import death_for
 from eval_dagster.versions import code_version, stable_hash
 
 _STAGE = "model_outputs"
@@ -70,7 +71,10 @@ def materialize_outputs(
         except EvalDagsterError as error:
             yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=str(error))
             continue
-        if isinstance(planned, StageResult):
+        death = None if isinstance(planned, StageResult) else death_for(model, (row["request_id"] for row in planned.rows))
+        if death is not None:
+            yield StageFailure(stage=_STAGE, eval_name=eval_name, model=model, message=death.message)
+        elif isinstance(planned, StageResult):
             yield replace(planned, warnings=(*look.warnings, *planned.warnings))
         else:
             plans.append(planned)

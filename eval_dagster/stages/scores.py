@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError
+from eval_dagster.errors import DataError, LakeError, MachineError, RequirementError, TaskDefinitionError, described
 from eval_dagster.lake.files import FileInfo, LakeFile, read_rows
 from eval_dagster.lake.rows import prompt_of, response_of, score_row
 from eval_dagster.metrics.answers import AnswerMetric
@@ -39,6 +39,7 @@ from eval_dagster.stages.sample_preview import preview_samples
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.users_code import calling
 from eval_dagster.versions import code_version, definition_version, package_versions, stable_hash
 
 _STAGE = "sample_scores"
@@ -123,7 +124,9 @@ def metric_versions(task: type[BaseTask[Any]], metrics: Sequence[type[BaseMetric
     }
 
 
-def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completion | Loglikelihood], error: str | None) -> list[Score]:
+def score_response(
+    metrics: Sequence[type[BaseMetric]], views: Sequence[Completion | Loglikelihood], error: str | None, sample_id: str = ""
+) -> list[Score]:
     """Every metric of one sample, over all its views: several texts of one prompt, or for a `RowMetric` the answers to several prompts.
 
     A `RepeatedMetric` and a `RowMetric` see all views at once. The statistics of a `CorpusMetric` are summed over them, as over the
@@ -141,12 +144,13 @@ def score_response(metrics: Sequence[type[BaseMetric]], views: Sequence[Completi
             continue
         with explained() as words:
             try:
-                found = _values(metric, views)
+                with calling(f"the metric {metric.NAME}", sample_id):
+                    found = _values(metric, views)
             except RequirementError:
                 raise  # not an error of the sample, which would be stored and stay when the requirement is met
             except Exception as problem:  # the one place where a metric may fail
                 retryable = isinstance(problem, MachineError | OSError)
-                found = [Score(metric=metric.NAME, value=None, error=f"{type(problem).__name__}: {problem}", retryable=retryable)]
+                found = [Score(metric=metric.NAME, value=None, error=described(problem), retryable=retryable)]
             else:
                 _explain_answers(metric, views)
         scores += with_explanations(found, words)
@@ -282,12 +286,12 @@ def _prompt_scores(
         for prompt, response in pairs:
             views, error = _views_or_error(AnsweredPrompt(task=task, sample=samples[name], prompt=prompt), response)
             row.append((prompt, views, error))
-            for score in score_response(metrics_for(of_question, prompt.response_type, asked), views, error):
+            for score in score_response(metrics_for(of_question, prompt.response_type, asked), views, error, prompt.sample_id):
                 yield prompt, score
         for metric in of_row:
             own = [each for each in row if metrics_for([metric], each[0].response_type, asked)]
             error = next((error for _, _, error in own if error is not None), None)
-            for score in score_response([metric] if own else [], [view for _, views, _ in own for view in views], error):
+            for score in score_response([metric] if own else [], [view for _, views, _ in own for view in views], error, name):
                 yield own[0][0], score
 
 
@@ -306,6 +310,7 @@ def _views_or_error(asked: AnsweredPrompt, response: ModelResponse) -> tuple[Seq
     if response.error is not None:
         return (), response.error
     try:
-        return asked.views(response), None
+        with calling("the post-processing of the task", asked.prompt.sample_id):
+            return asked.views(response), None
     except Exception as problem:  # a task's post-processing is user code: it may fail for one sample
-        return (), f"{type(problem).__name__}: {problem}"
+        return (), described(problem)

@@ -93,7 +93,7 @@ def start(tmp_path: Path, stub: Stub, hook: Hook) -> Start:
         write_files(tmp_path, stub.base_url, user=f"night {number}")
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "ADDRESSES": hook.address}
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "nightly"]
+        command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     return start

@@ -120,7 +120,7 @@ def run_command(home: Path, *options: str) -> Run:
     Raises:
         RuntimeError: It failed.
     """
-    command: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli.main", "run", *options]
+    command: Sequence[str] = [sys.executable, "-m", "eval_dagster.cli", "run", *options]
     places = {"EVAL_DAGSTER_CONFIG": str(home / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
     started, cpu_before = time.perf_counter(), _cpu_seconds()
     done = subprocess.run(command, env={**os.environ, **places}, cwd=ROOT, capture_output=True, text=True, check=False)

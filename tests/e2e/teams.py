@@ -111,7 +111,7 @@ class Team:
     def run(self, *options: str, timeout: float = 600, more: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run `eval-dagster run` to its end; `more` is added to the environment."""
         return subprocess.run(
-            [sys.executable, "-m", "eval_dagster.cli.main", "run", *options],
+            [sys.executable, "-m", "eval_dagster.cli", "run", *options],
             cwd=self.folder,
             env={**self.variables, **(more or {})},
             capture_output=True,

@@ -42,7 +42,7 @@ def _start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
         "EVAL_DAGSTER_HOME": str(folder / "home"),
         "DAGSTER_HOME": str(folder / "home" / "dagster"),
     }
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run", *arguments]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

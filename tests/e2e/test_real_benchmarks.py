@@ -49,7 +49,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
 
     def run(*arguments: str) -> str:
-        line = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        line = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=900, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

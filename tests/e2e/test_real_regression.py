@@ -76,7 +76,7 @@ class Checkout:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(self.folder / "evals.yaml"), "GATE_HOOK": self.hook.address}
-        line = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        line = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def night(self, *, status: int) -> tuple[dict[str, Any], str]:

@@ -42,7 +42,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUi]:
     }
     for error, status in (("0", 0), ("right % 3 == 0", 1)):
         write_calculator(folder, error=error)
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "nightly"]
+        command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == status, done.stdout + done.stderr
     with running_ui(folder / "evals.yaml", folder / "home", folder / "ui.out") as ui:

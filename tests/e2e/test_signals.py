@@ -114,7 +114,7 @@ class Checkout:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "EVAL_DAGSTER_"))}
         environment |= {"EVAL_DAGSTER_CONFIG": str(self.folder / "evals.yaml"), "SIGNALS_HOOK": self.hook.address}
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     def evaluate(self) -> dict[str, str]:

@@ -79,5 +79,5 @@ def test_a_typo_and_a_dead_daemon_are_told(tmp_path: Path, hook: Hook) -> None:
 
 def _check(config: Path, home: Path) -> "subprocess.CompletedProcess[str]":
     variables = {"EVAL_DAGSTER_CONFIG": str(config), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "check-nights"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "check-nights"]
     return subprocess.run(command, cwd=REPOSITORY, env=os.environ | variables, capture_output=True, text=True, timeout=180, check=False)

@@ -65,7 +65,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = folder / "home"
     environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "EVAL_DAGSTER_HOME": str(home)}
     environment["DAGSTER_HOME"] = str(home / "dagster")
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "nightly", "--eval", "sums"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly", "--eval", "sums"]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, check=False, timeout=300)
     assert done.returncode == 1, "the suite is incomplete"
     return folder

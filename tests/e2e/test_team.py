@@ -85,7 +85,7 @@ def test_two_models_run_at_once_and_one_model_never_twice(make: Callable[..., Te
     team.variables["EVAL_DAGSTER_LAKE"] = f"file://{team.folder}/shared"
     laptop = team.folder / "laptop"
     team.serve(answer_s=0.3)
-    other = team.start("other", "-m", "eval_dagster.cli.main", "run", "--eval", "sums", "--launch")
+    other = team.start("other", "-m", "eval_dagster.cli", "run", "--eval", "sums", "--launch")
     done = team.run(*SUITE, "--launch", more={"EVAL_DAGSTER_HOME": str(laptop)})
     assert done.returncode == 0, done.stderr
     assert "Gate      nightly: First results" in done.stdout
@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_is_marked_as_failed_and_nothing_is_asked_again(
 ) -> None:
     team = make("killed")
     team.serve(answer_s=0.5)
-    launched = team.start("launched", "-m", "eval_dagster.cli.main", "run", *SUITE, "--launch")
+    launched = team.start("launched", "-m", "eval_dagster.cli", "run", *SUITE, "--launch")
     until(lambda: len([each for each in team.asked() if each[2] == "nines"]) > 5, RUN_S, lambda: team.printed("launched"))
     process = next(process for process, (model, _, _) in spans(team).items() if model == "nines")
     psutil.Process(process).send_signal(signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_postgresql_restarts_in_the_middle(
     team = make(f"restart{len(launch)}")
     if launch:
         team.serve(answer_s=0.3)
-    command = team.start("command", "-m", "eval_dagster.cli.main", "run", *SUITE, *launch, more={"ANSWER_S": "0.3"})
+    command = team.start("command", "-m", "eval_dagster.cli", "run", *SUITE, *launch, more={"ANSWER_S": "0.3"})
     until(lambda: len(team.asked()) > 8, RUN_S, lambda: team.printed("command"))
     postgres.restart(down_s=2.0)
     status = command.wait(RUN_S)
@@ -147,13 +147,13 @@ def test_postgresql_restarts_in_the_middle(
 def test_following_can_be_stopped_taken_up_and_canceled(make: Callable[..., Team], postgres: Postgres) -> None:
     team = make("followed")
     team.serve(answer_s=4.0)
-    follower = team.start("follower", "-m", "eval_dagster.cli.main", "run", *SUITE, "--launch")
+    follower = team.start("follower", "-m", "eval_dagster.cli", "run", *SUITE, "--launch")
     until(lambda: len(team.asked()) > 3, RUN_S, lambda: team.printed("follower"))
     os.kill(follower.pid, signal.SIGINT)
     assert follower.wait(60) != 0
     assert "The runs go on" in team.printed("follower")
     first = set(runs(team, postgres))
-    again = team.start("again", "-m", "eval_dagster.cli.main", "run", *SUITE, "--launch")
+    again = team.start("again", "-m", "eval_dagster.cli", "run", *SUITE, "--launch")
     until(lambda: "in the queue of Dagster" in team.printed("again"), RUN_S, lambda: team.printed("again"))
     assert set(runs(team, postgres)) == first, "the runs that are there are followed, and no others are made"
     canceled = team.run(*SUITE, "--cancel")

@@ -96,7 +96,7 @@ def test_a_command_computes_nothing_here_where_the_daemon_would_end_its_run(team
 def test_a_killed_ray_job_is_marked_as_failed_and_the_next_launch_gives_the_tables_of_one_machine(
     team: Team, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    launched = team.start("launched", "-m", "eval_dagster.cli.main", "run", *SUITE)
+    launched = team.start("launched", "-m", "eval_dagster.cli", "run", *SUITE)
     until(
         lambda: {each[2] for each in team.asked()} == {"nines", "sevens"},
         RUN_S,

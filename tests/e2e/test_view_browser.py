@@ -58,7 +58,7 @@ class View:
         }
         with output.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "eval_dagster.cli.main", "view", "--port", str(free_ports(1)[0])],
+                [sys.executable, "-m", "eval_dagster.cli", "view", "--port", str(free_ports(1)[0])],
                 env=environment,
                 stdout=file,
                 stderr=subprocess.STDOUT,

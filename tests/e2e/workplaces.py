@@ -49,7 +49,7 @@ class Workplace:
         (folder / "answer.py").write_text(textwrap.dedent(ANSWER))
 
     def start(
-        self, answer_s: float = 0, *, command: Sequence[str] = ("-m", "eval_dagster.cli.main"), more: Mapping[str, str] | None = None
+        self, answer_s: float = 0, *, command: Sequence[str] = ("-m", "eval_dagster.cli"), more: Mapping[str, str] | None = None
     ) -> "subprocess.Popen[bytes]":
         """Start a run; `command` is what Python is given before `run`, `more` is added to the environment."""
         self.log.unlink(missing_ok=True)

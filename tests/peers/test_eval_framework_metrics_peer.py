@@ -129,7 +129,7 @@ def test_the_whole_route(theirs: dict[str, Any], metrics: Path, tmp_path: Path) 
     environment["EVAL_DAGSTER_CONFIG"] = str(tmp_path / "evals.yaml")
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: a row without a value
         return done.stdout

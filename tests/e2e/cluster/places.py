@@ -108,7 +108,7 @@ class Place(Team):
 
     def begin(self, name: str, *options: str) -> Any:
         """Begin `eval-dagster run --suite demo`."""
-        return self.start(name, "-m", "eval_dagster.cli.main", "run", "--suite", "demo", *options)
+        return self.start(name, "-m", "eval_dagster.cli", "run", "--suite", "demo", *options)
 
     def answered(self) -> set[tuple[str, str]]:
         """Model version and request of each answer that the driver has: in a journal or a file of the response cache."""

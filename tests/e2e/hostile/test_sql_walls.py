@@ -249,7 +249,7 @@ def test_a_query_that_needs_too_much_memory_ends_alone(lake: Lake, monkeypatch: 
 )
 def test_an_interrupt_ends_a_runaway_query_with_one_line(lake: Lake, query: str, wait_for_query: Callable[[int], None]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job may have set to be ignored
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "sql", query]
+    command = [sys.executable, "-m", "eval_dagster.cli", "sql", query]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
         wait_for_query(process.pid)
         process.send_signal(signal.SIGINT)

@@ -113,7 +113,7 @@ def test_first_runs_a_first_trial_and_the_first_user_interface_start_at_once(sta
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_HOME": str(tmp_path / "home")}
     environment["DAGSTER_HOME"] = str(tmp_path / "home" / "dagster")
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run"]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     runs = [subprocess.Popen([*command, *more], env=environment, **output) for more in ([], [], ["--limit", "1"])]
     ui = start_ui(CONFIG, home=tmp_path / "home")

@@ -204,7 +204,7 @@ def run(whole: Path, tmp_path: Path) -> Callable[[], "subprocess.CompletedProces
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     environment = os.environ | {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_HOME": str(tmp_path / "home")}
     environment["DAGSTER_HOME"] = str(tmp_path / "home" / "dagster")
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run"]
     return lambda: subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=300, preexec_fn=_obey_permissions
     )

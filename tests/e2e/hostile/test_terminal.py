@@ -174,7 +174,7 @@ def _on_a_terminal(folder: Path, *arguments: str) -> str:
         "COLUMNS": "140",
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "eval_dagster.cli.main", *arguments], env=environment, stdin=follower, stdout=follower, stderr=follower
+        [sys.executable, "-m", "eval_dagster.cli", *arguments], env=environment, stdin=follower, stdout=follower, stderr=follower
     )
     os.close(follower)
     parts: list[bytes] = []

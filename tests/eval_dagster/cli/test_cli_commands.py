@@ -51,7 +51,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def cli(environment: dict[str, str]) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     return run
@@ -76,7 +76,7 @@ def test_the_next_command_works_as_it_is_printed(environment: dict[str, str], ac
     scripts = str(Path(sys.executable).parent)
     environment = environment | {"PATH": os.pathsep.join([*([scripts] if activated else []), "/usr/bin", "/bin"])}
     run = functools.partial(subprocess.run, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    printed = run([sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "good"]).stdout
+    printed = run([sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "good"]).stdout
     command = next(line for line in printed.splitlines() if "sql confident_errors" in line).split("  the ")[0]
     again = run(command, shell=True)
     assert again.returncode == 0, again.stderr

@@ -67,7 +67,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch, ExactMatch", headline="ExactMatch"))

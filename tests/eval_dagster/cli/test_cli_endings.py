@@ -83,7 +83,7 @@ def cli(tmp_path: Path, tiny_model: Path) -> Run:
     environment |= {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml")}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     return run

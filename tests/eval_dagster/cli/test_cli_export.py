@@ -30,7 +30,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("EVAL_DAGSTER_", "DAGSTER_"))}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
     for limit in (4, 6):

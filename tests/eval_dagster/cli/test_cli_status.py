@@ -33,7 +33,7 @@ def cli(folder: Path) -> Cli:
     def run(*arguments: str, limit: int = 2, broken: bool = False) -> "subprocess.CompletedProcess[str]":
         lost = "\n  lost: {task: 'broken.py:Lost'}" if broken else ""
         (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("LIMIT}", f"{limit}}}{lost}"))
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
     return run

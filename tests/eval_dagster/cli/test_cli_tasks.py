@@ -274,7 +274,7 @@ def test_what_cannot_be_shown_is_one_clear_error(name: str, error: type[Exceptio
 
 def test_the_command_takes_name_shots_and_format() -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "tasks", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", "tasks", *arguments]
         return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=120, check=False)
 
     fine, broken = run("sums", "--shots", "1", "--format", "identity"), run("quizzes/mine.py:Wide")

@@ -25,7 +25,7 @@ def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
         "TERM": "xterm-256color",
         "COLUMNS": "140",
     }
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run"]
     process = subprocess.Popen(command, env=environment, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
     shown = _read(leader)

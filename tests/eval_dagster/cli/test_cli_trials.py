@@ -38,7 +38,7 @@ def cli(folder: Path) -> Run:
     environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     return run

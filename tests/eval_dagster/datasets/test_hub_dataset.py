@@ -163,7 +163,7 @@ def mirror(folder: Path, endpoint: str) -> "subprocess.CompletedProcess[str]":
     (folder / "evals.yaml").write_text(EVALS)
     (folder / "quiz.py").write_text(QUIZ)
     env = os.environ | {"HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_XET": "1", "COLUMNS": "150", "HF_ENDPOINT": endpoint}
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "mirror", "copy"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "mirror", "copy"]
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 

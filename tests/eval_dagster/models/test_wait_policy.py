@@ -18,7 +18,7 @@ evals:
 """
 PARTITION = {f"dagster/asset_partition_range_{end}": "capitals|tiny" for end in ("start", "end")}
 PROCESSES = {
-    "command line": ["-m", "eval_dagster.cli.main", "run"],
+    "command line": ["-m", "eval_dagster.cli", "run"],
     "Dagster run": [
         *("-W", "ignore", "-m", "dagster", "job", "execute", "-f", "assets/code_location.py", "-j", "evaluate_all"),
         *("--tags", json.dumps(PARTITION)),

@@ -267,7 +267,7 @@ def test_an_unknown_suite_is_named(tmp_path: Path) -> None:
 
 def command(opened: Project, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(opened.config_path), "EVAL_DAGSTER_HOME": str(opened.home)}
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "notify", *arguments]
+    command = [sys.executable, "-m", "eval_dagster.cli", "notify", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 

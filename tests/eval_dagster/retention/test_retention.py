@@ -353,7 +353,7 @@ def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
 
     def gc() -> str:
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "gc", "--keep", "1", "--removed"]
+        command = [sys.executable, "-m", "eval_dagster.cli", "gc", "--keep", "1", "--removed"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
 
     empty = gc()
@@ -428,7 +428,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
 
     def gc(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "gc", *arguments]
+        command = [sys.executable, "-m", "eval_dagster.cli", "gc", *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     before = home.files()

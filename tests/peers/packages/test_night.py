@@ -64,5 +64,5 @@ def test_a_second_night_computes_nothing(tmp_path: Path) -> None:
 def night(folder: Path) -> "subprocess.CompletedProcess[str]":
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EVAL_DAGSTER_", "DAGSTER_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
-    command = [sys.executable, "-m", "eval_dagster.cli.main", "run", "--suite", "night"]
+    command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "night"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

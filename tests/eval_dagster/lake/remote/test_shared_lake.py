@@ -401,7 +401,7 @@ def test_a_laptop_queries_with_the_url_alone(machine: Machine, store: ObjectStor
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EVAL_DAGSTER")}
     with unreliable(store, tmp_path, is_read_only=True) as proxy:
         done = subprocess.run(
-            [sys.executable, "-m", "eval_dagster.cli.main", "sql", "--lake", url, "--format", "json", "select model, n from leaderboard"],
+            [sys.executable, "-m", "eval_dagster.cli", "sql", "--lake", url, "--format", "json", "select model, n from leaderboard"],
             env={**environment, "AWS_ENDPOINT_URL": proxy.server.url, "XDG_CACHE_HOME": str(tmp_path / "cache")},
             cwd=empty,
             capture_output=True,

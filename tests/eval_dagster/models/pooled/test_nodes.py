@@ -113,7 +113,7 @@ def test_no_process_is_left_where_a_run_ends(tmp_path: Path, sent: signal.Signal
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"EVAL_DAGSTER_MARK": str(tmp_path)}
     with (tmp_path / "log").open("wb") as log:
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+        command = [sys.executable, "-m", "eval_dagster.cli", "run"]
         run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         deadline = time.monotonic() + 240

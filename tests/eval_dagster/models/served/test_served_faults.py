@@ -70,7 +70,7 @@ def test_faults_of_2000_samples_change_no_table(stub: Stub, tmp_path: Path) -> N
     def evaluate(folder: Path, _: int) -> None:
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml")}
-        command = [sys.executable, "-m", "eval_dagster.cli.main", "run"]
+        command = [sys.executable, "-m", "eval_dagster.cli", "run"]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 

@@ -1,0 +1,5 @@
+"""`python -m eval_dagster.cli` is the command `eval-dagster`."""
+
+from eval_dagster.cli.program import program
+
+program()
