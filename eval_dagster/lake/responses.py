@@ -4,6 +4,7 @@ Its files are in `lake/response_cache/model_version=<version>/`. They are writte
 are in a journal, so that a killed run loses none. The version covers everything that can change an answer, so no stored answer is outdated.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -14,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval_dagster.errors import LakeError
+from eval_dagster.errors import LakeError, ModelError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.claims import Claim, HomeClaims
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
@@ -25,6 +26,7 @@ from eval_dagster.lake.rows import to_table
 from eval_dagster.lake.schemas import RESPONSE_CACHE
 
 _MERGE_ABOVE = 24
+_VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
 """Two processes may have stored an answer to the same request. Which of them is used must not depend on the order of the files."""
 
@@ -33,6 +35,9 @@ class ResponseCache:
     """The answers of one model version."""
 
     def __init__(self, lake: Lake, model_version: str) -> None:
+        """Take a model's version. Raises `ModelError` if it cannot be the name of a folder: the code of a backend may give any text."""
+        if not isinstance(model_version, str) or not _VERSION.fullmatch(model_version):
+            raise ModelError(f"the model has the version {model_version!r:.100}; expected 1 to 200 letters, digits and any of . _ + -")
         self._lake = lake.answers
         self._model_version = model_version
         self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"

@@ -1,15 +1,19 @@
 """What metrics see: a response joined with its prompt, the row and the correct answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from eval_dagster.errors import DataError
 from eval_dagster.records import Completion, Loglikelihood, MetricContext, ModelResponse, ResponseType, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import TaskRow
+
+_CHANGEABLE = (list, dict, MetricContext)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +62,10 @@ class AnsweredPrompt:
 
     def _completions(self, response: ModelResponse) -> list[Completion]:
         prompt, messages = self.prompt, list(self.prompt.messages)
-        sample = TaskSample(
-            messages=messages,
-            ground_truth=prompt.ground_truth,
-            context=self._context,
-            id=self.sample.row_index,
-            subject=prompt.subject,
-            row=self.row,
-        )
         texts = zip(response.text, response.final_text, response.reasonings, response.finish_reason, strict=True)
         return [
             Completion(
-                completion_text=self.task.post_process_generated_completion(answer, sample),
+                completion_text=self._post_processed(answer),
                 raw_text=text,
                 reasoning=reasoning,
                 ground_truths=list(prompt.ground_truths),
@@ -83,8 +79,45 @@ class AnsweredPrompt:
             for text, answer, reasoning, reason in texts
         ]
 
+    def _post_processed(self, answer: str) -> str:
+        """An answer after the task's post-processing, which has a row of its own: what it changes there, metrics do not see.
+
+        Raises:
+            DataError: It is no text.
+        """
+        sample = TaskSample(
+            messages=list(self.prompt.messages),
+            ground_truth=deepcopy(self.prompt.ground_truth),
+            context=deepcopy(self._context),
+            id=self.sample.row_index,
+            subject=self.prompt.subject,
+            row=TaskRow(self.sample),
+        )
+        found: object = self.task.post_process_generated_completion(answer, sample)
+        if not isinstance(found, str):
+            raise DataError(f"the post-processing of task {self.task.NAME} gave {type(found).__name__}; expected a text")
+        return found
+
     @property
     def _context(self) -> MetricContext | list[MetricContext] | None:
         """The context that the task gave: alone where it is one."""
         parts = list(self.prompt.context)
         return parts[0] if len(parts) == 1 else parts or None
+
+
+def apart(view: Completion | Loglikelihood) -> Completion | Loglikelihood:
+    """A view whose row, lists and context are its own, for one metric: what that changes, the next one does not see."""
+    return replace(view, **{name: _copied(value) for name, value in vars(view).items() if isinstance(value, _CHANGEABLE) and value})
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a value of a row; texts and numbers are shared. `deepcopy` takes ten times as long."""
+    if isinstance(value, list):
+        return [_copied(item) if isinstance(item, _CHANGEABLE) else item for item in value]
+    if not isinstance(value, dict):
+        return deepcopy(value)
+    copied = copy(value)
+    for key, item in value.items():
+        if isinstance(item, _CHANGEABLE):
+            copied[key] = _copied(item)
+    return copied

@@ -18,7 +18,7 @@ from eval_dagster.models.known_ways import remember_ways
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
-from eval_dagster.records import ModelResponse, Request
+from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.peak_memory import PeakMemory
 
@@ -222,12 +222,57 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
     """
     gpus = loaded.gpus() if isinstance(loaded, LocalModel) else None
     last = time.monotonic()
-    for request, response in loaded.respond(requests):
+    asked = {request.request_id for request in requests}
+    for request, given in loaded.respond(requests):
+        if request.request_id not in asked:
+            raise ModelError(f"the model answered the request {request.request_id}, which it was not asked now; expected each once")
+        asked.remove(request.request_id)
+        misfit = _misfit(request, given)
+        response = given if misfit is None else ModelResponse(error=f"ModelError: the model gave {misfit}", retryable=True)
         now = time.monotonic()
         if gpus is not None and response.worker_s is None:
             response = replace(response, worker_s=now - last, gpu_s=(now - last) * gpus)
         yield request, response
         last = now
+
+
+def _misfit(request: Request, response: object) -> str | None:
+    """What is wrong about an answer, which a model of users may have made; None if it fits its request."""
+    if not isinstance(response, ModelResponse):
+        return f"{type(response).__name__}; expected a ModelResponse"
+    if response.error is not None:
+        return None
+    if request.choices is None and not request.perplexity:
+        number, texts = (request.generation or GenerationSettings()).num_samples - request.first_text, response.text
+        if len(texts) != number or not all(isinstance(text, str) for text in texts):
+            return f"{len(texts)} texts; expected {number} texts of type str"
+        return _miscounted(number, "texts", finish_reason=response.finish_reason)
+    number = 1 if request.choices is None else len(request.choices)
+    values, prior = response.choice_logprobs, response.unconditioned_logprobs
+    if not all(map(math.isfinite, (*values, *(prior or ())))):
+        return f"a log-probability that is no finite number: {[*values, *(prior or ())]}"
+    if request.choices is None:
+        return None if values else "no log-probability of the text; expected one for each token"
+    return _miscounted(number, "choices", logprobs=values) or _miscounted(
+        number,
+        "choices",
+        **{
+            name: found
+            for name, found in {
+                "token_logprobs": response.token_logprobs,
+                "argmax_logits_eq_gold": response.argmax_logits_eq_gold,
+                "unconditioned_logprobs": prior,
+            }.items()
+            if found
+        },
+    )
+
+
+def _miscounted(number: int, of: str, **lists: Sequence[object]) -> str | None:
+    """The first of the lists that has another length than `number`, in words; None without one."""
+    return next(
+        (f"{len(each)} {name} for {number} {of}; expected one for each" for name, each in lists.items() if len(each) != number), None
+    )
 
 
 def _figures(usages: Sequence[Usage], *, requests: int, seconds: float) -> dict[str, float]:

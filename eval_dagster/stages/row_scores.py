@@ -1,6 +1,5 @@
 """Scores of rows whose benchmark scores the answers to all questions about a row together."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
@@ -16,6 +15,8 @@ from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.benchmark import Answer, ScoreError
 
+_LARGEST = 1e150
+"""Largest value whose squares can be summed over any number of samples."""
 _BATCH = 256
 """Rows that are scored together."""
 
@@ -97,7 +98,7 @@ def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
 def item_score(name: str, item: Item) -> Score:
     """The score of a metric that is computed from all items together."""
     try:
-        if _is_number(item) and math.isfinite(item):
+        if _is_number(item) and is_summable(item):
             return ItemScore(metric=name, value=float(item), item=None)
         return ItemScore(metric=name, value=None, item=frozen(item))
     except TypeError as error:
@@ -107,9 +108,14 @@ def item_score(name: str, item: Item) -> Score:
 def _number(name: str, value: Item) -> Score:
     if not _is_number(value):
         return Score(metric=name, value=None, error=f"the benchmark gave {value!r:.200} for {name!r}, which is averaged; expected a number")
-    if not math.isfinite(value):
+    if not is_summable(value):
         return Score(metric=name, value=None, error=f"the benchmark gave {value}, which is no number that can be averaged")
     return Score(metric=name, value=float(value))
+
+
+def is_summable(value: float) -> bool:
+    """Whether a value is a number of which a mean and a variance can be computed: the square of 1e200 is infinite."""
+    return abs(value) <= _LARGEST  # false for NaN
 
 
 def _is_number(value: object) -> bool:

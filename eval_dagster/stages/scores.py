@@ -26,14 +26,14 @@ from eval_dagster.metrics.base import (
 )
 from eval_dagster.metrics.explanations import explain, explain_results, explained, with_explanations
 from eval_dagster.metrics.items import ItemMetric
-from eval_dagster.prompts.views import AnsweredPrompt
+from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageResult
-from eval_dagster.stages.row_scores import item_score, row_scores
+from eval_dagster.stages.row_scores import is_summable, item_score, row_scores
 from eval_dagster.stages.sample_errors import error_warning
 from eval_dagster.stages.sample_preview import preview_samples
 from eval_dagster.stages.snapshot import read_samples
@@ -145,7 +145,7 @@ def score_response(
         with explained() as words:
             try:
                 with calling(f"the metric {metric.NAME}", sample_id):
-                    found = _values(metric, views)
+                    found = _values(metric, [apart(view) for view in views])
             except RequirementError:
                 raise  # not an error of the sample, which would be stored and stay when the requirement is met
             except Exception as problem:  # the one place where a metric may fail
@@ -180,7 +180,7 @@ def _shown(answer: object) -> str:
 
 
 def _finite(name: str, value: float, texts: Sequence[float] = ()) -> Score:
-    if math.isfinite(value):
+    if is_summable(value):
         return RepeatedScore(metric=name, value=value, text_values=tuple(texts)) if len(texts) > 1 else Score(metric=name, value=value)
     return Score(metric=name, value=None, error=f"the metric gave {value}, which is no number that can be averaged")
 

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -24,6 +25,9 @@ _HALVES = "text;json"
 """Keys in a row's JSON for values that JSON or UTF-8 cannot hold: images, bytes, and texts with lone surrogates."""
 _UNREADABLE = "unreadable;reason"
 """The only key of a row that could not be read or stored; its value is the reason."""
+_TAKEN = re.compile(f"({'|'.join(map(re.escape, (_PNG, _BYTES, _HALVES, _UNREADABLE)))})(;key)*")
+_ESCAPE = ";key"
+"""Ends a key of a row that would read as one of those above, or as an escaped one."""
 _DEEPEST = 100
 """Most levels of lists and mappings within each other."""
 _MOST_BITS = 13_000
@@ -52,9 +56,12 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_f
         for index, row in enumerate(rows):
             place = f"row {index} of split {split!r} (subject {name!r})"
             try:
-                content = {storable(str(key)): _plain(value, f"field {key!r} of {place}") for key, value in row.items()}
+                content = {
+                    str(key) if isinstance(row, UnreadableRow) else _stored_key(key): _plain(value, f"field {key!r} of {place}")
+                    for key, value in row.items()
+                }
             except RowError as error:
-                content = unreadable(str(error))
+                content = dict(unreadable(str(error)))
             content_id = stable_hash(content)
             sample_id = stable_hash([name, content_id])
             seen[sample_id] += 1
@@ -75,9 +82,13 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_f
     return samples
 
 
-def unreadable(reason: str) -> Row:
+class UnreadableRow(Row):
+    """The replacement of a row that could not be read. A row that was read may have the same key."""
+
+
+def unreadable(reason: str) -> UnreadableRow:
     """The replacement of a row that could not be read, with the reason."""
-    return {_UNREADABLE: reason}
+    return UnreadableRow({_UNREADABLE: reason})
 
 
 def unreadable_reason(row: Row) -> str | None:
@@ -106,7 +117,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, where, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {storable(str(key)): _plain(item, where, depth + 1) for key, item in value.items()}
+        return {_stored_key(key): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal | timedelta):
@@ -118,6 +129,17 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     raise DataError(
         f"{where} holds a {type(value).__name__}; expected text, numbers, dates, lists and mappings (the forms of JSON), images or bytes"
     )
+
+
+def _stored_key(key: object) -> str:
+    """A key of a row as its JSON has it: the keys of `_opened` are no row's own."""
+    name = storable(str(key))
+    return name + _ESCAPE if _TAKEN.fullmatch(name) else name
+
+
+def _own_key(key: str) -> str:
+    """The key of a row from that in its JSON."""
+    return key.removesuffix(_ESCAPE) if _TAKEN.fullmatch(key) else key
 
 
 def png_of(image: Any) -> bytes:
@@ -139,7 +161,7 @@ class TaskRow(Row):
     """
 
     def __init__(self, sample: Sample) -> None:
-        super().__init__({key: _opened(value) for key, value in sample.row.items()})
+        super().__init__({_own_key(key): _opened(value) for key, value in sample.row.items()})
         self.sample_id = sample.sample_id
         self.place = place_of(sample)
 
@@ -165,7 +187,7 @@ def _opened(value: Any) -> Any:
             return base64.b64decode(value[_BYTES])
         if _HALVES in value:
             return json.loads(value[_HALVES])
-        return {key: _opened(item) for key, item in value.items()}
+        return {_own_key(key): _opened(item) for key, item in value.items()}
     return value
 
 
