@@ -14,7 +14,7 @@ from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.schema import Config, EvalConfig, SuiteConfig
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError
+from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, described
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.opening import mirror_lake
 from eval_dagster.models.base import ModelHandle
@@ -28,6 +28,7 @@ from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.ordered import shots_of
 from eval_dagster.tracking.tracker import Tracker
+from eval_dagster.users_code import calling
 
 TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
@@ -215,13 +216,18 @@ class Project:
                 self.check_sets(name)
             except UsageError as error:
                 problems["eval", name] = f"eval {name}: {error}"
+            except Exception as error:  # of a task, which is users' code
+                problems["eval", name] = f"eval {name}: its task raised {described(error)}"
         for name in models:
             try:
-                self.handle(name).check()
+                with calling(f"the check of the model {name}", is_limited=False):
+                    self.handle(name).check()
             except ModelUnreachableError:
                 continue  # cached answers can be used; the run warns
             except UsageError as error:
                 problems["model", name] = str(error)  # it names the model
+            except Exception as error:  # of a backend, which may be users' code
+                problems["model", name] = f"Model {name!r}: its check raised {described(error)}"
         return problems
 
     def check_sets(self, eval_name: str) -> None:

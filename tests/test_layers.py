@@ -35,7 +35,7 @@ ARROWS = {
     "task_defs": "metrics records tasks versions",
     "templates": "",
     "compat": "code_versions errors metrics records rendered_prompt sandbox suggestions tasks versions",
-    "task_files": "code_versions compat errors metrics records suggestions tasks",
+    "task_files": "code_versions compat errors metrics records suggestions tasks users_code",
     "datasets": "code_versions errors locks records suggestions tasks users_code versions",
     "lake": "errors locks progress records rendered_prompt user_cache versions visible_text whole_files",
     "tracking": "addresses errors locks records shared_locks sqlite_files visible_text",
@@ -57,7 +57,7 @@ ARROWS = {
     "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
     "bridges": "bridges.kept_files bridges.processes bridges.workers errors metrics records suggestions tasks versions",
     "prompts": "config errors metrics models records rendered_prompt sandbox tasks users_code versions visible_text",
-    "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking",
+    "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking users_code",
     "remembered": "config lake project whole_files",
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
     "tracking users_code versions",

@@ -12,8 +12,9 @@ from pydantic import create_model
 from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ModelConfig, ModelSection
 from eval_dagster.config.schema import open_section
-from eval_dagster.errors import ConfigError
+from eval_dagster.errors import ConfigError, described
 from eval_dagster.models.base import ModelBackend, ModelHandle, WatchedHandle
+from eval_dagster.users_code import calling
 from eval_dagster.versions import code_version, stable_hash
 
 GROUP = "eval_dagster.models"
@@ -105,7 +106,7 @@ def _class_in_file(backend: str, folder: Path) -> tuple[ModuleType, type[ModelBa
     try:
         module = load_file(file)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"the backend {backend} cannot be used, since {file} cannot be run ({type(error).__name__}: {error})") from error
+        raise ConfigError(f"the backend {backend} cannot be used, since {file} cannot be run ({described(error)})") from error
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(f"{file} defines no {name!r}; expected the name of a class: backend: path/to/file.py:Class")
@@ -149,10 +150,11 @@ def _load(entry: EntryPoint) -> type[ModelBackend]:
             "uninstall all packages with it but one"
         )
     try:
-        backend: type[ModelBackend] = entry.load()
+        with calling(f"the import of {entry.value}"):
+            backend: type[ModelBackend] = entry.load()
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{where} cannot be imported from {entry.value} ({type(error).__name__}: {error}); correct or uninstall that package"
+            f"{where} cannot be imported from {entry.value} ({described(error)}); correct or uninstall that package"
         ) from error
     if not _is_backend(backend):
         raise ConfigError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from eval_dagster.errors import DataError, described
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, known_bounds, response_kind
-from eval_dagster.metrics.items import Item, ItemMetric, item_of
+from eval_dagster.metrics.items import Item, ItemMetric, frozen, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
 from eval_dagster.statistics.estimates import Estimate, covariance_of_groups, estimate_corpus, estimate_macro, estimate_mean
@@ -182,11 +182,15 @@ def _of_items(metric: type[ItemMetric], name: str, scored: Sequence[_Scored], su
     def estimate(samples: Sequence[_Scored]) -> Estimate:
         kept = [sample for sample in samples if name in sample.items]
         items, clusters = [sample.items[name] for sample in kept], [sample.cluster for sample in kept]
+        before = [frozen(item) for item in items]
         try:
             with calling(f"the aggregate of the metric {name}"):
-                return estimate_items(items, metric.aggregate, clusters=clusters, n_errors=len(samples) - len(kept))
+                found = estimate_items(items, metric.aggregate, clusters=clusters, n_errors=len(samples) - len(kept))
         except Exception as problem:  # the aggregate is user code, and without it there is no metric
             raise DataError(f"the metric {name} could not aggregate its items: {described(problem)}") from problem
+        if [frozen(item) for item in items] != before:
+            raise DataError(f"the aggregate of the metric {name} changed items that it was given; expected it to leave them as they are")
+        return found
 
     yield _Aggregate(name=name, subject=None, aggregation="corpus", estimate=estimate(scored))
     groups = {subject: estimate(samples) for subject, samples in _by_subject(scored, subjects).items()}

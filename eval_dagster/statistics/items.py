@@ -72,5 +72,5 @@ def estimate_items(
 def _value(aggregate: Callable[[list[Any]], float], items: list[Any]) -> float:
     try:
         return float(aggregate(items))
-    except Exception:  # not every draw has a value
+    except (Exception, SystemExit):  # not every draw has a value
         return math.nan

@@ -16,7 +16,7 @@ from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.compat.lighteval.members import Metrics
 from eval_dagster.compat.lighteval.task import LightevalTask
-from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.errors import TaskDefinitionError, described
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.task_files.registries import opened_registry
@@ -163,9 +163,7 @@ def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any
         where = f"{file}{_line_of(error, file)}"
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
-        reason = (
-            _missing_module(error, file, folder) or f"{type(error).__name__}: {shown_text(str(error))}{_place_in_neighbour(error, file)}"
-        )
+        reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
         hint = _unused_neighbour(error, file, folder) or _later_python(error)
         raise TaskDefinitionError(f"{where} cannot be imported: {reason}{hint}") from error
 

@@ -6,8 +6,9 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from eval_dagster.errors import ConfigError
+from eval_dagster.errors import ConfigError, described
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.users_code import calling
 
 GROUP = "eval_dagster.tasks"
 """The entry points of tasks. Each names a task class, which gets the name of the entry point, or a mapping of classes by name."""
@@ -38,9 +39,10 @@ def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
 def _tasks_of(entry: EntryPoint) -> Mapping[str, type[BaseTask[Any]]]:
     """The tasks of an entry point; none if they cannot be used, which is logged."""
     try:
-        value = entry.load()
-    except (Exception, SystemExit) as error:
-        return _left_out(entry, f"cannot be imported ({type(error).__name__}: {error})")
+        with calling(f"the import of {entry.value}"):
+            value = entry.load()
+    except Exception as error:
+        return _left_out(entry, f"cannot be imported ({described(error)})")
     tasks = value if isinstance(value, Mapping) else {entry.name: value}
     for name, task in tasks.items():
         if not (isinstance(name, str) and isinstance(task, type) and issubclass(task, BaseTask)):
