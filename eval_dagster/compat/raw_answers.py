@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eval_dagster.metrics.base import Error
+from eval_dagster.records.samples import ModelMethods
 
 
 @dataclass(kw_only=True)
-class _RawAnswer:
+class _RawAnswer(ModelMethods):
     prompt: str = ""
     prompt_sequence_positions: int | None = None
     concat_compression: tuple[int, int] | None = None

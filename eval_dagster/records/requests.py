@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from eval_dagster.reasoning import DEFAULT_TAGS, split_reasoning
 from eval_dagster.records.samples import Grammar, Message
@@ -142,10 +142,18 @@ class ModelResponse:
         """The texts without their reasoning where that was split off, else as generated."""
         return self.text if self.text_post_processed is None else self.text_post_processed
 
-    def post_process(self, tags: tuple[str, str] = DEFAULT_TAGS) -> "ModelResponse":
-        """The response with `text_post_processed` and `reasonings` set: the text between the opening and closing tag is split off."""
+    def post_process(self, tags: tuple[str, str] = DEFAULT_TAGS) -> Self:
+        """Set `text_post_processed` and `reasonings`: the text between the opening and closing tag is split off.
+
+        This is the only step that changes a response. A second call changes nothing.
+
+        Returns:
+            The response itself.
+        """
         prompt = self.input if isinstance(self.input, str) else ""
         parts = [split_reasoning(text, prompt=prompt, tags=tags) for text in self.text]
         separated = self.reasonings or [None] * len(parts)
         reasonings = [own or part.reasoning for own, part in zip(separated, parts, strict=True)]
-        return replace(self, text_post_processed=[part.answer for part in parts], reasonings=reasonings)
+        object.__setattr__(self, "text_post_processed", [part.answer for part in parts])
+        object.__setattr__(self, "reasonings", reasonings)
+        return self

@@ -1,11 +1,12 @@
 """Rows of datasets, and the prompts that tasks make of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 Row = dict[str, Any]
 """One item of a dataset, as its loader gave it."""
@@ -19,8 +20,35 @@ class Role(StrEnum):
     ASSISTANT = "assistant"
 
 
+class ModelMethods:
+    """The methods of pydantic's models by which eval-framework's files copy, write and read its records, for dataclasses."""
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """The fields and their values; `mode="json"` gives the types of JSON. `options` are those of pydantic."""
+        return dict(_adapter(type(self)).dump_python(self, **options))  # type: ignore[arg-type]
+
+    def model_dump_json(self, **options: Any) -> str:
+        """The fields and their values as JSON."""
+        return _adapter(type(self)).dump_json(self, **options).decode()  # type: ignore[arg-type]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:  # noqa: ARG002 - the fields are not changed in place
+        """A copy with other values of some fields."""
+        return replace(self, **(update or {}))  # type: ignore[type-var]
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self:
+        """The record of what `model_dump` gives, or of one itself. Raises pydantic's `ValidationError` for anything else."""
+        found: Self = _adapter(cls).validate_python(obj)  # type: ignore[arg-type]
+        return found
+
+
+@cache
+def _adapter(of: type) -> TypeAdapter[Any]:
+    return TypeAdapter(of)
+
+
 @dataclass(frozen=True)
-class Message:
+class Message(ModelMethods):
     """One turn of a conversation. Built by position or by keyword: `Message(Role.USER, "Hi")`."""
 
     role: Role

@@ -33,6 +33,6 @@ def test_the_tags_are_the_models_own() -> None:
 def test_a_response_is_post_processed_in_a_step_of_its_own() -> None:
     response = ModelResponse(input="Q", text=["<think>a</think> b", "c"])
     assert (response.text_post_processed, response.final_text) == (None, ["<think>a</think> b", "c"])
-    done = response.post_process()
-    assert (done.text, done.text_post_processed, done.reasonings) == (["<think>a</think> b", "c"], ["b", "c"], ["a", None])
-    assert done.final_text == ["b", "c"]
+    response.post_process()
+    assert (response.text, response.text_post_processed, response.reasonings) == (["<think>a</think> b", "c"], ["b", "c"], ["a", None])
+    assert response.final_text == ["b", "c"]

@@ -8,6 +8,7 @@ from eval_dagster import records
 from eval_dagster.compat.eval_framework.contexts import GivenContext, LanguageMetricContext
 from eval_dagster.compat.eval_framework.formatters import ConcatFormatter
 from eval_dagster.compat.eval_framework.languages import code_of
+from eval_dagster.errors import DataError
 from eval_dagster.metrics.base import Error
 from eval_dagster.records import Message, Role
 
@@ -167,7 +168,10 @@ class Completion(_Response, records.Completion):
 
 
 class Loglikelihood(_Response, records.Loglikelihood):
-    """The log-probabilities of choices by their texts, with the question and the gold answer."""
+    """The log-probabilities of choices by their texts, with the question and the gold answer.
+
+    It may be made of a list of log-probabilities, which stays one. A metric gets it by the texts of its `choices`.
+    """
 
     id: int
     subject: str
@@ -176,7 +180,7 @@ class Loglikelihood(_Response, records.Loglikelihood):
     def __init__(
         self,
         *,
-        loglikelihoods: Mapping[str, float],
+        loglikelihoods: Mapping[str, float] | Sequence[float],
         id: int = 0,  # noqa: A002 - the name of the field
         subject: str = "",
         ground_truth: str | list[str] = "",
@@ -188,10 +192,27 @@ class Loglikelihood(_Response, records.Loglikelihood):
         **others: Any,
     ) -> None:
         """Take the fields of eval-framework; further ones are those of `eval_dagster.records.Loglikelihood`."""
-        object.__setattr__(self, "loglikelihoods", dict(loglikelihoods))
+        by_text = isinstance(loglikelihoods, Mapping)
+        object.__setattr__(self, "loglikelihoods", dict(loglikelihoods) if isinstance(loglikelihoods, Mapping) else list(loglikelihoods))
         vars(self).update({"id": id, "subject": subject, "prompt": prompt, "error": error})
         self.ground_truth = ground_truth
         self.prompt_sequence_positions = prompt_sequence_positions
         self.loglikelihoods_sequence_positions = dict(loglikelihoods_sequence_positions or {})
         self.concat_compression = concat_compression
-        vars(self).update({"choices": list(loglikelihoods), "row": {}, **others})
+        vars(self).update({"choices": list(loglikelihoods) if by_text else [], "row": {}, **others})
+
+    def by_text(self) -> Self:
+        """The response with the log-probabilities by the texts of the choices.
+
+        Raises:
+            DataError: It has a list of them, and not as many choices.
+        """
+        if isinstance(self.loglikelihoods, Mapping):
+            return self
+        values, choices = list(self.loglikelihoods), list(self.choices)
+        if len(values) != len(choices):
+            raise DataError(
+                f"a Loglikelihood has {len(values)} loglikelihoods and {len(choices)} choices; a metric of eval-framework compares texts: "
+                "give choices=[...] as well, or loglikelihoods as a mapping from each text"
+            )
+        return self.model_copy(update={"loglikelihoods": dict(zip(choices, values, strict=True))})

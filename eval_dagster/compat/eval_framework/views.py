@@ -28,7 +28,7 @@ def foreign_view(response: Any) -> Any:
     if isinstance(response, TaskCompletion | TaskLoglikelihood):
         return response.foreign
     if isinstance(response, Completion | Loglikelihood):
-        return response
+        return response.by_text() if isinstance(response, Loglikelihood) else response
     given = response.context
     question = recreated(given if isinstance(given, list) else [given] if given else [])
     shared = {"subject": str(response.row.get("subject", "")), "prompt": response.prompt, "row": response.row}

@@ -19,6 +19,7 @@ from eval_dagster.compat.eval_framework.metrics.loglikelihood import (
     AccuracyLoglikelihood as TheirAccuracy,
 )
 from eval_dagster.compat.eval_framework.metrics.loglikelihood import DistributionalCorrectnessScore, TernaryScore
+from eval_dagster.errors import DataError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.prompts.formatters import ConcatFormatter
@@ -310,12 +311,36 @@ def test_core_data_types() -> None:
         with aliases():
             exec(import_line, ours)
         assert set(defined[name].model_fields) <= set(ours[name].__dataclass_fields__)
+        # An object that is made as the document writes it has what it was made of, and writes it as the document's does.
+        values = {field: [-0.5, -1.2] if field == "loglikelihoods" else "a text" for field in defined[name].model_fields}
+        theirs, made = defined[name](**values), ours[name](**values)
+        assert {field: getattr(made, field) for field in values} == values
+        written = made.model_dump()
+        assert {field: written.get(field, getattr(made, field)) for field in values} == theirs.model_dump()
+        assert {field: getattr(made.model_copy(update=values), field) for field in values} == values
+
+
+def test_log_probabilities_in_a_list_are_those_of_the_choices_in_their_order() -> None:
+    scored = {"loglikelihoods": [-0.5, -1.2], "ground_truth": " A"}
+    ours: dict[str, Any] = {}
+    with aliases():
+        exec("from eval_framework.shared.types import Loglikelihood", ours)
+    (right,) = TheirAccuracy().calculate(ours["Loglikelihood"](**scored, choices=[" A", " B"]))
+    assert right.value == 1.0
+    with pytest.raises(DataError, match=r"has 2 loglikelihoods and 0 choices; .* give choices="):
+        TheirAccuracy().calculate(ours["Loglikelihood"](**scored))
 
 
 def test_message_structure() -> None:
     defined = run(OVERVIEW, 1)["Message"]
     assert set(defined.model_fields) == set(Message.__dataclass_fields__)
-    assert defined(role=Role.USER, content="x").content == Message(role=Role.USER, content="x").content
+    theirs, ours = (kind(role=Role.USER, content="x") for kind in (defined, Message))
+    assert (ours.role, ours.content) == (theirs.role, theirs.content)
+    assert ours.model_dump() == theirs.model_dump() == {"role": Role.USER, "content": "x"}
+    assert ours.model_dump(mode="json") == theirs.model_dump(mode="json")
+    assert ours.model_dump_json() == theirs.model_dump_json()
+    assert Message.model_validate(theirs.model_dump(mode="json")) == ours
+    assert ours.model_copy(update={"content": "y"}) == Message(Role.USER, "y")
 
 
 def test_task_implementation_pattern() -> None:
@@ -410,6 +435,7 @@ def test_responses(position: int, fields: set[str]) -> None:
     response = run(RESPONSE, position)["response"]
     assert type(response) is ModelResponse
     assert {name for name in ModelResponse.__dataclass_fields__ if getattr(response, name) != getattr(ModelResponse(), name)} == fields
-    assert response.post_process().final_text == list(response.text)
+    response.post_process()  # as the document has it: a step of its own, after which the object has the processed texts
+    assert response.text_post_processed == response.final_text == list(response.text)
     if "unconditioned_logprobs" in fields:
         assert len(response.unconditioned_logprobs) == len(response.logprobs)

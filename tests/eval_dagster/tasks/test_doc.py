@@ -104,10 +104,11 @@ def test_a_response_knows_its_final_text() -> None:
     response = ModelResponse(text=["<think>Peru borders Chile.</think>\nLima", "Quito"], output_tokens=[[1, 2], [3]])
     assert response.final_text == response.text
     assert response.text_post_processed is None
-    processed = response.post_process()
-    assert processed.text_post_processed == processed.final_text == ["Lima", "Quito"]
-    assert processed.reasonings == ["Peru borders Chile.", None]
-    assert replace(processed, text_post_processed=None, reasonings=()) == response
+    before = replace(response)
+    assert response.post_process() is response.post_process() is response
+    assert response.text_post_processed == response.final_text == ["Lima", "Quito"]
+    assert response.reasonings == ["Peru borders Chile.", None]
+    assert replace(response, text_post_processed=None, reasonings=()) == before
 
 
 def test_other_tags_of_reasoning() -> None:
