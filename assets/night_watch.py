@@ -39,6 +39,8 @@ from eval_dagster.whole_files import replaced
 _SCHEDULER = "SCHEDULER"
 _SILENT_S = 120.0
 """A daemon that has been silent for longer has ended; it gives a sign of life every half minute."""
+_BEAT_S = 30.0
+"""Between two signs of life."""
 _SETTLED = timedelta(minutes=10)
 """An evals.yaml that was changed less long ago may still be being edited; so long, too, has a gate to start or to send its notice."""
 _BROKEN = "configuration"
@@ -308,6 +310,15 @@ def _daemon_silence(instance: dg.DagsterInstance) -> str | None:
         return "none has ever run"
     silent_s = time.time() - heartbeat.timestamp
     return f"the last sign of life was {_ago(timedelta(seconds=silent_s))} ago" if silent_s > _SILENT_S else None
+
+
+def daemon_since(home: Path, time_s: float) -> str | None:
+    """The sign of life that a daemon of the instance has given lately, and after a time in seconds; None if there is none."""
+    with open_instance(home) as instance:
+        heartbeat = instance.get_daemon_heartbeats().get(_SCHEDULER)
+    if heartbeat is None or heartbeat.timestamp < time_s + _BEAT_S or time.time() - heartbeat.timestamp > 2 * _BEAT_S:
+        return None
+    return f"its last sign of life was {_ago(timedelta(seconds=time.time() - heartbeat.timestamp))} ago"
 
 
 def _is_off(instance: dg.DagsterInstance, project: Project, name: str, kind: InstigatorType) -> bool:

@@ -1,5 +1,6 @@
 """The command that starts the user interfaces."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -9,10 +10,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TextIO
 
 from eval_dagster.addresses import noted
 from eval_dagster.cli.check_nights import watched
@@ -26,14 +28,27 @@ HOST = "127.0.0.1"
 _START_S = 240.0
 """A cold start takes over a minute on two busy cores."""
 _STOP_S = 5.0
+_TIED = Path(__file__).resolve().with_name("tied_process.py")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Requests to loopback never use a proxy."""
 
 
 def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
-    """Run both servers until Ctrl-C or the end of one of them."""
+    """Run both servers until Ctrl-C, the end of the terminal, or the end of one of them.
+
+    Raises:
+        UsageError: They already run on the home.
+    """
     os.environ[ORIGINS_VARIABLE] = " ".join(map(allowed_origin, origins))
     project = Project.open()
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` asks for
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    with _only_one(project.home) as mark:
+        _serve(project, port, mlflow_port, mark)
+
+
+def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
+    """Run both servers, and write into a file where they are."""
     from eval_dagster.assets.instance import prepare_instance
     from eval_dagster.assets.workspace import code_location, workspace_file
 
@@ -55,6 +70,8 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
     served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})
+    mark.write(f"process {os.getpid()}, Dagster at {dagster_url}, MLflow at {mlflow_url}")
+    mark.flush()
     with noted(project.home, served, os.getpid()), _processes(commands, logs) as processes:
         for name, process in processes.items():
             url = {"Dagster": dagster_url, "MLflow": mlflow_url}[name]
@@ -68,28 +85,62 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
                 while all(process.poll() is None for process in processes.values()):
                     time.sleep(0.5)
         except KeyboardInterrupt:
-            errors.print("stopping ...")
+            with suppress(OSError):  # the terminal may be gone
+                errors.print("stopping ...")
             return
         ended = next(name for name, process in processes.items() if process.poll() is not None)
         raise EvalDagsterError(f"{ended} ended by itself; its log is {_log(logs, ended)}")
 
 
 @contextmanager
+def _only_one(home: Path) -> Iterator[TextIO]:
+    """Keep a second command from starting a second daemon on a home, and yield a file that says where this one is.
+
+    The daemon of another program is named, as far as it can be known: it gave a sign of life after the last command had ended.
+    """
+    path = home / "locks" / "ui"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    last_end = 0.0 if not path.exists() else path.stat().st_mtime if path.stat().st_size == 0 else None
+    with path.open("a+", encoding="utf-8") as mark:
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            mark.seek(0)
+            raise UsageError(
+                f"`eval-dagster ui` already runs on {home} ({mark.read() or 'it is starting'}); open its pages, or stop it before you "
+                "start another one: two daemons would start each night twice"
+            ) from None
+        mark.truncate(0)
+        if last_end is not None:
+            from eval_dagster.assets.night_watch import daemon_since
+
+            if seen := daemon_since(home, last_end):
+                errors.print(f"warning: a daemon already runs on the Dagster instance ({seen}); this command starts another one")
+        yield mark
+        mark.truncate(0)
+
+
+@contextmanager
 def _processes(commands: Mapping[str, list[str]], logs: Path) -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
-    """Start Python processes, and yield them by name. Each has its own process group, which ends as a whole: Dagster starts several."""
+    """Start Python processes, and yield them by name.
+
+    Each has its own process group, which ends as a whole, as Dagster starts several. It ends, too, if this process is killed.
+    """
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, arguments in commands.items():
             with _log(logs, name).open("wb") as file:
+                command = [sys.executable, "-P", str(_TIED), sys.executable, *arguments]
                 processes[name] = subprocess.Popen(
-                    [sys.executable, *arguments], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                    command, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
                 )
         yield processes
     finally:
         # A second Ctrl-C would leave servers behind.
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         _stop(list(processes.values()))
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _log(logs: Path, name: str) -> Path:
@@ -110,6 +161,8 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
             break
     for process in processes:
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _signal_group(group: int, number: signal.Signals | None) -> bool:
