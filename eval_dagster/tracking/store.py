@@ -25,6 +25,14 @@ from eval_dagster.sqlite_files import (
 _NOISY_LOGGERS = ("mlflow", "alembic")
 _HALF_MADE = re.compile(r"already exists|duplicate column|no such (table|column)")
 """SQLite's errors in a migration that was killed before."""
+_ADDRESSES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""Tables and columns of MLflow that hold addresses of artifacts."""
 _MISREAD = re.compile(r"\?|%[0-9A-Fa-f]{2}")
 """The beginning of an address's options, and escaped characters."""
 
@@ -38,7 +46,7 @@ def store_file(uri: str) -> Path | None:
 
 
 def ensure_store(file: Path) -> None:
-    """Make sure that a store exists, is complete, and belongs to the installed release of MLflow.
+    """Make sure that a store exists, is complete, and belongs to the installed release of MLflow and to the folder that it is in.
 
     A damaged store is moved aside with a warning, and a new one is created. Processes take turns.
 
@@ -62,6 +70,7 @@ def ensure_store(file: Path) -> None:
                 _open_with_mlflow(building)
                 _stamp(building)
                 move_into_place(building, file)
+        _follow_folder(file)
 
 
 def heal_store(file: Path) -> bool:
@@ -81,6 +90,35 @@ def quiet() -> Iterator[None]:
             stack.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)
         yield
+
+
+def _follow_folder(file: Path) -> None:
+    """Let the runs of a store that was moved or copied with its home have their artifacts beside it.
+
+    MLflow keeps an absolute address for each experiment and run. That of its first experiment, which a new store gets with it, says where
+    the store was made.
+    """
+    here = artifacts_of(file)
+    with closing(connect(file)) as database:
+        first = database.execute("select artifact_location from experiments where experiment_id = 0").fetchone()
+        made_at = str(first[0]).removesuffix("/0") if first else here
+        if made_at == here or made_at.rpartition("/")[2] != here.rpartition("/")[2]:
+            return
+        tables = table_names(database)
+        for table, column in _ADDRESSES:
+            if table in tables:
+                database.execute(
+                    f"update {table} set {column} = :here || substr({column}, length(:made_at) + 1) "  # noqa: S608 - names of this module
+                    f"where {column} = :made_at or substr({column}, 1, length(:made_at) + 1) = :made_at || '/'",
+                    {"here": here, "made_at": made_at},
+                )
+        database.commit()
+    log.warning("MLflow's store %s was made in another folder (%s); its artifacts are now looked for in %s.", file, made_at, here)
+
+
+def artifacts_of(file: Path) -> str:
+    """The address of the folder with the artifacts of a store."""
+    return (file.parent / "mlartifacts").as_uri()
 
 
 def _examine(database: sqlite3.Connection) -> str | None:
@@ -130,7 +168,7 @@ def _open_with_mlflow(file: Path) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     with quiet():
-        store = SqlAlchemyStore(f"sqlite:///{file}", (file.parent / "mlartifacts").as_uri())  # type: ignore[no-untyped-call]
+        store = SqlAlchemyStore(f"sqlite:///{file}", artifacts_of(file))  # type: ignore[no-untyped-call]
         store.engine.dispose()
 
 

@@ -6,6 +6,7 @@ All calls use a separate client, so that the current store and run of the proces
 import os
 import re
 import sqlite3
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from eval_dagster.addresses import Addresses
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.shared_locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
-from eval_dagster.tracking.store import ensure_store, forget_connections, heal_store, quiet, store_file
+from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, quiet, store_file
 from eval_dagster.tracking.tracked_result import TrackedResult, creation_tags
 from eval_dagster.tracking.tracked_run import complete_run
 
@@ -33,6 +34,8 @@ RESULT_KEY_TAG = "eval_dagster.result_key"
 UI_VARIABLE = "EVAL_DAGSTER_MLFLOW_UI"
 """Environment variable: the address of the MLflow UI for browsers."""
 
+_ABANDONED_S = 3600.0
+_MOST_ABANDONED = 100
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 
 
@@ -66,6 +69,7 @@ class Tracker:
         self._uri = with_driver(tracking_uri) if tracking_uri else f"sqlite:///{self._home / 'mlflow.db'}"
         self._file = store_file(tracking_uri) if tracking_uri else self._home / "mlflow.db"
         self._experiment = experiment
+        self._is_swept = False
 
     def log(self, result: TrackedResult) -> str:
         """Make sure that a result is tracked, and return its MLflow run id.
@@ -173,6 +177,7 @@ class Tracker:
         from mlflow.exceptions import MlflowException
 
         with self._lock(result.result_key):
+            self._end_abandoned(result.result_key)
             try:
                 run = self._run(result.result_key, result.run_name, creation_tags(result))
             except MlflowException:  # a server may refuse a tag; without it the run can be made, and `complete_run` names it
@@ -184,10 +189,35 @@ class Tracker:
     def _log_page(self, path: Path, key: str, run_name: str, tags: Mapping[str, str]) -> str:
         client = self._client
         with self._lock(key):
+            self._end_abandoned(key)
             run_id = str(self._run(key, run_name, tags).info.run_id)
             client.log_artifact(run_id, str(path))
             client.set_terminated(run_id, "FINISHED")
             return run_id
+
+    def _end_abandoned(self, key: str) -> None:
+        """Mark runs as killed whose process was killed while it wrote them, once in a process. Who logs one again completes it.
+
+        The home's own store has one lock on one machine, so that no other run can be at work. Elsewhere runs count that began an hour ago.
+        """
+        if self._is_swept:
+            return
+        self._is_swept = True
+        now, is_alone = time.time(), not self._locks.across_machines
+        try:
+            with self._database() as database:
+                found = database.execute(
+                    "select run_uuid from runs join tags using (run_uuid) where status = 'RUNNING' and experiment_id = ? and key = ? "
+                    "and value != ? and start_time < ?",
+                    [self._experiment_id, RESULT_KEY_TAG, key, int((now - (0 if is_alone else _ABANDONED_S)) * 1000)],
+                ).fetchall()
+            abandoned = [str(run_id) for (run_id,) in found]
+        except (FileNotFoundError, sqlite3.Error):  # a server or another database
+            query = f"attributes.status = 'RUNNING' and attributes.start_time < {int((now - _ABANDONED_S) * 1000)}"
+            running = self._client.search_runs([self._experiment_id], query, max_results=_MOST_ABANDONED)
+            abandoned = [run.info.run_id for run in running if run.data.tags.get(RESULT_KEY_TAG, key) != key]
+        for run_id in abandoned:
+            self._client.set_terminated(run_id, "KILLED")
 
     def _lock(self, key: str) -> AbstractContextManager[Hold]:
         """The lock of one result. Without a database, all results have one lock, as the store is one file."""
@@ -216,7 +246,7 @@ class Tracker:
         experiment = self._client.get_experiment_by_name(self._experiment)
         if experiment is None:
             is_database = urlsplit(self._uri).scheme.split("+")[0] in _DATABASES
-            location = (self._home / "mlartifacts").as_uri() if is_database else None
+            location = artifacts_of(self._home / "mlflow.db") if is_database else None
             return self._create_experiment(location)
         if experiment.lifecycle_stage != "active":
             raise TrackingError(

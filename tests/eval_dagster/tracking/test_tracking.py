@@ -399,3 +399,51 @@ def test_a_server_takes_a_result_and_shows_it_at_its_own_address(
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["mlflow.lock"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     assert len(MlflowClient(tracking_uri=server).load_table("1", table_file("samples"), run_ids=[run_id])) == 2
+
+
+@pytest.mark.parametrize("how", [shutil.copytree, shutil.move], ids=["copied", "renamed"])
+def test_a_home_that_was_copied_or_renamed_has_its_artifacts_in_its_own_folder(
+    tmp_path: Path, how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow keeps absolute addresses: before, a copy wrote into the original."""
+    before, after = tmp_path / "a home", tmp_path / "another" / "höme"
+    first = tracker(before).log(result())
+    after.parent.mkdir()
+    how(before, after)
+    left = sorted(path.name for path in before.rglob("*"))
+    page = tmp_path / "2026.html"
+    page.write_text("a page")
+    second = tracker(after).log(result("k2"))
+    report = tracker(after).log_page(page, key="report/nightly/1", run_name="nightly · report", tags={})
+    assert sorted(path.name for path in before.rglob("*")) == left, "nothing is written into the old folder"
+    artifacts = after / "mlartifacts"
+    assert (artifacts / report / "artifacts" / page.name).read_text() == "a page"
+    assert all((artifacts / run_id / "artifacts" / "samples.json").is_file() for run_id in (first, second))
+    shutil.rmtree(before, ignore_errors=True)
+    assert len(table_of(after, first, monkeypatch)) == len(SAMPLES), "what was logged before is read from the new folder"
+    assert tracker(after).log(result()) == first
+
+
+def _log_page_and_die(home: Path, page: Path) -> None:
+    MlflowClient.log_artifact = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    tracker(home).log_page(page, key="report/nightly/killed", run_name="nightly · report", tags={})
+
+
+def test_a_page_whose_process_was_killed_is_no_run_at_work_for_ever(home: Path, tmp_path: Path) -> None:
+    """Nobody asks for its key again: the next judgement has a key of its own."""
+    page = tmp_path / "2026.html"
+    page.write_text("a page")
+    process = multiprocessing.get_context("spawn").Process(target=_log_page_and_die, args=(home, page))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+    def status() -> str:
+        (left,) = [run for run in all_runs(home) if run.data.tags[RESULT_KEY_TAG] == "report/nightly/killed"]
+        return str(left.info.status)
+
+    assert status() == "RUNNING"
+    tracker(home).log_page(page, key="report/nightly/next", run_name="nightly · report", tags={})
+    assert status() == "KILLED"
+    tracker(home).log_page(page, key="report/nightly/killed", run_name="nightly · report", tags={})
+    assert status() == "FINISHED", "who asks for it again completes it"
