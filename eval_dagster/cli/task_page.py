@@ -1,8 +1,8 @@
 """The command `tasks NAME`: shows the facts of a task and an example prompt, and checks its prompts."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import typer
@@ -24,16 +24,19 @@ from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
+from eval_dagster.prompts.unusable import checked, unreadable_prompt
 from eval_dagster.records import Sample, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
 from eval_dagster.stages.code_execution import allowed_execution
+from eval_dagster.stages.prompts import shared_names
+from eval_dagster.stages.snapshot import check_names
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask, shots_of
-from eval_dagster.tasks.samples import build_samples, is_whole, place_of, unreadable_reason
+from eval_dagster.tasks.samples import build_samples, is_whole, place_of
 
 _CHECKED_ROWS = 5
 _LINTED_ROWS = 200
@@ -60,13 +63,57 @@ class _Page:
     pool: FewshotPool
 
     def prompts(self, sample: Sample) -> list[RenderedPrompt]:
-        return render_sample(self.rendering, sample, self.pool)
+        """The prompts of a row as an eval makes them. That of a damaged row has an error."""
+        if unread := unreadable_prompt(self.rendering.task, sample):
+            return [unread]
+        return [checked(prompt, sample) for prompt in render_sample(self.rendering, sample, self.pool)]
+
+
+@dataclass(kw_only=True)
+class _Rendered:
+    """The prompts of the first rows of some subjects, and the rows that make none."""
+
+    pages: list[_Page]
+    rows: int = 0
+    sound: set[str] = field(default_factory=set)
+    """Ids of the rows that can be asked."""
+    prompts: list[RenderedPrompt] = field(default_factory=list)
+    """Those that a model can be asked."""
+    failed: list[str] = field(default_factory=list)
+    """One message for each row on which the task fails. One such row ends an eval."""
+    damaged: list[str] = field(default_factory=list)
+    """One message for each row that cannot be asked. It is an error of its sample."""
+
+    def __post_init__(self) -> None:
+        for page in self.pages:
+            for sample in page.samples[:_LINTED_ROWS]:
+                self.rows += 1
+                try:
+                    made = page.prompts(sample)
+                except DataError as error:
+                    self.failed.append(str(error))
+                    continue
+                wrong = [prompt.error for prompt in made if prompt.error is not None]
+                self.damaged += wrong[:1]
+                self.sound |= set() if wrong else {sample.sample_id}
+                self.prompts += [prompt for prompt in made if prompt.error is None]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all rows can be asked."""
+        return not (self.failed or self.damaged)
+
+    def of_all(self, count: int) -> str:
+        """A number of the rows, in words."""
+        subjects = f" of {len(self.pages)} subjects" if len(self.pages) > 1 else ""
+        return f"{'' if count == self.rows else f'{count} of '}{_counted(self.rows, 'row')}{subjects}"
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
-    """Print the facts of a task, an example, the findings about its rows, and the problems of its first prompts.
+    """Print the facts of a task, an example, the findings about its rows, and the problems of its rows and prompts.
 
-    Exit status 1 if there is a problem. A finding is none: it can be true of a benchmark as it was published.
+    Exit status 1 if there is a problem, such as a row on which the task fails. A finding is none: it can be true of a benchmark as it was
+    published.
     """
     project, problem = open_project()
     if problem is not None:
@@ -79,15 +126,20 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     pages = _pages(project, task, settings, shots, formatter)
     page = next(pages)
     asked = ((sample, page.prompts(sample)) for sample in page.samples)
-    sample, prompts = next(((sample, prompts) for sample, prompts in asked if prompts), (None, []))
+    sample, prompts = next(((sample, prompts) for sample, prompts in asked if any(each.error is None for each in prompts)), (None, []))
     if sample is None:
         raise DataError(f"task {name} makes no prompt of any of its {len(page.samples)} rows; expected at least one prompt")
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
         print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}", num_fewshot=shots)
-    has_findings = _print_lint([page, *pages])
-    _print_checks(page, project, mark="" if has_findings else "✓ ")
+    rendered = _Rendered(pages=[page, *pages])
+    check_names(f"task {name}", page.rendering.task, [sample for each in rendered.pages for sample in each.samples])
+    has_findings = _print_lint(rendered)
+    is_right = _print_checks(rendered, project, mark="✓ " if rendered.is_sound and not has_findings else "")
+    _print_failures(rendered)
+    if not (is_right and rendered.is_sound):
+        raise typer.Exit(1)
 
 
 def _formatter(project: Project, prompt_format: PromptFormat | None, model: str | None) -> Formatter:
@@ -135,9 +187,11 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     read = build_samples(project.reader.read(task, subject, fewshot=with_examples), subject, task.ID_FIELD)
     if isinstance(task, OrderedTask):
         task.prepare(read)
-    samples = [sample for sample in read if is_whole(sample.row)]
-    _print_damaged([sample for sample in read if not is_whole(sample.row)], len(read))
-    examples = [sample for sample in samples if with_examples and sample.split == task.FEWSHOT_SPLIT]
+    of_examples = [sample for sample in read if with_examples and sample.split == task.FEWSHOT_SPLIT]
+    examples = [sample for sample in of_examples if is_whole(sample.row)]
+    if lost := len(of_examples) - len(examples):
+        words = f"{lost} of {_counted(len(of_examples), 'row')} of the split {task.FEWSHOT_SPLIT!r} of the examples"
+        say(errors, "warning", f"{words} are damaged, and never drawn as examples", style="yellow")
     rendering = Rendering(
         task=task,
         formatter=formatter,
@@ -149,20 +203,13 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
         num_samples=settings.num_samples,
     )
     if isinstance(task, AdapterTask):
-        task.prepare(samples, rendering.settings)
-    asked = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
+        task.prepare(read, rendering.settings)
+    asked = [sample for sample in read if sample.split == task.SAMPLE_SPLIT]
     return _Page(
         rendering=rendering if isinstance(task, AdapterTask | OrderedTask) else rendering.knowing(asked),
         samples=asked,
         pool=fewshot_pool(task, examples),
     )
-
-
-def _print_damaged(samples: list[Sample], total: int) -> None:
-    """Warn of rows that the page leaves out. In an eval, each prompt with such a row is an error."""
-    if samples:
-        reason = unreadable_reason(samples[0].row) or f"{place_of(samples[0])} holds half of a character, or a byte that is no UTF-8"
-        say(errors, "warning", f"{len(samples)} of {total} rows are damaged and not shown; the first: {reason}", style="yellow")
 
 
 def _print_facts(name: str, task: TaskClass, fewshot: str) -> None:
@@ -183,22 +230,15 @@ def _print_facts(name: str, task: TaskClass, fewshot: str) -> None:
     }
     table = Table.grid(padding=(0, 3))
     for fact, value in facts.items():
-        if value is not None:
+        if value:
             table.add_row(fact, value)
     out.print(table)
 
 
-def _print_lint(pages: Sequence[_Page]) -> bool:
+def _print_lint(rendered: _Rendered) -> bool:
     """Look at the first rows of some subjects for signs that the score measures something else. Returns whether there are any."""
-    rendering = pages[0].rendering
-    samples = [(page, sample) for page in pages for sample in page.samples[:_LINTED_ROWS]]
-    rows = f"{_counted(len(samples), 'row')}{f' of {len(pages)} subjects' if len(pages) > 1 else ''}"
+    rendering, prompts = rendered.pages[0].rendering, rendered.prompts
     out.print()
-    try:
-        prompts = [prompt for page, sample in samples for prompt in page.prompts(sample)]
-    except DataError as error:
-        _print_unchecked(f"the {rows}, for signs that the score measures something else: {error}")
-        return False
     compares_texts = any(metric.COMPARES_TEXTS for metric in rendering.task.METRICS)
     found = lint(prompts, num_fewshot=rendering.num_fewshot, compares_texts=compares_texts)
     by_reason: dict[str, list[str]] = defaultdict(list)
@@ -211,27 +251,43 @@ def _print_lint(pages: Sequence[_Page]) -> bool:
         _print_unchecked(f"{', '.join(checks)}: {reason}")
     clean = sum(each.status is Status.CLEAN for each in found)
     has_findings = any(each.status is Status.FOUND for each in found)
-    ended = f"{clean} of {_counted(len(found), 'check')} for signs that the score measures something else found nothing in {rows}"
-    out.print(Text.assemble(("✓ " if clean and not has_findings else "", "green"), ended), soft_wrap=True)
+    ended = f"{clean} of {_counted(len(found), 'check')} for signs that the score measures something else found nothing in "
+    mark = "✓ " if clean and rendered.is_sound and not has_findings else ""
+    out.print(Text.assemble((mark, "green"), ended, rendered.of_all(len(rendered.sound))), soft_wrap=True)
     return has_findings
 
 
-def _print_checks(page: _Page, project: Project, *, mark: str) -> None:
-    """Check the first prompts. The mark stands before what was checked and held."""
-    checked = page.samples[:_CHECKED_ROWS]
+def _print_failures(rendered: _Rendered) -> None:
+    """Print the rows that cannot be asked, and the names that several rows have."""
+    later = ((sample.sample_name, sample.sample_id) for page in rendered.pages for sample in page.samples[_LINTED_ROWS:])
+    if words := shared_names([*((prompt.sample_name, prompt.source_id) for prompt in rendered.prompts), *later]):
+        say(errors, "warning", words, style="yellow")
+    for messages, effect in (
+        (rendered.failed, "the task fails on {}, and with it each eval of the task"),
+        (rendered.damaged, "{} cannot be asked, which is an error of its sample in an eval"),
+    ):
+        if messages:
+            what = effect.format(rendered.of_all(len(messages)))
+            errors.print(Text(f"✗ {what}; the first: {messages[0]}", style="red"), soft_wrap=True)
+
+
+def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
+    """Check the first prompts. The mark stands before what was checked and held. Returns whether there is no problem."""
+    page = rendered.pages[0]
+    first = [sample for sample in page.samples[:_LINTED_ROWS] if sample.sample_id in rendered.sound][:_CHECKED_ROWS]
+    if not first:
+        return True
     if isinstance(page.rendering.task, AdapterTask):
-        for sample in checked:
-            page.prompts(sample)
-        rows = _counted(len(checked), "row")
+        rows = _counted(len(first), "row")
         out.print(Text.assemble((f"\n{mark}", "green"), f"rendered the first {rows} as the other package does"))
         _print_unchecked("the metrics, which the other package computes")
-        return
+        return True
     with allowed_execution(project):
-        found = [(sample, each) for sample in checked for each in _checked(page, sample)]
+        found = [(sample, each) for sample in first for each in _checked(page, sample)]
         not_tried = [metric.NAME for metric in page.rendering.task.METRICS if metric.EXECUTES_CODE and not execution_allowed()]
     problems = [f"row {sample.row_index}: {problem}" for sample, each in found for problem in each.problems]
     told = {name for _, each in found for name in each.told}
-    rows = f"the first {len(checked)} rows" if len(checked) > 1 else "the only row"
+    rows = f"the first {len(first)} rows" if len(first) > 1 else "the only row"
     out.print()
     if not_tried:
         _print_unchecked(f"{', '.join(not_tried)}, which runs code; evals.yaml does not allow it ({ALLOW_KEY}: true)")
@@ -240,18 +296,19 @@ def _print_checks(page: _Page, project: Project, *, mark: str) -> None:
     reasons = {name: reason for _, each in reversed(found) for name, reason in each.unchecked.items() if name not in told}
     for name, reason in reasons.items():
         _print_unchecked(f"{name}, whose values do not show whether an answer is right: {reason}")
+    looked_at = "choices, special tokens" if any(prompt.request.choices for prompt in rendered.prompts) else "special tokens"
     if not problems and not told:
-        out.print(f"rendered {rows}; choices, special tokens and white space are as they should be")
-        return
+        out.print(f"rendered {rows}; {looked_at} and white space are as they should be")
+        return True
     if not problems:
         by = f" by {', '.join(sorted(told))}" if len(told) < len({metric.NAME for metric in page.rendering.task.METRICS}) else ""
         out.print(Text.assemble((mark, "green"), f"checked {rows}: the gold answer scores best{by}, a wrong one worse;"))
-        out.print("  choices, special tokens and white space are as they should be")
-        return
+        out.print(f"  {looked_at} and white space are as they should be")
+        return True
     errors.print(f"✗ {_counted(len(problems), 'problem')} in {rows}", style="red")
     for problem in problems:
         errors.print(f"  {problem}", soft_wrap=True)
-    raise typer.Exit(1)
+    return False
 
 
 def _checked(page: _Page, sample: Sample) -> Iterator[CheckedPrompt]:

@@ -1,7 +1,7 @@
 """Stage `rendered_prompts`: the exact prompts that a model gets for the samples of an eval."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eval_dagster.errors import DataError
@@ -170,7 +170,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
             "choices": sum(len(row["choices"] or ()) for row in rows),
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
             **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
-            **({"repeated_names": count} if (count := len(_shared_names(rows))) else {}),
+            **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
         },
         made_of=plan.made_of,
         notes={FINDINGS_NOTE: findings_note(findings)},
@@ -178,20 +178,35 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
     return partition.write(_STAGE, rows, info)
 
 
-def _shared_names(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The names that several rows of the dataset have, each with the ids of these rows."""
+def shared_names(named: Iterable[tuple[str | None, str]]) -> str | None:
+    """The names that several rows of the dataset have, in words; None if there are none.
+
+    Args:
+        named: Name and id of each row.
+    """
+    shared = _by_name(named)
+    if not shared:
+        return None
+    name, ids = next(iter(shared.items()))
+    names = "1 name belongs" if len(shared) == 1 else f"{len(shared)} names belong"
+    return f"{names} to several samples each, {name!r} for instance to {', '.join(ids[:3])}; the ids tell them apart"
+
+
+def _by_name(named: Iterable[tuple[str | None, str]]) -> dict[str, list[str]]:
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    for row in rows:
-        if row["sample_name"] is not None:
-            found[row["sample_name"]][row["source_id"]] = None
+    for name, source in named:
+        if name is not None:
+            found[name][source] = None
     return {name: list(ids) for name, ids in found.items() if len(ids) > 1}
+
+
+def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, str]]:
+    return ((row["sample_name"], row["source_id"]) for row in rows)
 
 
 def _repeated_names(partition: Partition, prompts: LakeFile) -> Sequence[str]:
     """A warning where rows share a name."""
     if not prompts.info.counts.get("repeated_names"):
         return ()
-    shared = _shared_names(read_rows(prompts.path, ["sample_name", "source_id"]))
-    name, ids = next(iter(shared.items()))
-    names = "1 name belongs" if len(shared) == 1 else f"{len(shared)} names belong"
-    return (f"{partition}: {names} to several samples each, {name!r} for instance to {', '.join(ids[:3])}; the ids tell them apart",)
+    words = shared_names(_named(read_rows(prompts.path, ["sample_name", "source_id"])))
+    return (f"{partition}: {words}",)

@@ -1,6 +1,7 @@
 """Stage `dataset_snapshot`: the rows of an eval as they were read, named by their content."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.errors import DataError
@@ -10,7 +11,7 @@ from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.partition import Plan, sound_current
 from eval_dagster.stages.results import StageResult
-from eval_dagster.tasks.base import subject_name
+from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.versions import code_version, stable_hash
 
@@ -64,13 +65,21 @@ def _read(project: Project, eval_name: str) -> list[Sample]:
                 f"(subject {subject_name(subject)!r}) is empty; expected at least one row"
             )
         samples += build_samples(rows, subject_name(subject), task_class.ID_FIELD)
-    field, asked = task_class.ID_FIELD, [each.row for each in samples if each.split == task_class.SAMPLE_SPLIT]
+    check_names(f"eval {eval_name}", task, samples)
+    return samples
+
+
+def check_names(what: str, task: BaseTask[Any], samples: Sequence[Sample]) -> None:
+    """Check that the field of the task's `ID_FIELD` exists.
+
+    Raises:
+        DataError: No row of the evaluated split has it.
+    """
+    field, asked = task.ID_FIELD, [each.row for each in samples if each.split == task.SAMPLE_SPLIT]
     if field is not None and not any(field in row for row in asked):
         raise DataError(
-            f"eval {eval_name}: no row has the field {field!r} of the task's ID_FIELD; "
-            f"the rows have: {', '.join(asked[0])}; name one of them"
+            f"{what}: no row has the field {field!r} of the task's ID_FIELD; the rows have: {', '.join(asked[0])}; name one of them"
         )
-    return samples
 
 
 def _version(samples: Sequence[Sample]) -> str:

@@ -1,5 +1,6 @@
 """The command `tasks`: all that evals can use, and one of them with an example and its checks."""
 
+import json
 import os
 import subprocess
 import sys
@@ -80,6 +81,24 @@ TASK_FILE = '''
 
     class Empty(Sums):
         METRICS = []
+
+    class Tickets(BaseTask[str]):
+        NAME = "Tickets"
+        DATASET_PATH = "./tickets"
+        SAMPLE_SPLIT = "test"
+        RESPONSE_TYPE = ResponseType.COMPLETION
+        METRICS = [ExactMatch]
+        SUBJECTS = ["default"]
+        ID_FIELD = "ticket_id"
+
+        def _get_instruction_text(self, item):
+            return f"Which team takes {item['text'].strip()}?"
+
+        def _get_ground_truth(self, item):
+            return item["team"]
+
+    class Mistyped(Tickets):
+        ID_FIELD = "tickt_id"
 
     @doc_task(dataset_path="./rows", sample_split="test", metrics=[ExactMatch])
     def short(row):
@@ -270,6 +289,58 @@ def test_a_problem_is_told_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -
 def test_what_cannot_be_shown_is_one_clear_error(name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         show_task(name, None, PromptFormat.PLAIN)
+
+
+@pytest.fixture
+def tickets(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[int, dict[str, object]], tuple[int, str, str]]:
+    """Write twenty tickets, with other fields in one of them, and return the exit status, the output and the errors of their page."""
+
+    def show(place: int, fields: dict[str, object]) -> tuple[int, str, str]:
+        rows: list[dict[str, object]] = [
+            {"ticket_id": f"T-{i}", "text": f"a ticket about {'abcdefghijklmnopqrst'[i] * 4}", "team": f"team {i % 3}"} for i in range(20)
+        ]
+        rows[place] |= fields
+        (folder / "tickets").mkdir()
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        (folder / "tickets" / "test.jsonl").write_bytes(lines.replace(b"BYTE", b"\xff"))
+        status = 0
+        try:
+            show_task("quizzes/mine.py:Tickets", None, PromptFormat.PLAIN)
+        except typer.Exit as stop:
+            status = stop.exit_code
+        printed = capsys.readouterr()
+        return status, " ".join(printed.out.split()), printed.err
+
+    return show
+
+
+def test_a_row_on_which_the_task_fails_is_a_problem(tickets: Callable[..., tuple[int, str, str]]) -> None:
+    status, page, problems = tickets(6, {"text": 7})
+    assert (status, "✓" in page) == (1, False)
+    assert "✗ the task fails on 1 of 20 rows, and with it each eval of the task; the first: row 6 of split 'test'" in problems
+    assert "AttributeError" in problems
+    assert "found nothing in 19 of 20 rows" in page
+
+
+def test_a_row_that_cannot_be_asked_is_a_problem(tickets: Callable[..., tuple[int, str, str]]) -> None:
+    status, page, problems = tickets(2, {"text": "a ticket BYTE"})
+    assert (status, "✓" in page) == (1, False)
+    assert "✗ 1 of 20 rows cannot be asked, which is an error of its sample in an eval; the first: RowError: row 2 of" in problems
+
+
+def test_a_name_of_two_rows_is_told(tickets: Callable[..., tuple[int, str, str]]) -> None:
+    status, page, problems = tickets(19, {"ticket_id": "T-3"})
+    assert (status, "✓ checked the first 5 rows" in page) == (0, True)
+    assert "warning: 1 name belongs to several samples each, 'T-3' for instance to " in problems
+    assert "choices" not in page
+    assert "language" not in page
+    assert "source" not in page
+
+
+def test_a_field_of_names_must_exist(tickets: Callable[..., tuple[int, str, str]]) -> None:
+    tickets(0, {})
+    with pytest.raises(DataError, match=r"no row has the field 'tickt_id' of the task's ID_FIELD; the rows have: ticket_id, text, team"):
+        show_task("quizzes/mine.py:Mistyped", None, PromptFormat.PLAIN)
 
 
 def test_the_command_takes_name_shots_and_format() -> None:
