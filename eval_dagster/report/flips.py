@@ -1,4 +1,4 @@
-"""The flipped samples of a page. Those that got worse come first; of many, only some are shown."""
+"""The changed samples of a page. Those that got worse come first; of many, only some are shown."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Flip:
-    """A sample that result and baseline score differently."""
+    """A sample that result and baseline score differently, or that only one of them has a value for."""
 
     sample: ChangedSample
     is_worse: bool | None
-    """Null if one of them has no value."""
+    """Null if one of them has no value: then nothing flipped."""
     prompt: Text | None
     gold: Sequence[str]
     now: Text | None
@@ -45,7 +45,7 @@ class Flip:
 
 @dataclass(frozen=True, kw_only=True)
 class Flips:
-    """The samples of an eval, a model and a metric that flipped."""
+    """The samples of an eval, a model and a metric that flipped, and those with a value in one of the two alone."""
 
     eval: str
     model: str
@@ -53,18 +53,37 @@ class Flips:
     verdict: Verdict
     worse: int
     better: int
-    alone: int
-    """Samples with a value in only one of the two."""
+    gone: int
+    """Samples with a value in the baseline alone."""
+    new: int
+    """Samples with a value in the result alone."""
+    unvalued: int
+    """Changed samples without a value in either: the metric has one value for all samples together."""
     shown: Sequence[Flip]
 
     @property
     def total(self) -> int:
-        """All samples that flipped."""
-        return self.worse + self.better + self.alone
+        """All samples that flipped: they have a value in both, and not the same."""
+        return self.worse + self.better
+
+    @property
+    def all(self) -> int:
+        """All changed samples."""
+        return self.total + self.gone + self.new + self.unvalued
+
+    @property
+    def beside(self) -> str:
+        """The changed samples that did not flip, in words; empty if there are none."""
+        counts = (
+            (self.gone, "with a score in the baseline alone"),
+            (self.new, "with a score now alone"),
+            (self.unvalued, "changed without a score of their own"),
+        )
+        return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
 def flips_of(result: GateResult) -> list[Flips]:
-    """The flipped samples by eval, model and metric; regressed ones first."""
+    """The changed samples by eval, model and metric; regressed ones first."""
     rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
     grouped: dict[tuple[str, str, str], list[ChangedSample]] = {}
     for change in result.changes:
@@ -84,7 +103,9 @@ def _flips(row: Regression, changes: Sequence[ChangedSample]) -> Flips:
         verdict=row.verdict,
         worse=counts[True],
         better=counts[False],
-        alone=counts[None],
+        gone=sum(change.value is None and change.baseline_value is not None for change in changes),
+        new=sum(change.value is not None and change.baseline_value is None for change in changes),
+        unvalued=sum(change.value is None and change.baseline_value is None for change in changes),
         shown=[_flip(change, is_worse) for is_worse, change in flips[:MOST_SHOWN]],
     )
 

@@ -195,7 +195,7 @@ def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "compared": ("comparisons", "All comparisons"),
         "leaderboard": ("leaderboard", "Leaderboard"),
         "pictures": ("history", "History"),
-        "flips": ("flipped", "Flipped samples"),
+        "flips": ("flipped", "Changed samples"),
         "costs": ("cost", "Cost"),
     }
     first = [] if parts["compared"] else ["leaderboard"]  # where nothing was compared, the page opens with the scores

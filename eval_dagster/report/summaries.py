@@ -6,6 +6,7 @@ from types import MappingProxyType
 from xml.etree import ElementTree
 
 from eval_dagster.gate.records import COMPARED, GateResult, Regression, minute
+from eval_dagster.report.flips import Flips, flips_of
 from eval_dagster.report.wording import (
     FIGURE_COLUMNS,
     NOT_JUDGED,
@@ -77,7 +78,7 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
 
     `links` are addresses by what they show.
     """
-    flipped = Counter((change.eval, change.model, change.metric) for change in result.changes)
+    flips = {(each.eval, each.model, each.metric or None): each for each in flips_of(result)}
     lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
     for verdict in _ORDER:
         rows = result.with_verdict(verdict)
@@ -91,7 +92,7 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
         else:
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
-            lines += [_table_row(row, flipped[row.eval, row.model, row.metric or ""]) for row in rows]
+            lines += [_table_row(row, flips.get((row.eval, row.model, row.metric))) for row in rows]
             reasons = [f"- {markdown_text(title(row))}: {markdown_text(row.reason)}" for row in rows if row.reason]
             lines += ["", *reasons] if reasons else []
         lines.append("")
@@ -156,6 +157,7 @@ def _add_properties(parent: ElementTree.Element, values: Mapping[str, object]) -
         ElementTree.SubElement(properties, "property", name=name, value=visible(str(value)))
 
 
-def _table_row(row: Regression, flipped: int) -> str:
-    cells = (row.eval, row.model, row.metric or "–", *figures(row), str(flipped), cause_text(row.cause) or "–")
+def _table_row(row: Regression, flips: Flips | None) -> str:
+    flipped = "0" if flips is None else "; ".join(filter(None, [str(flips.total), flips.beside]))
+    cells = (row.eval, row.model, row.metric or "–", *figures(row), flipped, cause_text(row.cause) or "–")
     return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"

@@ -179,12 +179,14 @@ def _look(row: Regression, point: Mapping[str, Any]) -> Look:
 
 
 def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:
-    """How many samples flipped in the last judgement of a suite; of earlier ones the samples are not kept."""
+    """How many samples changed in the last judgement of a suite; of earlier ones the samples are not kept."""
     rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
     counted = state.rows(
         """
         select eval, model, metric, count(*) filter (value < baseline_value) as lower, count(*) filter (value > baseline_value) as higher,
-            count(*) filter (value is null or baseline_value is null) as alone
+            count(*) filter (value is null and baseline_value is not null) as gone,
+            count(*) filter (value is not null and baseline_value is null) as new,
+            count(*) filter (value is null and baseline_value is null) as unvalued
         from sample_changes where suite = $suite and judged_at = $at group by eval, model, metric
         """,
         {"suite": result.suite, "at": result.judged_at},
@@ -201,6 +203,8 @@ def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:
             verdict=row.verdict,
             worse=each[worse],
             better=each[better],
-            alone=each["alone"],
+            gone=each["gone"],
+            new=each["new"],
+            unvalued=each["unvalued"],
             shown=(),
         )

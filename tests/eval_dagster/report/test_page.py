@@ -119,6 +119,19 @@ def test_flipped_samples_stand_side_by_side(page: Page, result: GateResult) -> N
     assert f"baseline answered {str(first.baseline_answer).strip()} now it answers {str(first.answer).strip()}" in said
 
 
+def test_rows_that_are_gone_have_not_flipped(project: Project, result: GateResult) -> None:
+    gone = change(sample_id="gone1", value=None, answer=None)
+    lost = replace(result, changes=[*result.changes, gone])
+    said = Page(render(collect(project, replace(lost, changes=[gone])))).text("article#flips-capitals-mine-accuracy")
+    assert "0 flipped, 1 with a score in the baseline alone" in said
+    assert "1.000 → – no score now" in said
+    assert "now it answers (no answer)" in said
+    card = Page(render(collect(project, lost))).text("article#result-capitals-mine-accuracy")
+    flipped = [each for each in result.changes if (each.eval, each.model) == ("capitals", "mine")]
+    assert f"{len(flipped)} samples flipped" in card
+    assert "; 1 with a score in the baseline alone" in card
+
+
 def test_what_a_model_wrote_is_text(page: Page, html: str) -> None:
     """The scripted sums are answered with a script."""
     said = page.text("details#flips-arithmetic-mine_2d_bf16-exact_number")

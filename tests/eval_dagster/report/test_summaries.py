@@ -5,7 +5,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from gate_results import EACH, FIRST, HOSTILE, IMPROVED, UNCHANGED, gate_result, incomparable, regression
+from gate_results import EACH, FIRST, HOSTILE, IMPROVED, UNCHANGED, change, gate_result, incomparable, regression
 
 from eval_dagster.gate.records import GateResult
 from eval_dagster.report.summaries import junit_xml, markdown
@@ -108,6 +108,13 @@ def test_markdown_has_a_table_of_each_verdict() -> None:
     }
     assert [row[0] for row in rows if row != head] == ["capitals", "sums", "capitals"]
     assert "- **gone** (sums): the model gone cannot be loaded" in text
+
+
+def test_what_only_one_of_the_two_scores_has_not_flipped() -> None:
+    gone = (change(sample_id=name, value=None, answer=None) for name in ("gone1", "gone2"))
+    new = change(sample_id="new", value=1.0, baseline_value=None, baseline_answer=None)
+    head, row = cells(markdown(gate_result(regression(), changes=(change(), *gone, new))))
+    assert dict(zip(head, row, strict=True))["flipped"] == "1; 2 with a score in the baseline alone, 1 with a score now alone"
 
 
 def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
