@@ -243,6 +243,8 @@ class OpenAIModel(ModelSection):
     """Further headers whose values environment variables hold."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further keys of the body of each request."""
+    finish_reasons: dict[str, Literal["complete", "cut", "refused", "interrupted"]] = Field(default_factory=dict)
+    """The server's own words for the end of a text, and what they mean. The word `"null"` stands for an answer without one."""
     timeout_s: Number = Field(default=600.0, gt=0)
     """Seconds after which an attempt has failed."""
     attempts: Integer = Field(default=6, ge=1)

@@ -2,31 +2,50 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
+from eval_dagster.models.served.answer_records import AnswerRecord, Choice, MalformedError, MessageRecord
+from eval_dagster.models.served.finish_reasons import Ending, ending_of
 from eval_dagster.models.served.json_schemas import schema_problem
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.records import Grammar
 
 MOST_CHARACTERS = 500
 """Most characters of a server's own words in an error."""
-_BROKEN = ("error", "abort", "cancelled")
-"""Reasons for the end of a text that is not whole."""
 _MOST_TOKENS = 10_000_000
 """A larger count of tokens is a mistake of the server."""
-_MOST_TIMES, _MOST_MORE = 4, 100_000
-"""Times the allowed tokens of a text, and more tokens, up to which a count is believed."""
+_MOST_TIMES, _MOST_MORE, _FEW_MORE = 4, 100_000, 1024
+"""Times the allowed tokens of a text, and more tokens, with reasoning and without, up to which a count is believed."""
+BYTES_OF_TOKEN = 32
+"""Most bytes that the tokens of a text have on average; a count of fewer tokens is not believed."""
+_TOKENS_OF_NOTHING = 3
+"""Most tokens of a text that is empty: its end, and marks around it."""
+FEW_ATTEMPTS = 3
+"""Attempts at a call whose answer shows a habit of the server rather than an accident."""
 
 
 class BadAnswerError(Exception):
     """A response of a server is not an answer. The message describes the response."""
 
-    def __init__(self, message: str, *, kind: str = "ServerError", helps_to_retry: bool = True, may_be_billed: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "ServerError",
+        helps_to_retry: bool = True,
+        may_be_billed: bool = True,
+        most_attempts: int | None = None,
+        is_outage: bool = False,
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         """The class of the error in the lake."""
         self.helps_to_retry = helps_to_retry
+        self.most_attempts = most_attempts
+        """Attempts that may help; null for as many as evals.yaml allows."""
+        self.is_outage = is_outage
+        """Whether a server that is down answers like this, or not at all."""
         self.may_be_billed = may_be_billed
         """Whether the server may have done the work."""
         self.reply: Reply | None = None
@@ -57,6 +76,9 @@ class Text:
 
     text: str
     finish_reason: str
+    """`stop` or `length`."""
+    server_reason: str | None = None
+    """The word of the server for it; null where it gave none."""
     reasoning: str | None = None
     tool_calls: tuple[str, ...] = ()
 
@@ -68,12 +90,16 @@ def cut(text: str) -> str:
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON of a response. Raises `BadAnswerError` where it is none."""
+    """The JSON of a response. Raises `BadAnswerError` where it is none, as with the numbers NaN and Infinity."""
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError):
         shown = cut(body.decode(errors="replace"))
         raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
 
 
 def json_object(found: Any) -> Mapping[str, Any]:
@@ -83,83 +109,135 @@ def json_object(found: Any) -> Mapping[str, Any]:
     return found
 
 
-def read_reply(found: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Reply:
-    """The reply in a response to `/chat/completions` or `/completions`. `read` is given its first choice.
+def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply:
+    """The reply in a response to `/chat/completions` or `/completions`. `read` is given the choice with the index 0.
 
     Raises:
-        BadAnswerError: It has no choice or is an error, or as `read` does.
+        BadAnswerError: It has no such choice, has another form than expected or is an error, or as `read` does.
     """
-    reply = Reply(
-        content=None,
-        model=found["model"] if isinstance(found.get("model"), str) else None,
-        fingerprint=found["system_fingerprint"] if isinstance(found.get("system_fingerprint"), str) else None,
-        **_usage(found.get("usage")),
-    )
+    reply = Reply(content=None, **_usage(found.get("usage")))
     try:
-        return replace(reply, content=_read(read, found))
+        if found.get("error"):
+            raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(found['error']))}")
+        if not found.get("choices"):
+            raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
+        try:
+            answer = AnswerRecord.of(found)
+            reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint)
+            counts = {"prompt_tokens": reply.prompt_tokens, "output_tokens": reply.output_tokens}
+            choice = _first(answer.choices).model_copy(update=counts)
+            return replace(reply, content=read(choice))
+        except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+            raise BadAnswerError(f"the answer has another form than expected ({error}): {cut(json.dumps(found))}") from None
     except BadAnswerError as error:
         error.reply = reply
         raise
 
 
-def _read(read: Callable[[Mapping[str, Any]], Any], found: Mapping[str, Any]) -> Any:
-    choice = _first_choice(found)
-    try:
-        return read(choice)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        shown = f"{type(error).__name__}: {error}"
-        raise BadAnswerError(f"the answer has another form than expected ({shown}): {cut(json.dumps(choice))}") from None
+def _first(choices: Sequence[Choice]) -> Choice:
+    """The choice with the index 0. A single one may lack an index."""
+    first = [each for each in choices if each.index == 0] or [each for each in choices if each.index is None and len(choices) == 1]
+    if len(first) != 1:
+        raise MalformedError(f"choices with the indices {[each.index for each in choices]}; expected one with 0")
+    return first[0]
 
 
-def _first_choice(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    if found.get("error"):
-        raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(found['error']))}")
-    choices = found.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
-    return choices[0]
-
-
-def read_text(choice: Mapping[str, Any], stop_sequences: Sequence[str], cue: str = "", grammar: Grammar | None = None) -> Text:
-    """The text of a choice, cut at the first stop sequence.
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Reads the text of a choice, cut at the first stop sequence.
 
     Some servers, such as llama.cpp, repeat the message that the text continues. It is not part of the text.
-
-    Args:
-        choice: The choice.
-        stop_sequences: Those of the request.
-        cue: The message that the text continues.
-        grammar: The JSON schema that the text must match.
-
-    Raises:
-        BadAnswerError: It has no text, a refusal, a text that a filter stopped, or one that does not match the schema.
     """
-    message = choice.get("message")
-    turn: Mapping[str, Any] = message if isinstance(message, dict) else choice
-    reason = choice.get("finish_reason")
-    if turn.get("refusal"):
-        raise BadAnswerError(f"the model refused to answer: {cut(str(turn['refusal']))}", kind="RefusalError", helps_to_retry=False)
-    if reason == "content_filter":
-        stopped = f"a content filter of the server stopped the answer: {cut(json.dumps(choice))}"
-        raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
-    if choice.get("error") or reason in _BROKEN:
-        raise BadAnswerError(f"the server broke the answer off: {cut(json.dumps(choice))}")
-    text, reasoning = _joined(turn.get("content", turn.get("text"))), turn.get("reasoning") or turn.get("reasoning_content")
-    calls = tuple(json.dumps(call) for call in turn.get("tool_calls") or ())
-    if text is None and (reasoning or calls or reason == "length"):  # all of its tokens were spent on reasoning
-        text = ""
-    if not isinstance(text, str):
-        raise BadAnswerError(f"the answer has no text: {cut(json.dumps(choice))}")
-    text, is_cut = cut_at_stop(_without_cue(text, cue), stop_sequences)
-    is_long = reason == "length" and not is_cut
-    if grammar is not None and not (is_long or calls or stop_sequences):  # what a stop sequence cuts may be half of an object
-        _require_match(text, grammar)
-    return Text(
-        text=text,
-        finish_reason="length" if is_long else "stop",
-        reasoning=reasoning if isinstance(reasoning, str) else None,
-        tool_calls=calls,
-    )
+
+    stop_sequences: Sequence[str] = ()
+    """Those of the request."""
+    cue: str = ""
+    """The message that the text continues."""
+    grammar: Grammar | None = None
+    """The JSON schema that the text must match."""
+    most: int | None = None
+    """Most tokens of the text."""
+    context: int | None = None
+    """Tokens of a prompt and its answer, at most."""
+    reasons: Mapping[str, Ending] = field(default_factory=dict)
+    """Meanings of the server's own words for the end of a text."""
+
+    def __call__(self, choice: Choice) -> Text:
+        """The text.
+
+        Raises:
+            BadAnswerError: It has no text, a refusal, a text that a filter stopped, that ended too early or for a reason that is not known,
+                or that does not match the schema.
+        """
+        turn = choice.message or MessageRecord(content=choice.text, reasoning=choice.reasoning, reasoning_content=choice.reasoning_content)
+        ending = self._ending(choice, turn)
+        reasoning = turn.reasoning or turn.reasoning_content
+        calls = tuple(json.dumps(call) for call in turn.tool_calls or ())
+        text = _joined(turn.content)
+        if text is None and (reasoning or calls or ending == "cut"):  # all of its tokens were spent on reasoning
+            text = ""
+        if text is None:
+            raise BadAnswerError(f"the answer has no text: {cut(choice.shown)}")
+        written = text
+        text, is_stopped = cut_at_stop(_without_cue(text, self.cue), self.stop_sequences)
+        is_cut = ending == "cut" and not is_stopped
+        if is_cut:
+            self._require_full(choice, written + (reasoning or ""))
+        if not (written or reasoning or calls or is_cut):
+            self._require_empty(choice)
+        if self.grammar is not None and not (is_cut or calls or self.stop_sequences):  # what a stop sequence cuts may be half of an object
+            _require_match(text, self.grammar)
+        return Text(
+            text=text,
+            finish_reason="length" if is_cut else "stop",
+            server_reason=choice.finish_reason,
+            reasoning=reasoning,
+            tool_calls=calls,
+        )
+
+    def _ending(self, choice: Choice, turn: MessageRecord) -> Ending:
+        if turn.role not in (None, "", "assistant", "model"):
+            raise BadAnswerError(f"the server answered with a message of the role {cut(turn.role)!r}; expected 'assistant'")
+        if turn.refusal:
+            raise BadAnswerError(f"the model refused to answer: {cut(str(turn.refusal))}", kind="RefusalError", helps_to_retry=False)
+        ending = ending_of(choice.finish_reason, self.reasons)
+        if ending == "refused":
+            stopped = f"a content filter of the server stopped the answer: {cut(choice.shown)}"
+            raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
+        if choice.error or ending == "interrupted":
+            raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
+        if ending is None:
+            word = json.dumps(choice.finish_reason)
+            raise BadAnswerError(
+                f"the server ended the text for a reason that is not known: {word}. If the text is complete then, set "
+                f"`finish_reasons: {{{word}: complete}}` for this model in evals.yaml; the answer: {cut(choice.shown)}",
+                kind="UnknownFinishReasonError",
+                most_attempts=FEW_ATTEMPTS,
+            )
+        return ending
+
+    def _require_full(self, choice: Choice, text: str) -> None:
+        """Require that a text that is cut has the tokens that it may have, or ends where the context does."""
+        tokens, prompt = choice.output_tokens, choice.prompt_tokens
+        if tokens is None:  # a token has a byte at least
+            tokens = len(text.encode()) + _TOKENS_OF_NOTHING if text else self.most
+        is_at_end = self.context is not None and prompt is not None and prompt + (tokens or 0) >= self.context - _TOKENS_OF_NOTHING
+        if self.most is not None and tokens is not None and tokens < self.most and not is_at_end:
+            raise BadAnswerError(
+                f"the server cut the text after {tokens} tokens, of {self.most} that it may have. If it allows no more, set `max_tokens` "
+                "in `generation` to what it allows, or `max_length` to its context, for this model in evals.yaml; the answer: "
+                f"{cut(choice.shown)}",
+                most_attempts=FEW_ATTEMPTS,
+            )
+
+    def _require_empty(self, choice: Choice) -> None:
+        """Require that a text without a character has the tokens of one: its end, or a stop sequence."""
+        tokens = choice.output_tokens
+        most = _TOKENS_OF_NOTHING + max((len(stop.encode()) for stop in self.stop_sequences), default=0)
+        if tokens is not None and not 0 < tokens <= most:
+            raise BadAnswerError(
+                f"the text is empty, but the server counts {tokens} tokens: {cut(choice.shown)}", most_attempts=FEW_ATTEMPTS
+            )
 
 
 def _without_cue(text: str, cue: str) -> str:
@@ -198,17 +276,31 @@ def _usage(usage: Any) -> dict[str, Any]:
     }
 
 
-def believable(reply: Reply, bytes_sent: int, most_output: int | None) -> Reply:
-    """The reply without a count of tokens that cannot be: a prompt has fewer tokens than the call has bytes.
+def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_prompt: int = 1) -> Reply:
+    """The reply without a count of tokens that cannot be: one that is far too small or too large for the prompt, or for the text.
 
-    A text may have some more tokens than it was allowed, where a server counts reasoning beside it.
+    A prompt has fewer tokens than the call has bytes. A text may have some more tokens than it was allowed, where a server counts reasoning
+    beside it.
+
+    Args:
+        reply: The reply.
+        bytes_sent: Bytes of the body of the call.
+        most_output: Most tokens of the text; None where nothing limits it.
+        least_prompt: Fewest tokens that the prompt can have.
     """
-    prompt, output = reply.prompt_tokens, reply.output_tokens
-    if prompt is not None and prompt > bytes_sent:
+    prompt, output, content = reply.prompt_tokens, reply.output_tokens, reply.content
+    has_reasoning = bool(reply.reasoning_tokens) or (isinstance(content, Text) and content.reasoning is not None)
+    most = None if most_output is None else _MOST_TIMES * most_output + (_MOST_MORE if has_reasoning else _FEW_MORE)
+    least = _least_tokens(content.text) if isinstance(content, Text) else 0
+    if prompt is not None and not least_prompt <= prompt <= bytes_sent:
         reply = replace(reply, prompt_tokens=None, cached_tokens=None)
-    if output is not None and most_output is not None and output > _MOST_TIMES * most_output + _MOST_MORE:
+    if output is not None and not (least <= output and (most is None or output <= most)):
         reply = replace(reply, output_tokens=None, reasoning_tokens=None)
     return reply
+
+
+def _least_tokens(text: str) -> int:
+    return -(-len(text.encode(errors="replace")) // BYTES_OF_TOKEN)
 
 
 def _part(details: Any, name: str, whole: int | None) -> int | None:

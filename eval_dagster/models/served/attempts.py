@@ -1,19 +1,26 @@
 """Attempts at a call: it is sent again where that can help, until a person has to do something."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.errors import ModelError, NotEvaluatedError
+from eval_dagster.models.served.answers import FEW_ATTEMPTS, BadAnswerError
 from eval_dagster.models.served.client import PushbackError, StoppedError
 from eval_dagster.models.served.pacing import Pace
 
 _LONGEST_WAIT_S = 30.0
 """Most seconds between two attempts at a call."""
+_UNHEEDED = 3
+"""Failures of a request, with no answer to others meanwhile, before a probe is sent: a server that is busy answers it later."""
+_BETWEEN_PROBES_S = 2.0
+"""Seconds after a probe without an answer, before the next one."""
+_LONGEST_PROBE_S = 60.0
+"""Seconds after which a probe has no answer."""
 
 T = TypeVar("T")
 
@@ -44,8 +51,18 @@ _UNPACED = _Unpaced()
 class Attempts:
     """Makes the attempts at the calls of a series."""
 
-    def __init__(self, name: str, config: OpenAIModel, pace: Pace, *, down_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: OpenAIModel,
+        pace: Pace,
+        *,
+        down_after_s: float | None = None,
+        probe: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
         """`name` is that of the model in evals.yaml.
+
+        `probe` asks the server something that it can answer, by which a server that is down differs from one that refuses a request.
 
         `down_after_s` are the seconds of broken connections, without an answer in between, after which the server counts as down, where
         others can do its work.
@@ -59,6 +76,10 @@ class Attempts:
         self._down_after_s = down_after_s
         self._broken_since: float | None = None
         """When a connection first broke after the last answer."""
+        self._probe = probe
+        self._probing = asyncio.Lock()
+        self._probed_at = self._no_probe_before = -math.inf
+        """When the last probe that was answered was sent, and when the next one may be sent."""
         self.stopped: StoppedError | None = None
         """Why no further call is sent, while those under way go on."""
 
@@ -78,6 +99,8 @@ class Attempts:
 
     async def _made(self, attempt: Callable[[], Awaitable[T]], tokens: int, pace: Pace | _Unpaced, *, has_place: bool) -> tuple[T, int]:
         failures = sent = 0
+        unjudged = 0
+        """Failures of which it is not known whether the request or the server is the reason."""
         first: float | None = None
         while True:
             if not has_place:
@@ -98,26 +121,35 @@ class Attempts:
                 else:
                     pace.broke_off()
                     self._require_connection(error)
-                self._require_patience(error)
-                # Others were answered meanwhile, so this request may be what breaks the connection, or what a gateway does not wait for.
-                failures += not error.shows_load and self._last_answer > began
+                unjudged += 1
+                if error.shows_load and self._last_answer > began:
+                    self._require_patience(error)  # it has too much to do, for this request and for others
+                else:
+                    failures += await self._is_of_request(error, began, may_probe=unjudged > _UNHEEDED)
                 if failures >= self._config.attempts or began - first > self._patience_s:
-                    raise BadAnswerError(str(error)) from None
+                    raise _given_up(str(error), sent) from None
                 asked_s = min(error.retry_after_s or 0.0, _LONGEST_WAIT_S) if pace is _UNPACED else 0.0
                 await asyncio.sleep(asked_s + _backoff(1))
             except BadAnswerError as error:
                 pace.failed()
-                failures += 1
                 error.attempts = sent
                 if not error.helps_to_retry:
                     raise
-                if failures >= self._config.attempts:
-                    self._require_patience(error)
+                unjudged += error.is_outage
+                may_probe = unjudged > _UNHEEDED or error.most_attempts is not None
+                failures += not error.is_outage or await self._is_of_request(error, began, may_probe=may_probe)
+                if failures >= min(self._config.attempts, error.most_attempts or self._config.attempts):
                     raise
+                await asyncio.sleep(_backoff(max(1, failures)))
+            except StoppedError as error:
+                pace.failed()
+                if isinstance(error, NotEvaluatedError) or self._probe is None or not await self._answers_others():
+                    raise
+                failures += 1
+                if failures >= min(self._config.attempts, FEW_ATTEMPTS):
+                    raise _given_up(f"{error} Other requests are answered, so that this one alone is refused.", sent) from None
                 await asyncio.sleep(_backoff(failures))
-            except ModelError as error:
-                if isinstance(error, StoppedError):
-                    pace.failed()
+            except ModelError:
                 raise
             except BaseException:
                 pace.failed()
@@ -126,6 +158,42 @@ class Attempts:
                 self._last_answer, self._broken_since = time.monotonic(), None
                 self._unanswered_since = self._last_answer if self._pace.under_way > 1 else None
                 return result, sent
+
+    async def _is_of_request(self, error: Exception, began: float, *, may_probe: bool) -> bool:
+        """Whether the request is the reason of its failure: others were answered meanwhile, or a probe is. Else the server may be down.
+
+        Without `may_probe` no probe is sent: the next attempt may tell.
+
+        Raises:
+            StoppedError: It has been down for too long.
+        """
+        if self._last_answer > began or (may_probe and await self._answers_others()):
+            return True
+        self._require_patience(error)
+        return False
+
+    async def _answers_others(self) -> bool:
+        """Whether the server answers a probe that is sent after this call. One probe serves all requests that wait for it."""
+        asked = time.monotonic()
+        if self._probe is None:
+            return False
+        async with self._probing:
+            if self._probed_at > asked:
+                return True
+            if asked < self._no_probe_before:
+                return False
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(min(self._config.timeout_s, _LONGEST_PROBE_S)):
+                    await self._probe()
+            except (TimeoutError, BadAnswerError, PushbackError, StoppedError) as error:
+                if isinstance(error, NotEvaluatedError):
+                    raise
+                self._no_probe_before = time.monotonic() + _BETWEEN_PROBES_S
+                return False
+            self._probed_at, self._unanswered_since, self._broken_since = began, None, None
+            self._pace.is_well()
+            return True
 
     @property
     def _patience_s(self) -> float:
@@ -146,6 +214,12 @@ class Attempts:
                 f"Model {self._name!r} at {self._config.base_url} gave no answer for {waited:.0f} s; the last problem: {error}. "
                 "Look at the server, then run again: answers so far are kept. `patience_s` in evals.yaml is how long to wait."
             ) from None
+
+
+def _given_up(message: str, sent: int) -> BadAnswerError:
+    error = BadAnswerError(message)
+    error.attempts = sent
+    return error
 
 
 def _backoff(failures: int) -> float:

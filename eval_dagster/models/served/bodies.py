@@ -7,13 +7,13 @@ and count for `n` above 1.
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answers import read_text
+from eval_dagster.models.served.answer_records import Choice
+from eval_dagster.models.served.answers import BYTES_OF_TOKEN, TextReader
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
 Encode = Callable[[Request], Sequence[int]]
@@ -31,8 +31,8 @@ class Call:
 
     path: str
     body: Mapping[str, Any]
-    read: Callable[[Mapping[str, Any]], Any]
-    """Reads the first choice of the response. Raises `BadAnswerError` where it is no answer."""
+    read: Callable[[Choice], Any]
+    """Reads the choice of the response. Raises `BadAnswerError` where it is no answer."""
     instead: "Call | None" = None
     """The call that is sent after a bad answer, where a repetition would get the same answer; None to repeat this call."""
 
@@ -53,6 +53,12 @@ class Call:
         return [asked, *(content if isinstance(content, str) else content[-1]["text"] for content in contents)]
 
     @property
+    def least_prompt(self) -> int:
+        """Fewest tokens that the prompt can have."""
+        texts = self.texts
+        return max(1, len(self.body["prompt"]) if texts is None else sum(len(text.encode()) for text in texts) // BYTES_OF_TOKEN)
+
+    @property
     def most_output(self) -> int | None:
         """Most tokens of the answer; null where nothing limits it."""
         return self.body.get("max_tokens") or self.body.get("max_completion_tokens") or None
@@ -64,8 +70,10 @@ def about_tokens(request: Request) -> int:
     return len(request.prompt) // _CHARACTERS_PER_TOKEN + (most or 0)
 
 
-def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = None) -> list[Call]:
+def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = None, context: int | None = None) -> list[Call]:
     """The calls that generate the texts of a request, in their order. With `encode` the prompt is sent as the ids of its tokens.
+
+    `context` is the number of tokens of a prompt and its answer; None where it is not known.
 
     Raises:
         ModelError: The request asks for what no server with this interface can do.
@@ -78,9 +86,17 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
     path, cue = (CHAT if "messages" in asked else COMPLETIONS), _cue(request)
     if cue and config.continue_cue:
         fixed |= {"continue_final_message": True, "add_generation_prompt": False}
-    read = partial(read_text, stop_sequences=settings.stop_sequences, cue=cue, grammar=settings.grammar)
     bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(request.first_text, settings.num_samples))
-    return [Call(path=path, body=without_nulls(body, config), read=read) for body in bodies]
+    calls = [Call(path=path, body=without_nulls(body, config), read=TextReader()) for body in bodies]
+    reader = TextReader(
+        stop_sequences=settings.stop_sequences,
+        cue=cue,
+        grammar=settings.grammar,
+        most=calls[0].most_output if calls else None,
+        context=config.max_length or context,
+        reasons=config.finish_reasons,
+    )
+    return [replace(call, read=reader) for call in calls]
 
 
 def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Canaries: prompts that a server is asked in every run, to see whether it still answers alike."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.models.served.answers import BadAnswerError, read_text
+from eval_dagster.models.served.answer_records import Choice
+from eval_dagster.models.served.answers import BadAnswerError, TextReader
 from eval_dagster.models.served.bodies import CHAT, Call, text_calls, without_nulls
 from eval_dagster.models.served.change_test import Answer
+from eval_dagster.models.served.finish_reasons import Ending
 from eval_dagster.models.served.token_logprobs import read_token_logprobs
 from eval_dagster.records import GenerationSettings, Message, Request, Role
 
@@ -60,16 +63,18 @@ def canary_call(prompt: str, config: OpenAIModel, *, with_logprobs: bool) -> Cal
     messages = (Message(Role.USER, prompt),) if is_chat(config) else None
     call = text_calls(Request(request_id="canary", prompt=prompt, messages=messages, generation=settings), config)[0]
     wanted: dict[str, Any] = {"logprobs": True if call.path == CHAT else 1} if with_logprobs else {}
-    return Call(path=call.path, body=without_nulls({**wanted, **call.body}, config), read=read_answer)
+    return Call(
+        path=call.path, body=without_nulls({**wanted, **call.body}, config), read=partial(read_answer, reasons=config.finish_reasons)
+    )
 
 
-def read_answer(choice: Mapping[str, Any]) -> Answer:
+def read_answer(choice: Choice, reasons: Mapping[str, Ending]) -> Answer:
     """The answer in a choice, with its reasoning.
 
     Raises:
         BadAnswerError: It has no text.
     """
-    found = read_text(choice, ())
+    found = TextReader(reasons=reasons)(choice)
     text = (found.reasoning or "") + found.text
     if not text:
         raise BadAnswerError("the answer is empty, which shows nothing about the model", helps_to_retry=False)

@@ -1,6 +1,7 @@
 """One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,10 @@ _MOST_BYTES = 64 * 2**20
 """A longer answer is a fault."""
 _PATIENCE = (429, 502, 503, 504, 529)
 """Statuses by which a server asks for patience."""
+_MOST_HANGS = 2
+"""Attempts at a call to which no answer comes, since each lasts as long as `timeout_s`."""
+_LONGEST_RETRY_S = 86_400.0
+"""A longer `Retry-After` counts as this one."""
 _GATEWAY = (502, 504)
 """Those of a gateway that got no answer from the server behind it."""
 _TOO_LONG = (
@@ -121,9 +126,9 @@ class Client:
         try:
             reply = read_reply(found, call.read)
         except BadAnswerError as error:
-            error.reply = error.reply and believable(error.reply, len(data), call.most_output)
+            error.reply = error.reply and believable(error.reply, len(data), call.most_output, call.least_prompt)
             raise
-        return replace(believable(reply, len(data), call.most_output), seconds=time.monotonic() - began)
+        return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
 
     async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Post as `post` does, to a path beside `/v1`."""
@@ -144,7 +149,8 @@ class Client:
             async with self._session.request(method, url, data=data, allow_redirects=False) as response:
                 body, status, headers = self._headers.hide_in(await _read(response)), response.status, response.headers
         except TimeoutError:
-            raise BadAnswerError(f"no answer came within {self._timeout_s:g} s") from None
+            message = f"no answer came within {self._timeout_s:g} s"
+            raise BadAnswerError(message, most_attempts=_MOST_HANGS, is_outage=True) from None
         except aiohttp.InvalidURL:
             raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
         except aiohttp.ClientHttpProxyError as error:  # its text has the address of the proxy, with a password if there is one
@@ -175,7 +181,8 @@ class Client:
             raise PushbackError(seen, _retry_after(headers.get("Retry-After")), may_be_billed=may_be_billed, status=status)
         if status in (404, 405) or 300 <= status < 400:
             raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
-        raise BadAnswerError(seen, helps_to_retry=status in _MAY_PASS or status > 504, may_be_billed=may_be_billed)
+        may_pass = status in _MAY_PASS or status > 504
+        raise BadAnswerError(seen, helps_to_retry=may_pass, may_be_billed=may_be_billed, is_outage=may_pass and status != 409)
 
 
 def _proxy_of(url: str) -> str | None:
@@ -209,11 +216,11 @@ def _retry_after(value: str | None) -> float | None:
     if value is None:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+        try:
+            moment = parsedate_to_datetime(value)
+            seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        except (ValueError, OverflowError, TypeError, IndexError):  # the year 99999 is beyond the calendar
+            return None
+    return min(max(0.0, seconds), _LONGEST_RETRY_S) if math.isfinite(seconds) else None

@@ -231,8 +231,8 @@ class ServedHandle:
         if self._tokenizer is not None:
             asked["tokenizer"] = self._tokenizer.version()
         # Defaults do not count, so that a new key keeps the versions of configurations without it.
-        for name in ("send", "continue_cue", "max_length"):
-            if getattr(self._config, name) != OpenAIModel.model_fields[name].default:
+        for name in ("send", "continue_cue", "max_length", "finish_reasons"):
+            if getattr(self._config, name) != OpenAIModel.model_fields[name].get_default(call_default_factory=True):
                 asked[name] = getattr(self._config, name)
         return stable_hash({"content": content, "asked": asked, "engine": ENGINE_VERSION})
 

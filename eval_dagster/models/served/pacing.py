@@ -195,6 +195,10 @@ class Pace:
             self._pause(now + min(retry_after_s, longest) + self._jitter_s)
         self._admit(now)
 
+    def is_well(self) -> None:
+        """Count an answer to a call that is not paced: the next pause is a short one."""
+        self._pushbacks = 0
+
     def broke_off(self) -> None:
         """End a request whose connection broke: a pushback where many break. A single one shows nothing about the server's limits."""
         self._broken = _MEMORY * self._broken + 1 - _MEMORY

@@ -90,7 +90,7 @@ class Scorer:
 
     def _calls_of(self, head: Sequence[int], tail: Sequence[int]) -> Iterator[Call]:
         if self.way == "echo":
-            yield echo_call(self._config, head, tail)
+            yield echo_call(self._config, head, tail, self._tokenizer.id_of)
             return
         for index, token in enumerate(tail):
             yield forced_call(self._config, [*head, *tail[:index]], token, self._whole, self._tokenizer.id_of)

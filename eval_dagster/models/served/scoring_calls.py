@@ -1,14 +1,15 @@
 """Calls that ask for the log-probabilities of given tokens, and what they give."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.answer_records import Choice
+from eval_dagster.models.served.answers import BadAnswerError, cut
 from eval_dagster.models.served.bodies import COMPLETIONS, Call, without_nulls
+from eval_dagster.models.served.finish_reasons import ending_of
 from eval_dagster.models.served.scored_tokens import Tokens
 from eval_dagster.models.served.token_logprobs import TokenLogprob, read_token_logprobs
 
@@ -37,12 +38,12 @@ def scoring_call(config: OpenAIModel, body: Mapping[str, Any], read: Any) -> Cal
     return Call(path=COMPLETIONS, body=without_nulls({**fixed, **body, **config.extra_body}, config), read=read)
 
 
-def echo_call(config: OpenAIModel, head: Tokens, tail: Tokens) -> Call:
+def echo_call(config: OpenAIModel, head: Tokens, tail: Tokens, id_of: IdOf) -> Call:
     """The call that scores tokens after a context as an echoed prompt."""
     tokens = [*head, *tail]
     # One more token is generated, since some servers refuse to generate none.
     body = {"prompt": tokens, "max_tokens": 1, "echo": True}
-    return scoring_call(config, body, partial(_echoed, tokens=tokens, first=len(head)))
+    return scoring_call(config, body, partial(_echoed, tokens=tokens, first=len(head), id_of=id_of))
 
 
 def forced_call(config: OpenAIModel, context: Tokens, token: int, whole: int, id_of: IdOf) -> Call:
@@ -62,17 +63,29 @@ def _one_token(config: OpenAIModel, context: Tokens, forced: int, read: Any, **m
     return scoring_call(config, {"prompt": list(context), "max_tokens": 1, "logit_bias": {str(forced): _BIAS}, **more}, read)
 
 
-def _echoed(choice: Mapping[str, Any], *, tokens: Tokens, first: int) -> list[ScoredToken]:
-    """The tokens of an echoed prompt from a position on."""
+def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf) -> list[ScoredToken]:
+    """The tokens of an echoed prompt from a position on. All of its tokens have to be those that were sent."""
+    _require_whole(choice)
     found = read_token_logprobs(choice)
     if len(found) not in (len(tokens), len(tokens) + 1):
         raise BadAnswerError(f"the server echoed {len(found)} tokens of a prompt of {len(tokens)}", kind="NoLogprobsError")
+    for place, (token, each) in enumerate(zip(tokens, found, strict=False)):
+        echoed = id_of(each.token) if each.token_id is None else each.token_id
+        if echoed not in (None, token):
+            raise BadAnswerError(f"the server echoed another prompt: its token {place} is {each.token!r}; expected the token {token}")
     return [_scored(token, each) for token, each in zip(tokens[first:], found[first:], strict=False)]
 
 
-def _forced_token(choice: Mapping[str, Any], *, token: int, id_of: IdOf) -> list[ScoredToken]:
+def _require_whole(choice: Choice) -> None:
+    """Raise `BadAnswerError` where the server says that it broke off or refused."""
+    if choice.error or ending_of(choice.finish_reason or "stop", {}) in ("interrupted", "refused"):
+        raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
+
+
+def _forced_token(choice: Choice, *, token: int, id_of: IdOf) -> list[ScoredToken]:
     """The token that the server was made to generate."""
-    is_whole = _BROKEN not in str(choice.get("text"))
+    _require_whole(choice)
+    is_whole = _BROKEN not in str(choice.text)
     try:
         found = read_token_logprobs(choice)
     except BadAnswerError as error:
@@ -86,8 +99,9 @@ def _forced_token(choice: Mapping[str, Any], *, token: int, id_of: IdOf) -> list
     return [_scored(token, found[0])]
 
 
-def _listed_token(choice: Mapping[str, Any], *, token: int, is_last: bool) -> list[ScoredToken]:
+def _listed_token(choice: Choice, *, token: int, is_last: bool) -> list[ScoredToken]:
     """A token among the most probable ones at the place of the generated one."""
+    _require_whole(choice)
     [generated, *_] = read_token_logprobs(choice)
     listed = next((each for each in generated.best if each.token_id == token), None)
     if listed is None:
@@ -99,7 +113,6 @@ def _listed_token(choice: Mapping[str, Any], *, token: int, is_last: bool) -> li
 def _scored(token: int, found: TokenLogprob) -> ScoredToken:
     if found.logprob is None or (found.token_id is not None and found.token_id != token):
         raise BadAnswerError(f"the server gave no log-probability of the token {token} but of {found.token!r}", kind="NoLogprobsError")
-    if math.isnan(found.logprob) or not found.best:
-        missing = "no number as log-probability" if found.best else "not the most probable token beside it"
-        raise BadAnswerError(f"the server gave the token {found.token!r} with {missing}", kind="NoLogprobsError")
+    if not found.best:
+        raise BadAnswerError(f"the server gave the token {found.token!r} without the most probable token beside it", kind="NoLogprobsError")
     return ScoredToken(token_id=token, logprob=found.logprob, is_best=found.is_best)

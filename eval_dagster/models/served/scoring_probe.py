@@ -71,7 +71,7 @@ def _trials(
     others = [each for each in known[0].best if each.token_id not in (None, known[0].token_id)]
     forced = [known[0], *others[:1]]
     return [
-        ("echo", [echo_call(config, context, [each.token_id or 0 for each in known])], known),
+        ("echo", [echo_call(config, context, [each.token_id or 0 for each in known], id_of)], known),
         ("forced", [forced_call(config, context, each.token_id or 0, known[0].token_id or 0, id_of) for each in forced], forced),
     ]
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
@@ -11,6 +12,7 @@ from eval_dagster.models.served.answering_names import AnsweringNames
 from eval_dagster.models.served.answers import BadAnswerError, Reply
 from eval_dagster.models.served.attempts import Attempts
 from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
+from eval_dagster.models.served.canaries import PROMPTS, canary_call
 from eval_dagster.models.served.client import Client, StoppedError
 from eval_dagster.models.served.local_tokenizer import LocalTokenizer
 from eval_dagster.models.served.pacing import Pace
@@ -51,10 +53,12 @@ class Series:
         self._client = client
         self._pace = pace
         self._put = put
-        self._attempts = Attempts(name, config, pace, down_after_s=down_after_s)
+        self._attempts = Attempts(name, config, pace, down_after_s=down_after_s, probe=self._probe)
         self._tokenizer = tokenizer
         self._planner = ScorePlanner(name, config, self._planned)
         self._names = AnsweringNames(name, config)
+        self._probes = 0
+        self._context: int | None = None
         self._on_stop = on_stop
 
     async def ask(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
@@ -66,6 +70,7 @@ class Series:
 
     async def prepare(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
         """Find out how the server scores, if any request is scored."""
+        self._context = context
         await self._planner.prepare(requests, self._client, self._tokenizer, context, reporter)
 
     async def begin(self, requests: Sequence[Request], group: asyncio.TaskGroup) -> None:
@@ -120,7 +125,7 @@ class Series:
     async def _text(self, request: Request) -> ModelResponse:
         try:
             encode = self._tokenizer.prompt if self._tokenizer is not None and self._config.send == "tokens" else None
-            calls = text_calls(request, self._config, encode)
+            calls = text_calls(request, self._config, encode, self._context)
         except ModelError as error:
             self._pace.failed()
             return refused(error)
@@ -154,6 +159,12 @@ class Series:
         # A token of an answer takes a pass of its own, those of a prompt share some.
         self._pace.answered(used, (reply.output_tokens or 0) + (reply.prompt_tokens or 0) / _PROMPT_TOKENS_A_PASS or None)
         return CallReply(reply=reply, attempts=sent)
+
+    async def _probe(self) -> None:
+        """Ask a canary, another one each time. It is no question of an eval, so that none is paid for twice."""
+        self._probes += 1
+        prompt = PROMPTS[self._probes % len(PROMPTS)]
+        await self._asked(replace(canary_call(prompt, self._config, with_logprobs=False), read=lambda _: None))
 
     async def _asked(self, call: Call) -> Reply:
         reply = await self._client.ask(call)

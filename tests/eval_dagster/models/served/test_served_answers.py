@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from aiohttp import web
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.served.answers import BadAnswerError, Reply, believable, read_reply, read_text
+from eval_dagster.models.served.answer_records import Choice
+from eval_dagster.models.served.answers import BadAnswerError, Reply, TextReader, believable, read_reply
 from eval_dagster.models.served.bodies import text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.handle import ServedHandle
@@ -51,7 +51,7 @@ def chat(reason: str = "stop", **message: Any) -> dict[str, Any]:
     ],
 )
 def test_texts(choice: dict[str, Any], text: str, reason: str, reasoning: str | None) -> None:
-    found = read_text(choice, ["STOP"])
+    found = TextReader(stop_sequences=["STOP"])(Choice.of(choice))
     assert (found.text, found.finish_reason, found.reasoning) == (text, reason, reasoning)
 
 
@@ -68,7 +68,7 @@ def test_texts(choice: dict[str, Any], text: str, reason: str, reasoning: str | 
 )
 def test_what_is_no_text(choice: dict[str, Any], kind: str, helps: bool) -> None:
     with pytest.raises(BadAnswerError) as found:
-        read_text(choice, [])
+        TextReader()(Choice.of(choice))
     assert (found.value.kind, found.value.helps_to_retry) == (kind, helps)
 
 
@@ -112,7 +112,7 @@ def test_bodies() -> None:
     assert sent.path == "/chat/completions"
     assert sent.body["stop"] == list("abcd"), "a chat takes four; the text is cut at all of them"
     assert "max_completion_tokens" not in sent.body
-    assert sent.read(chat(content="xxfyy")).text == "xx"
+    assert sent.read(Choice.of(chat(content="xxfyy"))).text == "xx"
 
 
 def answered(status: int, body: Any, headers: dict[str, str] | None = None, *, secret: str = SECRET) -> Any:
@@ -233,7 +233,7 @@ def test_an_answer_of_another_form_is_no_exception_of_python(body: Any) -> None:
     if isinstance(found, BadAnswerError):
         return
     [choice] = found["choices"]
-    read = partial(read_text, stop_sequences=[]) if "message" in choice else forced_call(config(), [0], 1, 2, lambda _: 1).read
+    read = TextReader() if "message" in choice else forced_call(config(), [0], 1, 2, lambda _: 1).read
     with pytest.raises(BadAnswerError):
         read_reply(found, read)
 

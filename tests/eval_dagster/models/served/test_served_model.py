@@ -225,13 +225,15 @@ def test_faults_change_no_score(ask: Ask, stub: Stub, tmp_path: Path) -> None:
 
 @pytest.fixture
 def choosy(tmp_path: Path) -> Iterator[str]:
-    """The address of a server that takes a while to answer, and refuses the prompt `spent` at once because the quota is spent."""
-    loop, ready, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    """The address of a server that takes a while to answer. From the prompt `spent` on, the quota is spent."""
+    loop, ready, over, over_quota = asyncio.new_event_loop(), threading.Event(), asyncio.Event(), asyncio.Event()
     port = 0
 
     async def answer(request: web.Request) -> web.Response:
         prompt = (await request.json())["prompt"]
         if prompt == "spent":
+            loop.call_later(0.1, over_quota.set)
+        if prompt == "spent" or over_quota.is_set():
             return web.Response(status=402, text="pay first")
         await asyncio.sleep(0.5)
         return web.json_response({"choices": [{"text": prompt, "finish_reason": "stop"}]})

@@ -8,7 +8,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.models.served.answers import BadAnswerError, read_reply, read_text
+from eval_dagster.models.served.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.responses import failed
 from eval_dagster.pipeline import evaluate
@@ -95,7 +94,7 @@ import json, sys
 from pathlib import Path
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import NotEvaluatedError, StoreError
-from eval_dagster.models.served.answers import BadAnswerError, read_reply, read_text
+from eval_dagster.models.served.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.records import GenerationSettings, Request
 
@@ -235,7 +234,7 @@ def test_what_is_rejected_costs_nothing_and_what_is_lost_counts(stub: Stub, tmp_
 def test_an_error_that_was_paid_for_has_its_usage_and_cost() -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
     with pytest.raises(BadAnswerError) as raised:
-        read_reply({"choices": [{"message": {"refusal": "No."}}], "usage": usage}, partial(read_text, stop_sequences=()))
+        read_reply({"choices": [{"message": {"refusal": "No."}}], "usage": usage}, TextReader())
     response = failed(raised.value, PRICE)
     assert str(response.error).startswith("RefusalError: ")
     assert response.report is not None

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.served import score_planning
-from eval_dagster.models.served.answers import read_text
+from eval_dagster.models.served.answer_records import Choice
+from eval_dagster.models.served.answers import TextReader
 from eval_dagster.models.served.handle import ENGINE_VERSION, ServedHandle
 from eval_dagster.models.served.tokenizer_check import _TEXTS
 from eval_dagster.progress.reporting import LogReporter, use_reporter
@@ -255,7 +256,9 @@ def test_a_cue_is_continued_and_not_repeated(ask: Ask, stub: Stub) -> None:
     request = Request(request_id="c", prompt="shown", messages=turns, generation=GenerationSettings(max_tokens=16, stop_sequences=("\nM",)))
     assert ask(request, tokenizer=None)["c"].text == (" Paris.",)
     repeated = {"text": "The capital\nis Paris.\nMore"}
-    assert read_text(repeated, ["\n"], cue="The capital\nis").text == " Paris.", "no stop sequence is looked for in the cue"
+    assert TextReader(stop_sequences=["\n"], cue="The capital\nis")(Choice.of(repeated)).text == " Paris.", (
+        "no stop sequence is looked for in the cue"
+    )
     assert "continue_final_message" not in stub.requests()[-1]["body"]
     ask(request, tokenizer=None, continue_cue=True)
     sent = stub.requests()[-1]["body"]

@@ -1,0 +1,99 @@
+"""The answer of a server as a record. What has another form than this is no answer."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+
+def _text_or_none(value: Any) -> str | None:
+    """A text; None for anything else, where no answer is refused for a value that says nothing about the text."""
+    return value if isinstance(value, str) and value else None
+
+
+SomeText = Annotated[str | None, BeforeValidator(_text_or_none)]
+R = TypeVar("R", bound="Record")
+
+
+class MalformedError(ValueError):
+    """A value has another form than its record. The message names the place, and what is there."""
+
+
+class Record(BaseModel):
+    """A part of an answer. Keys that are not read are ignored; a value of another type is not converted."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @classmethod
+    def of(cls: type[R], found: Any) -> R:
+        """The record of a JSON value. Raises `MalformedError`."""
+        try:
+            return cls.model_validate(found)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the top"
+            raise MalformedError(f"at `{place}`: {first['msg']}, found {str(first['input'])[:100]!r}") from None
+
+
+class MessageRecord(Record):
+    """The message of a chat."""
+
+    role: str | None = None
+    content: str | list[dict[str, Any]] | None = None
+    refusal: Any = None
+    reasoning: SomeText = None
+    reasoning_content: SomeText = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Choice(Record):
+    """One of the texts of an answer."""
+
+    index: int | None = None
+    text: str | None = None
+    message: MessageRecord | None = None
+    finish_reason: str | None = None
+    reasoning: SomeText = None
+    reasoning_content: SomeText = None
+    logprobs: Any = None
+    """See `token_logprobs`. A server may send some that nobody asked for."""
+    error: Any = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    """Tokens by the usage of the server; null where they are not known."""
+
+    @property
+    def shown(self) -> str:
+        """The choice as JSON, for errors."""
+        return self.model_dump_json(exclude_none=True)
+
+
+class AnswerRecord(Record):
+    """The body of an answer to `/chat/completions` or `/completions`."""
+
+    choices: list[Choice]
+    model: str | None = None
+    system_fingerprint: SomeText = None
+
+
+class LogprobEntry(Record):
+    """A token in the form of a chat."""
+
+    token: str
+    logprob: float | None
+    id: int | None = None
+    top_logprobs: "list[LogprobEntry] | None" = None
+
+
+class LogprobContent(Record):
+    """Log-probabilities in the form of a chat."""
+
+    content: list[LogprobEntry]
+
+
+class LogprobLists(Record):
+    """Log-probabilities in the form of completions: lists of one length."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[Mapping[str, float | None] | None] | None = None
