@@ -38,8 +38,9 @@ class _Unpaced:
     def failed(self) -> None:
         """End a call."""
 
-    def pushed_back(self, retry_after_s: float | None) -> None:
-        """End a call that the server rejected. Its own next attempt waits."""
+    def pushed_back(self, _retry_after_s: float | None) -> bool:
+        """False: the call that the server rejected waits for itself."""
+        return False
 
     def broke_off(self) -> None:
         """End a call whose connection broke."""
@@ -116,8 +117,9 @@ class Attempts:
             try:
                 result = await attempt()
             except PushbackError as error:
+                asked_s = 0.0
                 if error.shows_load:
-                    pace.pushed_back(error.retry_after_s)
+                    asked_s = 0.0 if pace.pushed_back(error.retry_after_s) else min(error.retry_after_s or 0.0, _LONGEST_WAIT_S)
                 else:
                     pace.broke_off()
                     self._require_connection(error)
@@ -128,7 +130,6 @@ class Attempts:
                     failures += await self._is_of_request(error, began, may_probe=unjudged > _UNHEEDED)
                 if failures >= self._config.attempts or began - first > self._patience_s:
                     raise _given_up(str(error), sent) from None
-                asked_s = min(error.retry_after_s or 0.0, _LONGEST_WAIT_S) if pace is _UNPACED else 0.0
                 await asyncio.sleep(asked_s + _backoff(1))
             except BadAnswerError as error:
                 pace.failed()

@@ -1,7 +1,6 @@
 """One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,7 +28,7 @@ _PATIENCE = (429, 502, 503, 504, 529)
 _MOST_HANGS = 2
 """Attempts at a call to which no answer comes, since each lasts as long as `timeout_s`."""
 _LONGEST_RETRY_S = 86_400.0
-"""A longer `Retry-After` counts as this one."""
+"""A longer `Retry-After` is not believed."""
 _GATEWAY = (502, 504)
 """Those of a gateway that got no answer from the server behind it."""
 _TOO_LONG = (
@@ -223,4 +222,4 @@ def _retry_after(value: str | None) -> float | None:
             seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
         except (ValueError, OverflowError, TypeError, IndexError):  # the year 99999 is beyond the calendar
             return None
-    return min(max(0.0, seconds), _LONGEST_RETRY_S) if math.isfinite(seconds) else None
+    return max(0.0, seconds) if seconds <= _LONGEST_RETRY_S else None

@@ -23,6 +23,8 @@ _TRICKLE_S = 2.0
 """After a pause a whole level of requests is sent within this time, one by one."""
 _MEMORY, _MANY = 0.95, 0.3
 """Weight of an earlier end of a request by that of the next one, and the share of broken connections that shows a server that is full."""
+_SOME, _MOST = 0.04, 0.5
+"""Shares of pushbacks among the last ends between which a server rejects some requests and answers others."""
 _EXCHANGE_S = 1.0
 _NEW_S = 60.0
 """A level that was found within this time still holds."""
@@ -95,7 +97,7 @@ class Pace:
         self._pushbacks = 0
         self._jitter_s = 0.0
         self._pushed_back_at = 0.0
-        self._broken = 0.0
+        self._broken = self._rejected = 0.0
         self._exchanging: asyncio.Task[None] | None = None
         self._is_over = asyncio.Event()
         self._problem: OSError | None = None
@@ -171,6 +173,7 @@ class Pace:
             self._tokens.correct(place.tokens, place.taken, tokens)
         self._pushbacks = 0
         self._broken *= _MEMORY
+        self._rejected *= _MEMORY
         self._level.answered(now, place.sent, tokens if work is None else work, under_way)
         self._admit(now)
 
@@ -180,12 +183,23 @@ class Pace:
         self._level.failed()
         self._admit(self._loop.time())
 
-    def pushed_back(self, retry_after_s: float | None) -> None:
-        """End a request that the server rejected because of its load or its limits: pause, with a lower level afterwards."""
+    def pushed_back(self, retry_after_s: float | None) -> bool:
+        """End a request that the server rejected because of its load or its limits: pause, with a lower level afterwards.
+
+        A server that rejects some requests and answers others is not left alone: the level is lower, and the request waits for itself.
+
+        Returns:
+            Whether all requests pause.
+        """
         now, under_way = self._loop.time(), self._under_way
         self._free(_PLACE.get())
         longest = self._settings.longest_pause_s
-        if self._level.pushed_back(now, under_way):
+        answers_others = _SOME < self._rejected < _MOST
+        self._rejected = _MEMORY * self._rejected + 1 - _MEMORY
+        if answers_others:
+            if self._level.pushed_back(now, under_way):
+                self._pushed_back_at = time.time()
+        elif self._level.pushed_back(now, under_way):
             pause = max(retry_after_s or 0.0, _SHORTEST_PAUSE_S * 2.0 ** min(self._pushbacks, 32))
             self._pushbacks += 1
             self._pushed_back_at = time.time()
@@ -194,6 +208,7 @@ class Pace:
         elif retry_after_s:
             self._pause(now + min(retry_after_s, longest) + self._jitter_s)
         self._admit(now)
+        return not answers_others
 
     def is_well(self) -> None:
         """Count an answer to a call that is not paced: the next pause is a short one."""
