@@ -204,6 +204,11 @@ class TextReader:
         if ending == "refused":
             stopped = f"a content filter of the server stopped the answer: {cut(choice.shown)}"
             raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
+        if ending == "interrupted" and choice.finish_reason is None and not choice.error:
+            raise BadAnswerError(
+                "the server gave no reason for the end of the text, so that it may be a part of one. If it never gives a reason, set "
+                f'`finish_reasons: {{"null": complete}}` for this model in evals.yaml; the answer: {cut(choice.shown)}'
+            )
         if choice.error or ending == "interrupted":
             raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
         if ending is None:

@@ -255,7 +255,7 @@ def test_a_cue_is_continued_and_not_repeated(ask: Ask, stub: Stub) -> None:
     turns = (Message(Role.USER, "France?"), Message(Role.ASSISTANT, "The capital\nis"))
     request = Request(request_id="c", prompt="shown", messages=turns, generation=GenerationSettings(max_tokens=16, stop_sequences=("\nM",)))
     assert ask(request, tokenizer=None)["c"].text == (" Paris.",)
-    repeated = {"text": "The capital\nis Paris.\nMore"}
+    repeated = {"text": "The capital\nis Paris.\nMore", "finish_reason": "stop"}
     assert TextReader(stop_sequences=["\n"], cue="The capital\nis")(Choice.of(repeated)).text == " Paris.", (
         "no stop sequence is looked for in the cue"
     )
