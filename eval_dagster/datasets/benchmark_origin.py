@@ -8,6 +8,7 @@ from eval_dagster.errors import DataError, EvalDagsterError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.benchmark import DatasetSplit
+from eval_dagster.tasks.samples import UnreadableRow
 
 _ONE_CONFIG = "default"
 """The Hub's name of the configuration of a dataset with a single one."""
@@ -62,7 +63,9 @@ class BenchmarkOrigin:
         return self.task.FEWSHOT_SPLIT in splits
 
     def _open(self, split: DatasetSplit) -> list[Row]:
-        return self._place(split).read(split.config or _ONE_CONFIG, [split.split])[split.split]
+        # Copies, since the rows belong to the other package's code from here on, and are named by what it makes of them.
+        rows = self._place(split).read(split.config or _ONE_CONFIG, [split.split])[split.split]
+        return [row if isinstance(row, UnreadableRow) else dict(row) for row in rows]
 
     def _place(self, split: DatasetSplit) -> Origin:
         revision = self.task.DATASET_REVISION or split.revision

@@ -1,6 +1,6 @@
 """A dataset on the Hugging Face Hub, at one commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -43,6 +43,10 @@ class HubRepo:
         """
         builder = self._prepared_builder(subject, splits)
         return {split: list(builder.as_dataset(split=split)) for split in splits}
+
+    def rows(self, subject: Any, split: str) -> Iterator[Row]:
+        """Download (once) and read the rows of a split one after the other. Raises as `read` does."""
+        yield from self._prepared_builder(subject, [split]).as_dataset(split=split)
 
     def _prepared_builder(self, subject: Any, splits: Sequence[str]) -> Any:
         try:

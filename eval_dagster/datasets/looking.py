@@ -58,12 +58,12 @@ class LookingReader(DatasetReader):
         with self._guard(task):
             return super().stamp(task, subjects, fewshot=fewshot)
 
-    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False) -> dict[str, list[Row]]:
+    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
         """Return the rows of one subject by split."""
         with self._guard(type(task)):
             if not self._fetches and isinstance(task, AdapterTask) and not any(task.BENCHMARK.splits(subject, fewshot=fewshot)):
                 raise FarError("")  # its package brings them, and may fetch them
-            return super().read(task, subject, fewshot=fewshot)
+            return super().read(task, subject, fewshot=fewshot, limit=limit)
 
     def check(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> None:
         """Check whether the dataset exists, without reading a row."""

@@ -10,6 +10,7 @@ from eval_dagster.errors import DataError, DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.tasks.samples import UnreadableRow
 from eval_dagster.versions import code_version
 
 _ONE_CONFIG = "default"
@@ -45,7 +46,7 @@ class OrderedRows:
         for split in splits:
             if split not in rows:
                 raise DataError(f"_load_dataset of {where} brings no split {split!r}; it brings: {', '.join(rows) or 'none'}")
-        return {split: [dict(row) for row in rows[split]] for split in splits}
+        return {split: [row if isinstance(row, UnreadableRow) else dict(row) for row in rows[split]] for split in splits}
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         """Return the code, and the stamps of all configurations that could be read."""

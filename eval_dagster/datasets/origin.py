@@ -1,6 +1,6 @@
 """What the rows of a task are read from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,10 @@ class Origin(Protocol):
 
 class Stored(Origin, Protocol):
     """A dataset whose splits are files, here or on the Hub."""
+
+    def rows(self, subject: Any, split: str) -> Iterator[Row]:
+        """Return the rows of a split one after the other; what is not asked for is not read."""
+        ...
 
     def size(self, subject: Any, splits: Sequence[str]) -> int | None:
         """Return the bytes of the files of some splits; None where they are not known."""

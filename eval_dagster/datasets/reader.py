@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,29 @@ class DatasetReader:
                 f"DATASET_PATH = './{meant}'? A folder begins with './'. (As a dataset of the Hub or the mirror: {error})"
             ) from error
 
-    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False) -> dict[str, list[Row]]:
+    def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
         """Return the rows of one subject by split, the evaluated split first.
+
+        Args:
+            task: The task.
+            subject: One of its subjects.
+            fewshot: Whether examples are drawn.
+            limit: Most rows of the evaluated split. What is beyond is not read where `reads_in_part`.
 
         Raises:
             DatasetNotFoundError: The dataset lacks the subject's config or a split.
             DataError: The rows cannot be read.
         """
         splits = _splits(type(task), fewshot)
-        rows = self._origin(type(task), task).read(subject, _parts(splits))
-        return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
+        origin = self._origin(type(task), task)
+        if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo):
+            rows = origin.read(subject, _parts(splits))
+            return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
+        most = {task.SAMPLE_SPLIT: limit}
+        return {
+            split: list(islice(chain.from_iterable(origin.rows(subject, part) for part in split.split("+")), most.get(split)))
+            for split in splits
+        }
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a JSON-like value that changes whenever the rows could have changed, without reading them."""
@@ -124,10 +138,11 @@ class DatasetReader:
         return _RowsByField(task, task.SUBJECT_FIELD, files) if task.SUBJECT_FIELD else files
 
     def _files(self, path: str, revision: str | None, configs: int, task: TaskClass | None = None) -> Stored:
+        types = {} if task is None else task.COLUMN_TYPES
         if _is_folder(path):
-            return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY)
+            return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY, types)
         if self._mirror is not None:
-            return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY)
+            return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY, types)
         return HubRepo(path, revision or self._locked_commit(path), configs)
 
     def _place(self, path: str, task: TaskClass | None) -> Path:
@@ -157,24 +172,28 @@ class _RowsByField:
 
     task: TaskClass
     field: str
-    files: Origin
+    files: Stored
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - the files are those of all
         self.files.check([_ONE_CONFIG], splits)
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
-        rows = self.files.read(_ONE_CONFIG, splits)
-        if reason := next(filter(None, (unreadable_reason(row) for split in rows.values() for row in split)), None):
-            raise DataError(f"{reason}; the subject of such a row is not known (SUBJECT_FIELD of task {self.task.NAME})")
-        known = [subject_name(each) for each in self.task.SUBJECTS]
-        found = [row.get(self.field) for split in rows.values() for row in split]
-        if unknown := sorted({str(value) for value in found if value not in known}):
-            raise DataError(
-                f"the field {self.field!r} of {self.task.DATASET_PATH} (SUBJECT_FIELD of task {self.task.NAME}) names "
-                f"{', '.join(unknown)}, which SUBJECTS lacks; add what is missing, or correct the field"
-            )
-        name = subject_name(subject)
-        return {split: [row for row in of_split if row[self.field] == name] for split, of_split in rows.items()}
+        return {split: list(self.rows(subject, split)) for split in splits}
+
+    def rows(self, subject: Any, split: str) -> Iterator[Row]:
+        name, known = subject_name(subject), {subject_name(each) for each in self.task.SUBJECTS}
+        for row in self.files.rows(_ONE_CONFIG, split):
+            if reason := unreadable_reason(row):
+                raise DataError(f"{reason}; the subject of such a row is not known (SUBJECT_FIELD of task {self.task.NAME})")
+            value = row.get(self.field)
+            value = str(value) if isinstance(value, int | float) else value
+            if value not in known:
+                raise DataError(
+                    f"the field {self.field!r} of {self.task.DATASET_PATH} (SUBJECT_FIELD of task {self.task.NAME}) names "
+                    f"{value}, which SUBJECTS lacks; add what is missing, or correct the field"
+                )
+            if value == name:
+                yield row
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
         return [self.field, *map(subject_name, subjects), self.files.stamp([_ONE_CONFIG], splits)]
@@ -235,6 +254,15 @@ class _OwnRows:
             files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
             found += [((Path(name) / file.relative_to(path)).as_posix(), file) for file in files]
         return found
+
+
+def reads_in_part(task: TaskClass, *, fewshot: bool) -> bool:
+    """Whether the first rows of the evaluated split can be read without the others: no code of a task or of another package orders the
+    rows, and no examples are drawn from them."""
+    if issubclass(task, AdapterTask | OrderedTask) or _brings_rows(task):
+        return False
+    drawn_from = _parts([task.FEWSHOT_SPLIT]) if fewshot and task.FEWSHOT_SPLIT else []
+    return not set(drawn_from) & set(_parts([task.SAMPLE_SPLIT]))
 
 
 def _brings_rows(task: TaskClass) -> bool:

@@ -1,65 +1,93 @@
-"""Reads the rows of a Parquet, JSON Lines or CSV file. A mistake in one row does not affect other rows."""
+"""Reads the rows of Parquet, JSON Lines or CSV files one after the other. A mistake in one row does not affect other rows."""
 
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
+from eval_dagster.datasets.csv_files import Types, column_kinds, csv_rows
 from eval_dagster.errors import DataError
 from eval_dagster.records import Row
 from eval_dagster.tasks.samples import unreadable
 
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_EXACT_BITS = 53
-"""Bits of the largest whole numbers that a float represents exactly."""
+_BATCH_ROWS = 64
+"""Rows of a Parquet file that are decoded at once. A file of some bytes can hold thousands of rows of megabytes each."""
+_BUFFER_BYTES = 2**20
 
 
-def rows_of(file: Path) -> list[Row]:
-    """Read a file.
+def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Iterator[Row]:
+    """Read the files of a split. What the caller does not ask for is not read.
 
     Bytes that are no UTF-8 become lone surrogates (`\\udcff`), as Python's error handler `surrogateescape` makes them. A line of JSON Lines
-    that is no JSON object becomes an unreadable row, unless all are.
+    that is no JSON object, a row of CSV with a wrong number of cells, and a row of Parquet with a value that Python lacks become
+    unreadable rows, unless all of a file are.
+
+    Args:
+        files: The files of one split.
+        types: Types of columns of CSV files. Other columns have a type if each cell of the split is exactly what the type prints.
 
     Raises:
-        DataError: The file is damaged.
+        DataError: A file is damaged.
     """
-    try:
-        if file.suffix == ".jsonl":
-            return _lines(file)
-        rows = _records(pyarrow.parquet.ParquetFile(file).read()) if file.suffix == ".parquet" else _cells(file)
-    except (OSError, ValueError, TypeError) as error:  # what pyarrow and json raise is a ValueError too
-        raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-    return rows
+    files = list(files)
+    kinds = column_kinds([file for file in files if file.suffix == ".csv"])
+    for file in files:
+        try:
+            if file.suffix == ".csv":
+                yield from csv_rows(file, kinds, types)
+            else:
+                yield from _all_but_unreadable(_lines(file) if file.suffix == ".jsonl" else _parquet(file))
+        except (OSError, ValueError, TypeError) as error:  # what pyarrow and json raise is a ValueError too
+            raise DataError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _lines(file: Path) -> list[Row]:
-    rows: list[Row] = []
-    problems: list[str] = []
+def _all_but_unreadable(rows: Iterator[Row | str]) -> Iterator[Row]:
+    """The rows, with unreadable rows for problems. Raises `DataError` if there are problems alone."""
+    count, problems = 0, 0
+    first = ""
+    for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+        problems += isinstance(row, str)
+        first = first or (row if isinstance(row, str) else "")
+        yield unreadable(row) if isinstance(row, str) else row
+    if problems and problems == count:
+        raise DataError(first)
+
+
+def _lines(file: Path) -> Iterator[Row | str]:
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
-                rows.append(_object(line))
+                row = _object(line)
             except (ValueError, TypeError, RecursionError) as error:
-                problems.append(f"line {number}: {type(error).__name__}: {error}")
-                rows.append(unreadable(f"{file}: {problems[-1]}; expected a JSON object on each line"))
-    if problems and len(problems) == len(rows):
-        raise DataError(f"{file} cannot be read: {problems[0]}; expected a JSON object on each line")
-    return rows
+                problem = f"line {number}: {type(error).__name__}: {error}"
+                yield f"{file} cannot be read: {problem}; expected a JSON object on each line"
+            else:
+                yield row
 
 
 def _object(line: str) -> Row:
-    value = json.loads(line)
+    value = json.loads(line, object_pairs_hook=_once)
     if not isinstance(value, dict):
         raise TypeError(f"found {_shown(value)}")
     return value
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"found the key {_repeated(name for name, _ in pairs)!r} more than once")
+    return found
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _shown(value: Any) -> str:
@@ -67,38 +95,45 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def _cells(file: Path) -> list[Row]:
-    parsing = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    table = pyarrow.csv.read_csv(file, parse_options=parsing)
-    repeated = [name for name, count in Counter(table.column_names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"the first line has the column {repeated[0]!r} more than once; expected each name once")
-    columns = {name: table[name].to_pylist() for name in table.column_names}
-    kinds = {name: table.schema.field(name).type for name in columns}
-    floats = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
-    if floats:
-        as_text = pyarrow.csv.ConvertOptions(include_columns=floats, column_types=dict.fromkeys(floats, pa.string()))
-        texts = pyarrow.csv.read_csv(file, parse_options=parsing, convert_options=as_text)
-        columns |= {name: list(_exact(columns[name], texts[name].to_pylist())) for name in floats}
-    columns |= {name: [_decoded(value) for value in columns[name]] for name, kind in kinds.items() if pa.types.is_binary(kind)}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+def _parquet(file: Path) -> Iterator[Row | str]:
+    with pyarrow.parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as opened:
+        if twice := _twice(opened.schema_arrow):
+            raise DataError(f"{file} cannot be read: its rows have the column {twice!r} more than once; expected each name once")
+        number = 0
+        for batch in opened.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+            try:
+                yield from batch.to_pylist()
+            except (OverflowError, ValueError):  # a text that is no UTF-8, or a value that Python lacks: these rows alone
+                for index in range(batch.num_rows):
+                    yield _row(file, number + index, batch.slice(index, 1))
+            number += batch.num_rows
 
 
-def _exact(values: Sequence[float | None], texts: Sequence[str]) -> Iterator[float | int | None]:
-    """Numbers; whole numbers that a float cannot represent are read from their text."""
-    for value, text in zip(values, texts, strict=True):
-        is_cut = value is not None and _WHOLE.fullmatch(text) and int(text).bit_length() > _EXACT_BITS
-        yield int(text) if is_cut else value
+def _twice(fields: Iterable[pa.Field]) -> str | None:
+    """The name of a field that is there twice, in the rows or in a struct in them."""
+    fields = list(fields)
+    inner = (_twice(_inner(field.type)) for field in fields)
+    return _repeated(field.name for field in fields) or next(filter(None, inner), None)
 
 
-def _records(table: pa.Table) -> list[Row]:
-    try:
-        rows: list[Row] = table.to_pylist()
-    except UnicodeDecodeError:
-        schema = pa.schema([pa.field(field.name, _as_bytes(field.type)) for field in table.schema])
-        kinds = {field.name: field.type for field in table.schema}
-        rows = [{name: _texts(value, kinds[name]) for name, value in row.items()} for row in table.cast(schema).to_pylist()]
-    return rows
+def _inner(kind: pa.DataType) -> list[pa.Field]:
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+def _row(file: Path, number: int, batch: pa.RecordBatch) -> Row | str:
+    """A row of which a value cannot be read as it is, or its problem."""
+    kinds = {field.name: field.type for field in batch.schema}
+    row: Row = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            row[name] = column.to_pylist()[0]
+        except UnicodeDecodeError:
+            row[name] = _texts(column.cast(_as_bytes(kinds[name])).to_pylist()[0], kinds[name])
+        except (OverflowError, ValueError) as error:
+            return (
+                f"{file} cannot be read: row {number}: the column {name!r} holds a value of type {kinds[name]} that Python lacks ({error})"
+            )
+    return row
 
 
 def _as_bytes(kind: pa.DataType) -> pa.DataType:
@@ -118,13 +153,9 @@ def _texts(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _decoded(value)
+        return value.decode("utf-8", "surrogateescape")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return [_texts(item, kind.value_type) for item in value]
     if pa.types.is_struct(kind):
         return {field.name: _texts(value[field.name], field.type) for field in kind}
     return value
-
-
-def _decoded(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "surrogateescape")

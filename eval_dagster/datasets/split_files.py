@@ -3,11 +3,12 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eval_dagster.datasets.csv_files import Types
 from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
@@ -32,6 +33,8 @@ class SplitFolder:
     """Number of the task's subjects. For a single subject, the config `default` may be used."""
     remedy: str
     """Advice for the error message if the folder does not exist."""
+    types: Types = field(default_factory=dict)
+    """Declared types of columns of CSV files."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
         """Raise `DatasetNotFoundError` if a file is missing."""
@@ -41,11 +44,16 @@ class SplitFolder:
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
         """Read the rows of one subject. Raises `DatasetNotFoundError` if a file is missing, and `DataError` if one is damaged."""
-        return {split: [row for file in self._files(subject, split) for row in rows_of(file)] for split in splits}
+        return {split: list(self.rows(subject, split)) for split in splits}
+
+    def rows(self, subject: Any, split: str) -> Iterator[Row]:
+        """Read the rows of a split one after the other. Raises as `read` does."""
+        return rows_of(self._files(subject, split), self.types)
 
     def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:
-        """Return name, size and time of change of every file that would be read."""
-        return [
+        """Return name, size and time of change of every file that would be read, and the declared types."""
+        declared = [{name: kind.__name__ for name, kind in self.types.items()}] if self.types else []
+        return declared + [
             [str(self.folder), subject_name(subject), split, [file_stamp(file) for file in self._files(subject, split)]]
             for subject in subjects
             for split in splits

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eval_dagster.datasets.reader import DatasetReader
+from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
 from eval_dagster.lake.rows import sample_of, sample_row
@@ -37,14 +37,27 @@ def plan_snapshot(project: Project, eval_name: str) -> Plan:
     """Whether the current snapshot of an eval is up to date. Reads no rows. Raises as `materialize_snapshot` does for a missing dataset."""
     task, subjects = project.task(eval_name), project.subjects(eval_name)
     fewshot = project.num_fewshot(eval_name) > 0
+    limit = _limit(project, eval_name)
     stamp, code = project.reader.stamp(task, subjects, fewshot=fewshot), code_version(_read, DatasetReader)
     settings = [[subject_name(subject) for subject in subjects], task.SAMPLE_SPLIT, task.FEWSHOT_SPLIT, fewshot]
     own = [] if task.ID_FIELD is None else [task.ID_FIELD]
     return Plan(
-        fingerprint=stable_hash([stamp, *settings, code, *own]),
-        made_of={"data": stable_hash(stamp), "settings": stable_hash([*settings, *own]), "code": code},
+        fingerprint=stable_hash([stamp, *settings, code, *own, *limit]),
+        made_of={
+            "data": stable_hash(stamp),
+            "settings": stable_hash([*settings, *own]),
+            "code": code,
+            **({"limit": stable_hash(limit)} if limit else {}),
+        },
         current=sound_current(project.lake, "samples", eval_name),
     )
+
+
+def _limit(project: Project, eval_name: str) -> list[int]:
+    """The limit of an eval where only so many rows of each subject are read; else nothing."""
+    limit = project.eval(eval_name).limit
+    in_part = reads_in_part(project.task(eval_name), fewshot=project.num_fewshot(eval_name) > 0)
+    return [limit] if limit is not None and in_part else []
 
 
 def rows_now(project: Project, eval_name: str) -> tuple[list[Sample], str]:
@@ -58,7 +71,7 @@ def _read(project: Project, eval_name: str) -> list[Sample]:
     task = task_class(num_fewshot=num_fewshot)
     samples: list[Sample] = []
     for subject in project.subjects(eval_name):
-        rows = project.reader.read(task, subject, fewshot=num_fewshot > 0)
+        rows = project.reader.read(task, subject, fewshot=num_fewshot > 0, limit=next(iter(_limit(project, eval_name)), None))
         if not rows.get(task_class.SAMPLE_SPLIT):
             raise DataError(
                 f"eval {eval_name}: the split {task_class.SAMPLE_SPLIT!r} of {task_class.DATASET_PATH} "

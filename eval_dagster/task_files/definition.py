@@ -1,6 +1,6 @@
 """Checks task classes before anything runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from eval_dagster.code_versions.source_files import shown_name
@@ -14,6 +14,7 @@ from eval_dagster.tasks.style import TaskStyler
 
 REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")
 _LISTS = ("METRICS", "SUBJECTS", "STOP_SEQUENCES", "DATA_FILES")
+_COLUMN_TYPES = (str, int, float, bool)
 _NOT_EMPTY = ("METRICS", "SUBJECTS")
 _EXPECTED_METRICS = {
     ResponseType.COMPLETION: "CompletionMetric",
@@ -81,6 +82,9 @@ def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
             yield f"has the {name} {value!r}; expected a list"
         elif not value and name in _NOT_EMPTY:
             yield f"has an empty {name}; name at least one"
+    types: object = task.COLUMN_TYPES
+    if not isinstance(types, Mapping) or not all(isinstance(name, str) and kind in _COLUMN_TYPES for name, kind in types.items()):
+        yield f"has the COLUMN_TYPES {types!r}; expected names of columns with str, int, float or bool, such as {{'zip_code': str}}"
     if task.SUBJECT_FIELD is not None and task._load_dataset is EvalFrameworkTask._load_dataset:
         yield (
             f"has the SUBJECT_FIELD {task.SUBJECT_FIELD!r}, which eval-framework does not have: its BaseTask reads a configuration of the "

@@ -45,6 +45,9 @@ class BaseTask(Generic[SubjectType]):
     DATA_FILES: ClassVar[Sequence[str]] = ()
     """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Their change makes a new
     snapshot."""
+    COLUMN_TYPES: ClassVar[Mapping[str, type]] = {}
+    """Types of columns of CSV files: `str`, `int`, `float` or `bool`. Another column has numbers if each of its cells is exactly what
+    Python prints for a number, booleans if each is `True` or `False`, else the texts that are written. Types change no id of a sample."""
     SAMPLE_SPLIT: ClassVar[str]
     """The split that is evaluated; `validation+test` is one after the other."""
     FEWSHOT_SPLIT: ClassVar[str | None] = None

@@ -195,6 +195,7 @@ def doc_task(
     language: Any = None,
     source: str = "",
     data_files: Sequence[str] = (),
+    column_types: Mapping[str, type] | None = None,
     load_rows: Callable[[Any], Mapping[str, Sequence[Row]]] | None = None,
 ) -> Callable[[DocFunction], type[DocTask]]:
     """Turn a function from a row to a `Doc` into a task, for `task: path/to/file.py:quiz` in evals.yaml.
@@ -220,6 +221,7 @@ def doc_task(
         language: Language of the rows, where it is one.
         source: Licence and origin of the rows.
         data_files: Files that `load_rows` reads, as `BaseTask.DATA_FILES`.
+        column_types: Types of columns of CSV files, as `BaseTask.COLUMN_TYPES`.
         load_rows: Returns split -> rows of one subject, for rows that are in no dataset. `dataset_path` is then any word.
 
     Raises:
@@ -263,6 +265,8 @@ def doc_task(
         }
         if subject_field is not None:
             attributes["SUBJECT_FIELD"] = subject_field
+        if column_types is not None:
+            attributes["COLUMN_TYPES"] = column_types
         if load_rows is not None:
             attributes["_load_dataset"] = lambda _, subject: load_rows(subject)
         return type(function.__name__, (DocTask,), attributes)

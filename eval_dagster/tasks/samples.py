@@ -34,6 +34,13 @@ _MOST_BITS = 13_000
 """Most bits of a whole number, because Python writes at most 4,300 digits."""
 
 
+class WrittenRow(Row):
+    """A row of a file of texts. Its id is that of the texts, whatever types their columns have."""
+
+    written: Row
+    """The fields as each of them would be read alone."""
+
+
 def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_field: str | None = None) -> list[Sample]:
     """Name the rows of one subject, split after split.
 
@@ -56,13 +63,11 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_f
         for index, row in enumerate(rows):
             place = f"row {index} of split {split!r} (subject {name!r})"
             try:
-                content = {
-                    str(key) if isinstance(row, UnreadableRow) else _stored_key(key): _plain(value, f"field {key!r} of {place}")
-                    for key, value in row.items()
-                }
+                content = _stored(row, place)
+                content_id = stable_hash(_stored(row.written, place) if isinstance(row, WrittenRow) else content)
             except RowError as error:
                 content = dict(unreadable(str(error)))
-            content_id = stable_hash(content)
+                content_id = stable_hash(content)
             sample_id = stable_hash([name, content_id])
             seen[sample_id] += 1
             repeat = f"-{seen[sample_id]}" if seen[sample_id] > 1 else ""
@@ -101,6 +106,13 @@ def is_whole(value: Any) -> bool:
     if isinstance(value, dict):
         return not {_HALVES, _UNREADABLE} & value.keys() and all(map(is_whole, value.values()))
     return all(map(is_whole, value)) if isinstance(value, list) else True
+
+
+def _stored(row: Row, place: str) -> Row:
+    return {
+        str(key) if isinstance(row, UnreadableRow) else _stored_key(key): _plain(value, f"field {key!r} of {place}")
+        for key, value in row.items()
+    }
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:

@@ -145,14 +145,14 @@ def test_an_answer_of_ten_megabytes_is_an_answer(evaluated: Evaluate, tmp_path: 
 
 def test_rows_of_csv_and_parquet_survive_wrong_bytes(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_bytes(b'\xef\xbb\xbfq,n,big\n"caf\xe9\nau lait",1,12345678901234567891\nplain,2,1.5\n')
-    assert rows_of(tmp_path / "test.csv") == [
+    assert list(rows_of([tmp_path / "test.csv"])) == [
         {"q": "caf\udce9\nau lait", "n": 1, "big": 12345678901234567891},
         {"q": "plain", "n": 2, "big": 1.5},
     ]
     broken = pa.Array.from_buffers(pa.string(), 2, pa.array([b"caf\xe9", b"ok"]).buffers())
     nested = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 1, 2], broken)], ["texts"])
     pq.write_table(pa.table({"q": broken, "n": [1, None], "in": nested, "raw": pa.array([b"\xff", b"ok"])}), tmp_path / "test.parquet")
-    assert rows_of(tmp_path / "test.parquet") == [
+    assert list(rows_of([tmp_path / "test.parquet"])) == [
         {"q": "caf\udce9", "n": 1, "in": {"texts": ["caf\udce9"]}, "raw": b"\xff"},
         {"q": "ok", "n": None, "in": {"texts": ["ok"]}, "raw": b"ok"},
     ]
@@ -162,8 +162,8 @@ def test_rows_of_csv_and_parquet_survive_wrong_bytes(tmp_path: Path) -> None:
     ("name", "content", "problem"),
     [
         ("test.csv", b"a,a\n1,2\n", "the column 'a' more than once"),
-        ("test.csv", b"a,b\n1,2,3\n", "Expected 2 columns, got 3"),
-        ("test.csv", b"", "Empty CSV file"),
+        ("test.csv", b"a,b\n1,2,3\n", "row 0 (line 2): expected 2 cells, as the first line has, got 3"),
+        ("test.csv", b"", "it is empty"),
         ("test.jsonl", b"[\n1,\n2\n]\n", "line 1: JSONDecodeError"),
         ("test.jsonl", b"\xff\xfe{\x00}\x00", "line 1: JSONDecodeError"),
         ("test.parquet", b"PAR1", "ArrowInvalid"),
@@ -172,7 +172,7 @@ def test_rows_of_csv_and_parquet_survive_wrong_bytes(tmp_path: Path) -> None:
 def test_a_file_of_another_form_is_named(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as caught:
-        rows_of(tmp_path / name)
+        list(rows_of([tmp_path / name]))
     assert f"{tmp_path / name} cannot be read: " in str(caught.value)
     assert problem in str(caught.value)
 
@@ -189,7 +189,7 @@ def test_any_bytes_are_rows_or_one_message(tmp_path_factory: pytest.TempPathFact
     file = tmp_path_factory.getbasetemp() / f"test.{ending}"
     file.write_bytes(content)
     with contextlib.suppress(DataError):
-        samples = build_samples({"test": rows_of(file)}, "all")
+        samples = build_samples({"test": list(rows_of([file]))}, "all")
         assert all(is_storable(json.dumps(sample.row, ensure_ascii=False)) for sample in samples)
         assert len({sample.sample_id for sample in samples}) == len(samples)
 

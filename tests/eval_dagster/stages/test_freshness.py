@@ -133,10 +133,10 @@ CHANGES: Mapping[Change, tuple[tuple[str, str], Mapping[str, list[str]]]] = {
     keep: (QUIZ, {}),
     prompt: (QUIZ, causes_of(list(STAGES)[1:], "prompt")),
     metric: (QUIZ, {"rendered_prompts": ["code"], "sample_scores": ["metric"], "task_metrics": ["metric"]}),
-    limit: (QUIZ, causes_of(list(STAGES)[1:], "limit")),
+    limit: (QUIZ, causes_of(STAGES, "limit")),
     row: (QUIZ, causes_of(STAGES, "data")),
     touched: (QUIZ, {"dataset_snapshot": ["data"]}),
-    other_rows: (QUIZ, {"dataset_snapshot": ["data"], "rendered_prompts": ["data"]}),
+    other_rows: (QUIZ, {"dataset_snapshot": ["data"]}),  # they are beyond the limit
     model: (("quiz", "two"), causes_of(list(STAGES)[2:], "model")),
     tags: (("quiz", "two"), {"model_outputs": ["model settings"]}),
     model_settings: (("quiz", "two"), causes_of(list(STAGES)[1:], "model settings")),
