@@ -77,9 +77,7 @@ class Project:
         """
         tasks = registered_tasks() if tasks is None else tasks
         path = (config_path or default_config_path()).resolve()
-        config = load_config(
-            path, tasks=tasks, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file
-        )
+        config = load_config(path, sections=registered_sections(), registries=registry_names(), section_in_file=section_in_file)
         return cls._of(config, path, tasks, home)
 
     @classmethod
@@ -324,7 +322,4 @@ def _mirror(config: Config, folder: Path) -> Path | None:
     mirror = given or config.datasets.mirror
     if mirror is None:
         return None
-    path = (folder / mirror).resolve()
-    if given and not path.is_dir():
-        raise ConfigError(f"the environment variable {MIRROR_VARIABLE} names {path}, which is no folder; correct it, or unset it")
-    return path
+    return (folder / mirror).resolve()

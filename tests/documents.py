@@ -16,6 +16,7 @@ import eval_dagster
 from eval_dagster.config.loading import load_config
 from eval_dagster.models.registry import section_in_file
 from eval_dagster.task_defs import TASKS
+from eval_dagster.task_files.loading import load_task
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -133,7 +134,10 @@ class Reader:
             config[section] = {**config.get(section, {}), **given} if section in ("models", "evals", "suites") else given
         path = self.folder / "with_block.yaml"
         path.write_text(yaml.safe_dump({"models": {}, "evals": {}, **config}))
-        assert load_config(path, tasks=TASKS, section_in_file=section_in_file), block.where
+        config = load_config(path, section_in_file=section_in_file)
+        for task in (settings.task for settings in config.evals.values()):
+            if ":" not in task or ".py:" in task:  # those of registries need their packages
+                assert load_task(task, TASKS, self.folder), block.where
         path.unlink()
 
 

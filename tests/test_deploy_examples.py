@@ -30,7 +30,6 @@ from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.schema import Config
 from eval_dagster.project import TRACKING_VARIABLE
-from eval_dagster.task_defs import TASKS
 
 FOLDER = ROOT / "examples" / "deploy"
 VALUES: dict[str, Any] = yaml.safe_load((FOLDER / "kubernetes" / "values.yaml").read_text())
@@ -42,7 +41,7 @@ SIZE = {"small": {"nvidia.com/gpu": "1", "memory": "24Gi"}, "large": {"nvidia.co
 
 @pytest.fixture(scope="module")
 def config() -> Config:
-    return load_config(FOLDER / "evals.yaml", tasks=TASKS)
+    return load_config(FOLDER / "evals.yaml")
 
 
 def snake(value: Any) -> Any:
@@ -244,7 +243,7 @@ def test_the_blocks_of_the_page_are_those_of_the_files(config: Config, tmp_path:
     assert shown["storage"] == ray["storage"]
     assert shown["load_from"] == yaml.safe_load((FOLDER / "ray" / "workspace.yaml").read_text())["load_from"]
     (tmp_path / "evals.yaml").write_text(yaml.safe_dump({"models": shown["models"], "evals": {"capitals": {"task": "capitals"}}}))
-    assert load_config(tmp_path / "evals.yaml", tasks=TASKS).models["large"].resources.gpus == 2
+    assert load_config(tmp_path / "evals.yaml").models["large"].resources.gpus == 2
 
 
 # ---- the tags

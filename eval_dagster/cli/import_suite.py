@@ -67,7 +67,7 @@ def _add(project: Project, added: Mapping[str, Mapping[str, Any]]) -> None:
     try:
         written.write_text(text, encoding="utf-8")
         shutil.copymode(path, written)
-        load_config(written, tasks=project.tasks, registries=registry_names(), sections=registered_sections())
+        load_config(written, registries=registry_names(), sections=registered_sections())
         written.replace(path)
     finally:
         written.unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """Reads `evals.yaml`, and reports every mistake in it with its line and what is allowed there."""
 
-import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
@@ -18,9 +17,6 @@ from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, 
 from eval_dagster.errors import ConfigError
 from eval_dagster.suggestions import did_you_mean
 
-_MOST_LISTED = 12
-"""Most names that a message lists."""
-
 MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
 """Environment variable: a folder of datasets instead of `datasets.mirror`."""
 
@@ -31,6 +27,8 @@ evals:
   sums: {task: arithmetic, limit: 5}
 """
 """A configuration that works."""
+_IN_FILE = re.compile(r".+\.py:.+", re.DOTALL)
+"""The name of something in a file."""
 
 Problem = tuple[KeyPath, str]
 """The place of a mistake, and its description."""
@@ -39,7 +37,6 @@ Problem = tuple[KeyPath, str]
 def load_config(
     path: Path,
     *,
-    tasks: Collection[str],
     sections: Mapping[str, type[ModelSection]] = MappingProxyType({}),
     registries: Collection[str] = (),
     section_in_file: Callable[[str, Path], type[ModelSection]] | None = None,
@@ -48,7 +45,6 @@ def load_config(
 
     Args:
         path: The file; paths in it are relative to its folder.
-        tasks: Names of the task registry.
         registries: Names of the registries of other packages, for `lm_eval:NAME`.
         sections: Model sections of other packages, by backend.
         section_in_file: The section of a backend `path/to/file.py:Class`, and the folder of the configuration.
@@ -72,7 +68,7 @@ def load_config(
         raise ConfigError(f"{shown}:1: the file is empty; expected {Place.top(schema).words()}")
     config, found = _validate(document, schema)
     problems = dict(document.problems)
-    for where, what in [*found, *_name_problems(document, tasks, registries, path.parent)]:
+    for where, what in [*found, *_name_problems(document, registries, path.parent)]:
         problems.setdefault((document.line(where), where), what)
     if problems or config is None:
         in_order = sorted(problems.items(), key=lambda problem: problem[0][0])
@@ -159,7 +155,7 @@ def _value(document: YamlDocument, path: KeyPath) -> Any:
     return value
 
 
-def _name_problems(document: YamlDocument, tasks: Collection[str], registries: Collection[str], folder: Path) -> Iterator[Problem]:
+def _name_problems(document: YamlDocument, registries: Collection[str], folder: Path) -> Iterator[Problem]:
     """Names that refer to nothing, and repeated names.
 
     It reads the raw values, so that it finds all even if other values are wrong.
@@ -168,11 +164,11 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
     evals, models = _mapping(top.get("evals")), with_adapters(_mapping(top.get("models")))
     yield from _mirror_problems(("datasets", "mirror"), document, folder)
     for name in _mapping(top.get("environments")):
-        yield from _environment_problems(("environments", name), document, registries, folder)
+        yield from _environment_problems(("environments", name), registries)
     for name in models:
-        yield from _function_problems(("models", name, "function"), document, folder)
+        yield from _function_problems(("models", name, "function"), document)
     for name in evals:
-        yield from _task_problems(("evals", name, "task"), document, tasks, registries, folder)
+        yield from _task_problems(("evals", name, "task"), document, registries)
         yield from _repeat_problems(("evals", name, "subjects"), document)
     suites = _mapping(top.get("suites"))
     yield from _collision_problems(suites)
@@ -186,61 +182,40 @@ def _name_problems(document: YamlDocument, tasks: Collection[str], registries: C
 
 
 def _mirror_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
+    """A path that cannot be looked at. One of a folder that is not there is a reason for the evals that read from it."""
     mirror = _value(document, path)
-    if isinstance(mirror, str) and not os.environ.get(MIRROR_VARIABLE) and not _is(Path.is_dir, folder / mirror):
-        yield (
-            path,
-            f"found {document.found(path)}, which is no folder (it is looked for in {folder.resolve()}); expected a folder of datasets",
-        )
+    try:
+        if isinstance(mirror, str):
+            (folder / mirror).resolve().is_dir()
+    # A name that is too long or contains a null character, or a folder without permission.
+    except (OSError, ValueError) as error:
+        yield path, f"found {document.found(path)}, which cannot be looked at ({error}); expected a folder of datasets"
 
 
-def _environment_problems(path: KeyPath, document: YamlDocument, registries: Collection[str], folder: Path) -> Iterator[Problem]:
-    name, python = str(path[-1]), _value(document, path)
+def _environment_problems(path: KeyPath, registries: Collection[str]) -> Iterator[Problem]:
+    name = str(path[-1])
     if name not in registries:
         yield path, f"found the name {name!r}; expected that of a registry: {', '.join(registries)}{did_you_mean(name, registries)}"
-    elif isinstance(python, str) and not _is(Path.is_file, folder / Path(python).expanduser()):
-        looked = f"found {document.found(path)}, which is no file (it is looked for in {folder.resolve()})"
-        yield path, f"{looked}; expected a Python interpreter; `eval-dagster environments add {name}` makes an environment"
 
 
-def _function_problems(path: KeyPath, document: YamlDocument, folder: Path) -> Iterator[Problem]:
+def _function_problems(path: KeyPath, document: YamlDocument) -> Iterator[Problem]:
     function = _value(document, path)
-    if isinstance(function, str) and (wrong := _wrong_file(function, folder)):
-        yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:name"
+    if isinstance(function, str) and not _IN_FILE.fullmatch(function):
+        yield path, f"found {document.found(path)}, which is not of the right form; expected path/to/file.py:name"
 
 
-def _task_problems(
-    path: KeyPath, document: YamlDocument, tasks: Collection[str], registries: Collection[str], folder: Path
-) -> Iterator[Problem]:
+def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection[str]) -> Iterator[Problem]:
+    """A reference that can name nothing. One to a task that is not there is no mistake of the file: the other evals are evaluated."""
     task = _value(document, path)
-    if not isinstance(task, str) or task in tasks:
+    if not isinstance(task, str) or _IN_FILE.fullmatch(task):
         return
-    wrong = _wrong_file(task, folder)
     registry, colon, name = task.partition(":")
-    if task.endswith((".yaml", ".yml")):
-        file = folder / (name if colon else task)
-        if not _is(Path.is_file, file):
-            yield (
-                path,
-                f"found {document.found(path)}, whose file is not there (it is looked for at {file.resolve()}); expected path/to/task.yaml",
-            )
-    elif wrong and ".py" in task:
-        yield path, f"found {document.found(path)}{wrong}; expected path/to/file.py:Class"
-    elif colon and registry in registries:
-        if not name:
-            yield path, f"found {document.found(path)}; expected a name after the colon: {registry}:NAME"
-    elif wrong:
-        listed = f"one of {', '.join(sorted(tasks))}" if len(tasks) <= _MOST_LISTED else "a name that `eval-dagster tasks` lists"
-        known = f"{listed}, or " if tasks else ""
-        yield path, f"found {document.found(path)}; expected {known}path/to/file.py:Class{did_you_mean(task, tasks)}"
-
-
-def _wrong_file(reference: str, folder: Path) -> str:
-    """The mistake in `path/to/file.py:name`, as a text that follows the reference; empty if there is none."""
-    stem, ending, name = reference.partition(".py:")
-    if not (stem and ending and name):
-        return ", which is not of the right form"
-    return "" if _is(Path.is_file, folder / f"{stem}.py") else f", whose file is not there (it is looked for in {folder.resolve()})"
+    if not task:
+        yield path, f"found {document.found(path)}; expected a name that `eval-dagster tasks` lists, or path/to/file.py:Class"
+    elif task.endswith((".py", ".py:")):
+        yield path, f"found {document.found(path)}, which is not of the right form; expected path/to/file.py:Class"
+    elif colon and not name and registry in registries:
+        yield path, f"found {document.found(path)}; expected a name after the colon: {registry}:NAME"
 
 
 def _reference_problems(path: KeyPath, document: YamlDocument, known: dict[str, Any]) -> Iterator[Problem]:
@@ -300,14 +275,6 @@ def _is_time(text: str) -> bool:
     try:
         return bool(re.match(r"\d{4}-\d{2}-\d{2}(T|$)", text, re.ASCII) and datetime.fromisoformat(text))
     except ValueError:
-        return False
-
-
-def _is(kind: Callable[[Path], bool], path: Path) -> bool:
-    try:
-        return kind(path)
-    # A name that is too long or contains a null character, or a folder without permission.
-    except (OSError, ValueError):
         return False
 
 

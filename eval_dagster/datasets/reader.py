@@ -29,9 +29,8 @@ TaskClass = type[BaseTask[Any]]
 _ONE_CONFIG = "default"
 """The Hub's name of the configuration of a dataset with a single one."""
 _FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml, or else to that of the task's file"
-_MIRROR_REMEDY = (
-    "add it to the mirror, or unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
-)
+_NO_MIRROR = "unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
+_MIRROR_REMEDY = f"add it to the mirror, or {_NO_MIRROR}"
 
 
 class DatasetReader:
@@ -142,8 +141,14 @@ class DatasetReader:
         if _is_folder(path):
             return SplitFolder(path, self._place(path, task), configs, _FOLDER_REMEDY, types)
         if self._mirror is not None:
-            return SplitFolder(path, self._mirror / path, configs, _MIRROR_REMEDY, types)
+            return SplitFolder(path, self._mirror / path, configs, self._mirror_remedy(), types)
         return HubRepo(path, revision or self._locked_commit(path), configs)
+
+    def _mirror_remedy(self) -> str:
+        assert self._mirror is not None
+        if self._mirror.is_dir():
+            return _MIRROR_REMEDY
+        return f"the mirror {self._mirror} itself is not there; bring it back, or {_NO_MIRROR}"
 
     def _place(self, path: str, task: TaskClass | None) -> Path:
         """The folder of a path: relative to evals.yaml, or to the file of the class that sets `DATASET_PATH`; the first that exists."""

@@ -1,5 +1,6 @@
 """Finds task classes by a name of the registry, or in a file."""
 
+import os
 import re
 import sys
 import traceback
@@ -103,7 +104,7 @@ def _registered(name: str, registry: Mapping[str, type[BaseTask[Any]]]) -> type[
 
 
 def _in_file(file: Path, name: str, folder: Path) -> type[BaseTask[Any]]:
-    if not file.is_file():
+    if not os.path.isfile(file):  # noqa: PTH113 - false for a name that no file can have
         raise TaskDefinitionError(f"there is no task file {file}; a path is relative to the folder of evals.yaml")
     module, own = _import_file(file.resolve(), folder.resolve())
     table = {each.name: each for each in getattr(module, "TASKS_TABLE", ()) if isinstance(each, LightevalTaskConfig)}

@@ -1,5 +1,6 @@
 """The registries of benchmarks that this package and others name by entry points."""
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -53,4 +54,5 @@ def opened_registry(name: str, folder: Path, environments: Mapping[str, str]) ->
     registry = registered(name)
     if not isinstance(registry, EnvironmentRegistry):
         return registry
-    return registry.within(folder / Path(environments[name]).expanduser() if name in environments else None)
+    given = environments.get(name)
+    return registry.within(None if given is None else folder / os.path.expanduser(given))  # noqa: PTH111 - of an unknown user, too

@@ -76,7 +76,6 @@ def test_scores_that_a_dead_process_left_out_are_computed_by_the_next_run(quiz: 
     ("environments", "problem"),
     [
         ("{quizz: quiz-environment/bin/python}", "found the name 'quizz'; expected that of a registry: .* did you mean 'quiz'"),
-        ("{quiz: nowhere/python}", "'nowhere/python', which is no file .* `eval-dagster environments add quiz` makes an environment"),
         ("{quiz: 3}", "found 3; expected text"),
     ],
 )

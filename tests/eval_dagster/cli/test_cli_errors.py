@@ -93,7 +93,7 @@ def test_wrong_usage_is_refused_before_anything_runs(cli: Run, tmp_path: Path, a
 @pytest.mark.parametrize(
     ("found", "wrong", "parts"),
     [
-        ("task: arithmetic", "task: arithmetik", ["evals.yaml:6", "evals.sums.task", "'arithmetik'", "did you mean 'arithmetic'"]),
+        ("task: arithmetic", "task: arithmetic.py", ["evals.yaml:6", "evals.sums.task", "expected path/to/file.py:Class"]),
         ("limit: 2", "limits: 2", ["evals.yaml:6", "limits", "did you mean 'limit'"]),
         ("limit: 2", "limit: two", ["evals.yaml:6", "evals.sums.limit", "'two'"]),
         ('cron: "0 2 * * *"', 'cron: "every night"', ["evals.yaml:10", "suites.nightly.cron", "every night"]),
