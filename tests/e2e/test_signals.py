@@ -224,6 +224,8 @@ SITUATIONS: Mapping[str, Callable[[Checkout], None]] = {
     "a result regressed": _worse,
     "the rows of an eval are gone": lambda checkout: shutil.rmtree(checkout.folder / "words"),
     "a task file is broken": lambda checkout: (checkout.folder / "words.py").write_text("def (\n") and None,
+    "a task file is gone": lambda checkout: (checkout.folder / "words.py").unlink(),
+    "the file of a model's function is gone": lambda checkout: (checkout.folder / "b.py").unlink(),
     "the weights of a model are gone": _one_model_missing,
     "nothing is comparable": _nothing_comparable,
     "half of the samples are errors": lambda checkout: checkout.write_model("a", "assert number % 2"),
