@@ -8,7 +8,7 @@ with checked as (
             from_json(
                 findings,
                 '[{"check": "VARCHAR", "status": "VARCHAR", "seen": "VARCHAR", "n": "BIGINT", "n_of": "BIGINT",'
-                || ' "sample_id": "VARCHAR", "effect": "VARCHAR", "advice": "VARCHAR"}]'
+                || ' "sample_id": "VARCHAR", "sample_name": "VARCHAR", "effect": "VARCHAR", "advice": "VARCHAR"}]'
             )
         ) as finding
     from internal._current_metrics
@@ -23,6 +23,7 @@ select
     finding['n'] as n,
     finding['n_of'] as n_of,
     finding['sample_id'] as sample_id,
+    finding['sample_name'] as sample_name,
     finding['seen'] as seen,
     finding['effect'] as effect,
     finding['advice'] as advice,

@@ -7,20 +7,23 @@ not reach it; a check that has too few samples, or cannot see what it needs, say
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from os.path import commonprefix
 from statistics import median
 
 import scipy  # whose parts load when first used
 
+from eval_dagster.prompts.answer_places import Place, places_of, shown_place, stands_at, stands_in
 from eval_dagster.prompts.gold_scores import absent_gold
 from eval_dagster.prompts.parts import Asked, asked_prompts, folded
 from eval_dagster.records import Check, Finding, ResponseType, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.versions import stable_hash
 
-LINT_VERSION = 1
+LINT_VERSION = 2
 """Version of the checks. Raise it where a finding may change; stored prompts are then looked at again."""
 _CHANCE = 1e-3
 """The most probable chance by which a check may find something."""
@@ -35,11 +38,13 @@ _UNEQUAL = 1.5
 _BY_LENGTH = 0.8
 """Part of the samples for which the longest, or the shortest, choice is the correct one."""
 _SAME_PLACE = 0.9
-"""Part of the samples whose answer stands after the same characters."""
-_BEFORE = 3
-"""Characters before an answer that are compared."""
-_LONGEST_ANSWER = 200
-"""Characters. Longer texts are no answers that a prompt gives away by chance."""
+"""Part of the samples whose answer stands at the same place."""
+_MOST_PLACES = 5
+"""Places of answers that are looked at, the most frequent first."""
+_FEW_ANSWERS = 0.25
+"""Different correct answers for each sample: up to so many, they are classes."""
+_SHORTEST = 3
+"""Characters of a question. Shorter ones are found in others by chance."""
 _LEAST_SAMPLES = 8
 _OTHERS = 5
 """Answers of other samples that are looked for in the place of the own one."""
@@ -153,7 +158,7 @@ def _example_is_question(asked: Sequence[Asked], _: bool) -> Finding | None:
 def _is_shown(each: Asked) -> bool:
     question = folded(each.parts.question) if each.parts else ""
     # The first example may stand after an introduction.
-    return len(question) >= _BEFORE and any(
+    return len(question) >= _SHORTEST and any(
         shown == question or shown.endswith(f" {question}") or (not target and shown.startswith(f"{question} "))
         for shown, target in each.examples
     )
@@ -167,39 +172,42 @@ def _answer_in_prompt(asked: Sequence[Asked], _: bool) -> Finding | None:
         return _unchecked(Check.ANSWER_IN_PROMPT, _why_not(asked, known))
     if len(known) < _LEAST_SAMPLES:
         return _too_few(Check.ANSWER_IN_PROMPT, known)
-    places: dict[str, list[Asked]] = defaultdict(list)
+    places: dict[Place, list[Asked]] = defaultdict(list)
     for each in known:
-        for place in {place for gold in each.gold for place in _places(each.question or "", gold)}:
+        for place in {place for gold in each.gold for place in places_of(each.question or "", gold)}:
             places[place].append(each)
-    place = max(places, key=lambda place: len(places[place]), default="")
-    telling = places[place]
+    ranked = sorted(places.items(), key=lambda found: (-len(found[1]), not all(found[0]), found[0][1], found[0][0]))
+    for place, telling in ranked[:_MOST_PLACES]:
+        if _tells(telling, known, partial(stands_at, place)):
+            return _answer_found(telling, known, shown_place(*place))
+    # Wherever it stands: of the few answers that the eval has, or that a question has, only the correct one.
+    golds = Counter(gold for each in known for gold in each.gold)
+    has_labels = bool(known[0].choices) and len({each.prompt.request.choices for each in known}) == 1
+    if has_labels or len(golds) <= _FEW_ANSWERS * len(known):
+        telling = [each for each in known if any(stands_in(each.question or "", gold) for gold in each.gold)]
+        if _tells(telling, known, stands_in):
+            return _answer_found(telling, known, "and the wrong ones do not")
+    return _clean(Check.ANSWER_IN_PROMPT, known)
+
+
+def _tells(telling: Sequence[Asked], known: Sequence[Asked], stands: Callable[[str, str], bool]) -> bool:
+    """Whether nearly all questions have their correct answer at a place, several answers do, and nearly no question a wrong one."""
     golds = Counter(gold for each in telling for gold in each.gold)
     if not telling or len(telling) < _SAME_PLACE * len(known) or golds.most_common(1)[0][1] > _SAME_PLACE * len(telling):
-        return _clean(Check.ANSWER_IN_PROMPT, known)
-    misled = [each for each in telling if any(place in _places(each.question or "", wrong) for wrong in _wrong(each, golds))]
-    if len(misled) > (1 - _SAME_PLACE) * len(telling):
-        return _clean(Check.ANSWER_IN_PROMPT, known)
+        return False
+    misled = [each for each in telling if any(stands(each.question or "", wrong) for wrong in _wrong(each, golds))]
+    return len(misled) <= (1 - _SAME_PLACE) * len(telling)
+
+
+def _answer_found(telling: Sequence[Asked], known: Sequence[Asked], where: str) -> Finding:
     return _found(
         Check.ANSWER_IN_PROMPT,
         telling,
         known,
-        seen=f"in {_of(telling, known)} samples, the gold answer stands in the question, each time after {place.lstrip(_START)!r}",
+        seen=f"in {_of(telling, known)} samples, the gold answer stands in the question, {where}",
         effect="a model that copies it scores as if it knew",
         advice="leave the field with the answer out of the prompt; if copying is what the benchmark asks for, nothing is wrong",
     )
-
-
-_START = "\x02"
-"""Stands before the first character of a question."""
-
-
-def _places(question: str, answer: str) -> Iterator[str]:
-    """The characters before each place where an answer stands in a question, as a word; both are folded."""
-    if not answer or len(answer) > _LONGEST_ANSWER:
-        return
-    text = _START + question
-    for found in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", text):
-        yield text[max(found.start() - _BEFORE, 0) : found.start()]
 
 
 def _wrong(each: Asked, golds: Iterable[str]) -> list[str]:
@@ -284,6 +292,48 @@ def _equal_choices(asked: Sequence[Asked], _: bool) -> Finding | None:
     )
 
 
+def _blank_texts(asked: Sequence[Asked], _: bool) -> Finding | None:
+    told = [each for each in asked if each.prompt.ground_truths and each.prompt.response_type is not ResponseType.PERPLEXITY]
+    unanswered = [each for each in told if not any(truth.strip() for truth in each.prompt.ground_truths)]
+    # A list with an empty text is how tasks write a question without an answer, if they have many.
+    if any(not each.prompt.truth_is_list for each in unanswered) or 0 < len(unanswered) <= _MANY * len(told):
+        return _found(
+            Check.BLANK_TEXTS,
+            unanswered,
+            told,
+            seen=f"in {_of(unanswered, told)} samples, the gold answer is an empty text",
+            effect="a model that answers is wrong there, and one that says nothing is right",
+            advice="fill in the field of the row, or leave the row out; if such questions have no answer, nothing is wrong",
+        )
+    label, unasked = _empty_lines(asked)
+    if not unasked or len(unasked) > _MANY * len(asked):
+        return _clean(Check.BLANK_TEXTS, asked)
+    return _found(
+        Check.BLANK_TEXTS,
+        unasked,
+        asked,
+        seen=f"in {_of(unasked, asked)} samples, nothing stands after {label!r} in the question"
+        if label
+        else f"in {_of(unasked, asked)} samples, the question is an empty text",
+        effect="the model is not asked what the others are",
+        advice="fill in the field of the row, or leave the row out",
+    )
+
+
+def _empty_lines(asked: Sequence[Asked]) -> tuple[str, list[Asked]]:
+    """The label that all questions have in a line, and those that have nothing else there. Questions of images need no text."""
+    known = [each for each in asked if each.parts and not each.prompt.request.images]
+    lines = [[folded(line) for line in each.parts.question.strip("\n").split("\n")] for each in known if each.parts]
+    if len({len(each) for each in lines}) != 1:
+        lines = [[each[0]] for each in lines]  # the first line alone is the same part of all
+    for of_line in zip(*lines, strict=True):
+        label = re.sub(r"\w*$", "", commonprefix(of_line)).strip()  # noqa: RUF071 - characters
+        empty = [each for each, line in zip(known, of_line, strict=True) if line == label and (label or not folded(each.question or ""))]
+        if 0 < len(empty) < len(known):
+            return label, empty
+    return "", []
+
+
 def _duplicates(asked: Sequence[Asked], _: bool) -> Finding | None:
     rows = _rows(asked)
     if rows is None:
@@ -365,6 +415,7 @@ _CHECKS: Mapping[Check, Callable[[Sequence[Asked], bool], Finding | None]] = {
     Check.GOLD_POSITION: _gold_position,
     Check.LENGTH_TELLS_GOLD: _length_tells_gold,
     Check.EQUAL_CHOICES: _equal_choices,
+    Check.BLANK_TEXTS: _blank_texts,
     Check.DUPLICATES: _duplicates,
     Check.CONTRADICTIONS: _contradictions,
 }
@@ -380,6 +431,7 @@ def _found(check: Check, concerned: Sequence[Asked], total: Sequence[Asked], *, 
         n=len(concerned),
         n_of=len(total),
         sample_id=concerned[0].prompt.sample_id,
+        sample_name=concerned[0].prompt.sample_name,
         seen=seen,
         effect=effect,
         advice=advice,

@@ -14,6 +14,7 @@ class Check(StrEnum):
     GOLD_POSITION = "gold_position"
     LENGTH_TELLS_GOLD = "length_tells_gold"
     EQUAL_CHOICES = "equal_choices"
+    BLANK_TEXTS = "blank_texts"
     DUPLICATES = "duplicates"
     CONTRADICTIONS = "contradictions"
     TIES = "ties"
@@ -42,6 +43,8 @@ class Finding:
     """Samples that were looked at."""
     sample_id: str | None = None
     """One of the samples that it concerns."""
+    sample_name: str | None = None
+    """Its own name, where it has one."""
     effect: str = ""
     """What it does to the score."""
     advice: str = ""
@@ -51,5 +54,5 @@ class Finding:
         """One sentence after the other: what was seen, one sample, the effect, what to do."""
         if self.status is not Status.FOUND:
             return f"{self.check}: {self.seen}"
-        sample = f" (sample {self.sample_id}, for instance)" if self.sample_id else ""
+        sample = f" (sample {self.sample_name or self.sample_id}, for instance)" if self.sample_id else ""
         return f"{self.check}: {self.seen}{sample}; {self.effect}; {self.advice}"

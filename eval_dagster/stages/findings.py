@@ -46,13 +46,14 @@ def ties_finding(metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[
     if tied < _MANY_TIES * total:
         return Finding(check=Check.TIES, status=Status.CLEAN, seen="", n=tied, n_of=total)
     name = row["metric"]
-    sample = next((each["sample_id"] for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")), None)
+    sample = next((each for each in scores if each["metric"] == name and '"tie"' in (each["explanation"] or "")), {})
     return Finding(
         check=Check.TIES,
         status=Status.FOUND,
         n=tied,
         n_of=total,
-        sample_id=sample,
+        sample_id=sample.get("sample_id"),
+        sample_name=sample.get("sample_name"),
         seen=f"the model finds several choices equally good in {tied} of {total} samples",
         effect="their score is that of a draw: 1/k of k choices, or for metrics of other packages that of the first choice",
         advice="look at its log-probabilities of such a sample; a model that answers from a table ties where the table has no answer",

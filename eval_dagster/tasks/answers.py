@@ -47,21 +47,22 @@ def truths_of(given: Any, sample: Sample) -> tuple[str, ...]:
 
 
 def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
-    """Check that a hook returned a list of texts. A list of choices needs at least one, and no empty text.
+    """Check that a hook returned a list of texts. A list of choices needs at least one, and none of white space alone.
 
     Raises:
         DataError: It returned something else.
-        SampleError: There are no choices, or one is empty or null: rows of data have such gaps.
+        SampleError: There are no choices, or one is null, empty or white space: rows of data have such gaps.
     """
     if not isinstance(values, list | tuple):
         raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")
     if what == "choices" and not values:
         raise SampleError(f"{place_of(sample)}: there are no choices; expected one at least. Correct the row, or leave it out")
     for index, value in enumerate(values):
-        if what == "choices" and value in ("", None):
+        if what == "choices" and (value is None or (isinstance(value, str) and not value.strip())):
+            seen = "null" if value is None else f"{value!r}, white space alone" if value else "empty"
             raise SampleError(
-                f"{place_of(sample)}: choice {index + 1} of {len(values)} is {'null' if value is None else 'empty'}, which no model can "
-                "score; expected a text. Correct the row, or leave the choice out"
+                f"{place_of(sample)}: choice {index + 1} of {len(values)} is {seen}, whose score says nothing; expected a text. "
+                "Correct the row, or leave the choice out"
             )
         if not isinstance(value, str):
             raise DataError(f"{place_of(sample)}: the task returned {value!r} among its {what}; expected a text that is not empty")

@@ -247,6 +247,52 @@ def test_an_answer_that_stands_in_the_prompt(task: type[Quiz], shots: int) -> No
     assert "each time after 'y: '" in finding.seen
 
 
+@pytest.mark.parametrize(
+    ("form", "where"),
+    [
+        ("Ticket: {text} [{team}]\nTeam:", "each time between '[' and ']'"),
+        ("Ticket: {text} ({team}) {text}\nTeam:", "each time between '(' and ')'"),
+        ("Ticket {team}_{number}: {text}\nTeam:", "each time after 'et '"),
+        ("{text} {team}{number}, {text}\nTeam:", "and the wrong ones do not"),
+        ("{text}: {team}\nTeam:", "each time before ' te'"),
+        ("{text} for {team} since {text}\nTeam:", "each time after 'or '"),
+    ],
+)
+@pytest.mark.parametrize("shots", [0, 3])
+def test_an_answer_that_stands_in_the_prompt_in_any_form(form: str, where: str, shots: int) -> None:
+    class Telling(Tickets):
+        def _get_instruction_text(self, item: Row) -> str:
+            text = str(item["text"])
+            return form.format(text=text[: 18 + len(text) % 5], team=item["team"], number=text.rpartition(" ")[2])
+
+    finding = found(prompts_of(Telling, {"test": tickets(30), "train": tickets(160)[80:]}, shots), shots)[Check.ANSWER_IN_PROMPT]
+    assert (finding.n, finding.n_of) == (30, 30)
+    assert where in finding.seen
+
+
+def test_a_class_that_every_text_may_name_gives_nothing_away() -> None:
+    """The classes are words of the texts, or answers are looked up in a text, as in reading comprehension."""
+
+    class Mentioned(Tickets):
+        def _get_instruction_text(self, item: Row) -> str:
+            return f"Ticket: {item['text']}, {' or '.join(TEAMS)}?\nTeam:"
+
+    class Looked(Written):
+        def _get_instruction_text(self, item: Row) -> str:
+            forms = (
+                "{0} met {1} at {2}.",
+                "At {2}, {0} was there. Later came {1}, and left.",
+                "It was {1} whom {0} had {2}.",
+                "{0}; {1}: {2}",
+            )
+            others = [choice for choice in item["choices"] if choice != item["choices"][item["gold"]]]
+            text = forms[item["number"] % 4].format(others[0], item["choices"][item["gold"]], item["number"])
+            return f"{text} Who is it?\nAnswer:"
+
+    assert found(prompts_of(Mentioned, {"test": tickets(40)})) == {}
+    assert found(prompts_of(Looked, {"test": rows()})) == {}
+
+
 def test_choices_that_are_listed_in_the_prompt_give_nothing_away() -> None:
     class Listed(Quiz):
         def _get_instruction_text(self, item: Row) -> str:
@@ -285,6 +331,30 @@ def test_choices_whose_length_tells(stretched: bool, word: str) -> None:
 def test_equal_choices() -> None:
     given = [{**row, "choices": [*row["choices"][:3], row["choices"][row["gold"] or 1]]} for row in rows(4)]
     assert Check.EQUAL_CHOICES in found(prompts_of(Quiz, {"test": [*given, *rows(20, 50)]}))
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_a_question_that_is_empty(shots: int) -> None:
+    splits = {"test": tickets(30), "train": tickets(160)[80:]}
+    splits["test"][7]["text"] = ""
+    finding = found(prompts_of(Tickets, splits, shots), shots)[Check.BLANK_TEXTS]
+    assert (finding.n, finding.n_of, finding.seen) == (1, 30, "in 1 of 30 samples, nothing stands after 'ticket:' in the question")
+
+    class Bare(Tickets):
+        def _get_instruction_text(self, item: Row) -> str:
+            return str(item["text"])
+
+    prompts = prompts_of(Bare, splits)
+    assert found(prompts)[Check.BLANK_TEXTS].seen == "in 1 of 30 samples, the question is an empty text"
+
+
+def test_a_gold_answer_that_is_empty() -> None:
+    class Answered(Written):
+        def _get_ground_truth(self, item: Row) -> Any:
+            return " " if item["number"] == 3 else super()._get_ground_truth(item)
+
+    finding = found(prompts_of(Answered, {"test": rows()}))[Check.BLANK_TEXTS]
+    assert (finding.n, finding.n_of, finding.seen) == (1, 40, "in 1 of 40 samples, the gold answer is an empty text")
 
 
 def test_a_gold_answer_that_is_no_choice() -> None:

@@ -308,6 +308,7 @@ def test_choices_must_be_texts(choices: Any) -> None:
         ([], "there are no choices"),
         ([" Rome", ""], "choice 2 of 2 is empty"),
         ([None, " Rome"], "choice 1 of 2 is null"),
+        ([" Rome", " "], "choice 2 of 2 is ' ', white space alone"),
     ],
 )
 def test_a_question_that_no_model_can_score_is_an_error_of_its_sample(choices: Any, message: str) -> None:

@@ -37,6 +37,7 @@ TASK = """
             return f" {item['team']}"
 
     class Leaking(Tickets):
+        ID_FIELD = "text"
         SUBJECT_FIELD = "team"
         SUBJECTS = TEAMS
 """
@@ -84,10 +85,12 @@ def test_a_benchmark_that_leaks_its_class_is_marked_wherever_it_is_shown(
     assert {name: row["findings"] for name, row in board.items()} == {"leaking": ["examples_tell_gold"], "sound": []}
     [warning] = results["rendered_prompts", "leaking"].warnings
     assert warning.startswith("eval leaking: examples_tell_gold: all examples of 4 of 4 subjects have one answer, which is the gold answer")
+    assert "(sample ticket 0, for instance)" in warning
     assert not results["rendered_prompts", "sound"].warnings
     [row] = read_rows(project.lake, "select * from eval_findings where status = 'found'")
     assert (row["eval"], row["check_name"], row["n"], row["n_of"]) == ("leaking", "examples_tell_gold", 40, 40)
     assert read_rows(project.lake, "select 1 from prompts where sample_id = $id", {"id": row["sample_id"]})
+    assert row["sample_name"] == "ticket 0"
     assert row["effect"]
     assert row["advice"]
     print_leaderboard(project.lake)
