@@ -25,6 +25,15 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class EndingModel(Protocol):
+    """A loaded model whose answers under way cost money, so that they are waited for where a run is interrupted."""
+
+    def end(self) -> None:
+        """Begin no further request. `respond` ends when those under way are answered. May be called from a handler of a signal."""
+        ...
+
+
 class ModelHandle(Protocol):
     """A configured model, not yet loaded."""
 

@@ -20,6 +20,7 @@ from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
+from eval_dagster.stages.late_interruption import late_interruption
 from eval_dagster.stages.peak_memory import PeakMemory
 
 _MEBIBYTE = 2**20
@@ -158,6 +159,7 @@ class _Sender:
                 ResponseFlusher(model.cache, model.run_id) as flusher,
                 use_reporter(reporter),
                 AnswerProgress(reporter, model.name, loaded, requests, run.owners) as progress,
+                late_interruption(loaded, reporter),
                 closing(_timed(loaded, requests)) as answers,
             ):
                 for request, response in answers:

@@ -49,6 +49,8 @@ class ServedModel:
         self._context = context
         self._replicas = replicas
         self._now: Pace | Fleet | None = None
+        self._stream: Stream[Answered] | None = None
+        self._is_ending = False
         addresses = ", ".join(each.config.base_url for each in replicas) or config.base_url
         self._usage = GenerationUsage(path="server", reason=f"asked at {addresses}")
 
@@ -62,12 +64,19 @@ class ServedModel:
         reporter = current_reporter()  # a thread of its own has none
 
         ask = self._ask_all if self._replicas else self._ask_one
-        return iter(Stream(partial(ask, requests, reporter)))
+        self._stream = Stream(partial(ask, requests, reporter))
+        return iter(self._stream)
+
+    def end(self) -> None:
+        """Begin no further request. `respond` ends when those under way are answered."""
+        self._is_ending = True
+        if self._stream is not None:
+            self._stream.end(lambda: self._now is None or not self._now.under_way)
 
     async def _ask_one(self, requests: Sequence[Request], reporter: Reporter, put: Put[Answered]) -> None:
         config = self._config
         async with self._pace() as pace, CappedClient(self._name, config, self._headers, self._spend) as client:
-            series = Series(self._name, config, client, pace, self._put_counted(put), self._tokenizer)
+            series = Series(self._name, config, client, pace, self._put_counted(put), self._tokenizer, is_ending=lambda: self._is_ending)
             self._now = pace
             try:
                 await series.ask(requests, self._context, reporter)
@@ -78,7 +87,16 @@ class ServedModel:
         def client_of(replica: Replica) -> CappedClient:
             return CappedClient(self._name, replica.config, self._headers, self._spend)
 
-        self._now = Fleet(self._name, self._replicas, client_of, self._put_counted(put), self._tokenizer, self._context, reporter)
+        self._now = Fleet(
+            self._name,
+            self._replicas,
+            client_of,
+            self._put_counted(put),
+            self._tokenizer,
+            self._context,
+            reporter,
+            is_ending=lambda: self._is_ending,
+        )
         try:
             await self._now.ask(requests)
         finally:

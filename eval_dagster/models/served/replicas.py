@@ -155,6 +155,7 @@ class Fleet:
         tokenizer: LocalTokenizer | None,
         context: int | None,
         reporter: Reporter,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """The arguments are those of `Series`, with what makes the client of a server. `name` is that of the model in evals.yaml."""
         self._name = name
@@ -164,6 +165,7 @@ class Fleet:
         self._tokenizer = tokenizer
         self._context = context
         self._reporter = reporter
+        self._is_ending = is_ending
         self._paces: dict[int, Pace] = {}
         self._without_since: float | None = None
         self._refused: dict[int, StoppedError] = {}
@@ -172,7 +174,12 @@ class Fleet:
     def state(self) -> str:
         """How many requests are under way, and at how many servers. May be called from other threads."""
         paces = list(self._paces.values())
-        return f"{sum(pace.under_way for pace in paces)} at once at {len(paces)} of {len(self._replicas)} servers"
+        return f"{self.under_way} at once at {len(paces)} of {len(self._replicas)} servers"
+
+    @property
+    def under_way(self) -> int:
+        """Requests under way at all servers."""
+        return sum(pace.under_way for pace in list(self._paces.values()))
 
     async def ask(self, requests: Sequence[Request]) -> None:
         """Answer every request once.
@@ -231,6 +238,7 @@ class Fleet:
                 self._tokenizer,
                 down_after_s=_DOWN_AFTER_S,
                 on_stop=partial(self._stop, index),
+                is_ending=self._is_ending,
             )
             await self._require_answer(replica, client)
             # The first server alone reports how many calls scoring takes.
@@ -239,7 +247,7 @@ class Fleet:
             )
             self._paces[index] = pace
             async with asyncio.TaskGroup() as group:
-                while (piece := await self._work.next(index)) is not None:
+                while not self._is_ending() and (piece := await self._work.next(index)) is not None:
                     await series.begin(piece.requests, group)
             series.require_going()
 

@@ -43,10 +43,11 @@ class Series:
         *,
         down_after_s: float | None = None,
         on_stop: Callable[[StoppedError], None] | None = None,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         """`name` is that of the model in evals.yaml. `down_after_s` is that of `Attempts`.
 
-        `on_stop` is called where no further call is sent, while those under way go on.
+        `on_stop` is called where no further call is sent, while those under way go on. No request is begun once `is_ending`.
         """
         self._name = name
         self._config = config
@@ -60,6 +61,7 @@ class Series:
         self._probes = 0
         self._context: int | None = None
         self._on_stop = on_stop
+        self._is_ending = is_ending
 
     async def ask(self, requests: Sequence[Request], context: int | None, reporter: Reporter) -> None:
         """Answer the requests. A request is begun when its first call may be sent, so that few are held at once."""
@@ -81,7 +83,7 @@ class Series:
                     self._put((request, plan))
                     continue
                 await self._pace.wait(about_tokens(request))
-                if self._attempts.stopped is not None:
+                if self._attempts.stopped is not None or self._is_ending():
                     self._pace.failed()
                     break
                 group.create_task(self._answer(request, plan))

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 Put = Callable[[T], None]
+_LOOK_S = 0.1
 
 
 class _Ended:
@@ -41,6 +42,19 @@ class Stream(Generic[T]):
             if self._loop is not None and self._task is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._task.cancel)
             thread.join()
+
+    def end(self, is_idle: Callable[[], bool]) -> None:
+        """Cancel the work once it is idle, in two looks one after the other. May be called from a handler of a signal."""
+
+        async def cancel_when_idle(task: "asyncio.Task[None]") -> None:
+            idle_looks = 0
+            while idle_looks < 2:
+                await asyncio.sleep(_LOOK_S)
+                idle_looks = idle_looks + 1 if is_idle() else 0
+            task.cancel()
+
+        if self._loop is not None and self._task is not None and not self._loop.is_closed():
+            asyncio.run_coroutine_threadsafe(cancel_when_idle(self._task), self._loop)
 
     def _run(self) -> None:
         error: BaseException | None = None
