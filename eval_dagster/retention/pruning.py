@@ -73,8 +73,10 @@ def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pr
     """Determine which files can be deleted. Ages refer to `now`. Nothing is changed.
 
     Raises:
+        UsageError: The clock of this machine, by which ages are told, differs from that of the server of a shared lake.
         LakeError: A kept catalog cannot be read, so the files that it needs are unknown.
     """
+    project.lake.begin()
     return _plan(project, policy, _configured_versions(project), now or datetime.now(UTC))
 
 
@@ -82,8 +84,10 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
     """Delete the files that `plan` finds now; nothing is published meanwhile. Returns what was deleted.
 
     Raises:
+        UsageError: As in `plan`.
         LakeError: As in `plan`; or a file cannot be deleted, and later ones stay.
     """
+    project.lake.begin()
     versions = _configured_versions(project)
     lake, trials = project.lake, trial_lake(project.lake)
     with lake.lock("catalog"), trials.lock("catalog"):

@@ -57,7 +57,8 @@ def unreliable(store: ObjectStore, folder: Path, **settings: float | bool | str)
 
     Its settings: `share` of requests that are answered by 503, of which every second one is done before (its answer is lost); `delay_s`
     before each request; `is_out` to answer all of them by 503; `ignores_conditions` to pass writes on without their conditions;
-    `is_read_only` to refuse writes; `error` to answer all by this code of S3 with status 403; `seed`.
+    `is_read_only` to refuse writes; `error` to answer all by this code of S3 with status 403; `conflicts` is the number of conditional
+    writes that are answered by 409; `hangs` to answer nothing; `seed`.
     """
     with running_server("store_proxy_program", store.server.url, json.dumps(settings), model="", folder=folder) as server:
         yield ObjectStore(server=server, variables={**store.variables, "AWS_ENDPOINT_URL": server.url})

@@ -13,7 +13,17 @@ from servers.lifetime import announce, end_with_standard_input
 
 _LARGEST = 2**30
 """Bytes of a request."""
-_DEFAULTS = {"share": 0.0, "delay_s": 0.0, "is_out": False, "ignores_conditions": False, "is_read_only": False, "error": "", "seed": 0}
+_DEFAULTS = {
+    "share": 0.0,
+    "delay_s": 0.0,
+    "is_out": False,
+    "ignores_conditions": False,
+    "is_read_only": False,
+    "error": "",
+    "conflicts": 0,
+    "hangs": False,
+    "seed": 0,
+}
 
 
 class Proxy:
@@ -39,6 +49,11 @@ class Proxy:
             return self._fault(403, "AccessDenied")
         if settings["error"]:
             return self._fault(403, settings["error"])
+        if settings["hangs"]:
+            await asyncio.Event().wait()
+        if settings["conflicts"] and request.method == "PUT" and "If-None-Match" in request.headers:
+            settings["conflicts"] -= 1
+            return self._fault(409, "ConditionalRequestConflict")
         if settings["is_out"]:
             return self._fault(503, "ServiceUnavailable")
         is_lost = self._random.random() < settings["share"]

@@ -15,6 +15,8 @@ _FULL = re.compile(r"os error (28|122)\b|StorageFull|QuotaExceeded")
 """A disk without space, or a user at the limit of one."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Statuses of a server that answers otherwise a little later."""
+_UNDECIDED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+"""Codes with status 409: another write is under way, and it is open whether there is an object of this name."""
 _SKEWED = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _SOURCES = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine",
@@ -43,6 +45,12 @@ class Fault:
         if self.is_passing:
             return LakeUnreachableError(f"the lake {url}: {self.words}")
         return UsageError(f"the lake {url}: {self.words}; {self.cure}")
+
+
+def is_undecided(error: Exception) -> bool:
+    """Whether an exception of obstore that says "already exists" does not know it."""
+    found = _CODE.search(str(error))
+    return found is not None and found[1] in _UNDECIDED
 
 
 def fault_of(error: Exception, url: str) -> Fault:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from eval_dagster.errors import LakeError, RequirementError, UsageError
-from eval_dagster.lake.remote.faults import Fault, fault_of
+from eval_dagster.lake.remote.faults import Fault, fault_of, is_undecided
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +23,12 @@ _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 10.0
 _WARN_AFTER_S = 5.0
 _PIECE = 2**20
-"""Bytes of an object that are read at a time, at least."""
+"""Bytes of an object that are read at a time, at least. A smaller object is written within seconds."""
+_SLOWEST_S = 60.0
+"""How long a store may be silent. A try that begins when less is left of the patience is one of the hasty client."""
 _CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
 _HASTY = {"timeout": "10 seconds", "read_timeout": "5 seconds", "connect_timeout": "5 seconds"}
+"""For calls about little data, where the store may hang."""
 _ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
 T = TypeVar("T")
@@ -49,7 +52,7 @@ class Store:
     """The objects below a URL, by their names relative to it."""
 
     def __init__(self, url: str, *, patience_s: float = PATIENCE_S, is_hasty: bool = False) -> None:
-        """Open the store. Credentials come from the environment alone. With `is_hasty`, an answer is waited for some seconds alone.
+        """Open the store. Credentials come from the environment alone. With `is_hasty`, no answer is waited for longer than some seconds.
 
         Raises:
             RequirementError: The package that reads object stores is missing.
@@ -68,13 +71,14 @@ class Store:
         """When the call began that gave up. Until a call succeeds, later ones get one try."""
         self._failures = (exceptions.BaseError, OSError, ValueError)
         self._exists = exceptions.AlreadyExistsError
-        self._inner = _open(url, _HASTY if is_hasty else _CLIENT)
+        self._quick = _open(url, _HASTY)
+        self._inner = self._quick if is_hasty else _open(url, _CLIENT)
 
     def list(self, folder: str) -> dict[str, StoredObject]:
         """All objects in a folder and below it, by name."""
 
-        def call() -> dict[str, StoredObject]:
-            chunks = self._obstore.list(self._inner, prefix=folder, chunk_size=1000)
+        def call(inner: Any) -> dict[str, StoredObject]:
+            chunks = self._obstore.list(inner, prefix=folder, chunk_size=1000)
             found = (each for chunk in chunks for each in chunk)
             return {each["path"]: StoredObject(size=each["size"], modified=each["last_modified"]) for each in found}
 
@@ -83,7 +87,7 @@ class Store:
     def fetch(self, name: str, path: Path) -> None:
         """Write the content of an object to a file, a piece at a time. Raises `FileNotFoundError` where there is no such object."""
 
-        def call() -> None:
+        def call(_: Any) -> None:
             pieces = self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE)
             with path.open("wb") as file:
                 for piece in pieces:
@@ -93,16 +97,18 @@ class Store:
 
     def read(self, name: str) -> bytes:
         """The content of a small object. Raises `FileNotFoundError` where there is no such object."""
-        return self._patiently(lambda: bytes(self._obstore.get(self._inner, name).bytes()), f"read {name}")
+        return self._patiently(lambda inner: bytes(self._obstore.get(inner, name).bytes()), f"read {name}")
 
     def put_new(self, name: str, content: bytes | mmap.mmap) -> bool:
         """Write an object, unless one of this name is there. Returns whether this call wrote it."""
 
-        def call() -> bool:
+        def call(inner: Any) -> bool:
             try:
                 # A single put: neither obstore nor Ceph supports the condition of one in several parts.
-                self._obstore.put(self._inner, name, content, mode="create", use_multipart=False)
-            except self._exists:
+                self._obstore.put(inner if len(content) < _PIECE else self._inner, name, content, mode="create", use_multipart=False)
+            except self._exists as error:
+                if is_undecided(error):
+                    raise
                 return False
             return True
 
@@ -116,7 +122,7 @@ class Store:
             ConflictError: An object of this name has other content.
         """
         content = _mapped(path)
-        if not self.put_new(name, content) and not self._patiently(lambda: self._has(name, content), f"read {name}"):
+        if not self.put_new(name, content) and not self._patiently(lambda _: self._has(name, content), f"read {name}"):
             raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
 
     def _has(self, name: str, content: bytes | mmap.mmap) -> bool:
@@ -132,9 +138,9 @@ class Store:
     def replace(self, name: str, content: bytes) -> StoredObject:
         """Write an object in the place of an earlier one. Returns how the server lists it."""
 
-        def call() -> StoredObject:
-            self._obstore.put(self._inner, name, content, use_multipart=False)
-            found = self._obstore.head(self._inner, name)
+        def call(inner: Any) -> StoredObject:
+            self._obstore.put(inner, name, content, use_multipart=False)
+            found = self._obstore.head(inner, name)
             return StoredObject(size=found["size"], modified=found["last_modified"])
 
         return self._patiently(call, f"write {name}")
@@ -142,21 +148,22 @@ class Store:
     def delete(self, name: str) -> None:
         """Delete an object, where there is one."""
 
-        def call() -> None:
+        def call(inner: Any) -> None:
             try:
-                self._obstore.delete(self._inner, name)
+                self._obstore.delete(inner, name)
             except FileNotFoundError as error:
                 if not _is_missing_object(error):
                     raise
 
         self._patiently(call, f"delete {name}")
 
-    def _patiently(self, call: Callable[[], T], what: str) -> T:
-        """Repeat a call while the store is out of order, with growing pauses."""
+    def _patiently(self, call: Callable[[Any], T], what: str) -> T:
+        """Repeat a call while the store is out of order, with growing pauses. It is given the client for little data."""
         began, wait, is_said = time.monotonic(), _FIRST_WAIT_S, False
         while True:
+            is_late = self._out_since is not None or time.monotonic() - began > self._patience_s - _SLOWEST_S
             try:
-                found = call()
+                found = call(self._quick if is_late else self._inner)
                 self._out_since = None
                 return found
             except self._failures as error:
@@ -208,8 +215,21 @@ def _check_addresses() -> None:
     """Raise `UsageError` for an address of a server that obstore cannot use. The message does not repeat it."""
     for variable in _ADDRESSES:
         given = os.environ.get(variable)
-        if given and not given.startswith(("http://", "https://")):
-            raise UsageError(f"the environment variable {variable} holds no address; expected http://HOST:PORT or https://HOST")
+        if given and not _is_address(given):
+            raise UsageError(
+                f"the environment variable {variable} holds no address; expected http://HOST:PORT or https://HOST, without user and "
+                "password"
+            )
+
+
+def _is_address(given: str) -> bool:
+    try:
+        parts = urlsplit(given)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:  # a port that is none, or brackets that do not close
+        return False
+    is_plain = given.isascii() and given.isprintable() and " " not in given
+    return is_plain and has_port and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
 
 
 def _allows_http() -> bool:

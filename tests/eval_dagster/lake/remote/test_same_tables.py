@@ -1,7 +1,7 @@
 """A lake at a URL holds what a folder holds, also where its store is slow and unreliable."""
 
 import textwrap
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeUnreachableError, UsageError
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.nights import night_lake
+from eval_dagster.lake.remote import probe as probing
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.retention import Keep, Policy, plan, prune
+from eval_dagster.retention import Keep, Policy, plan, prune, pruning
 from eval_dagster.stages.results import STAGES, StageResult
 
 CONFIG = """
@@ -126,6 +127,24 @@ def test_what_gc_deletes_is_deleted_for_all_machines(url: str, tmp_path: Path, m
     here.lake.pull(everything=True)
     assert _files(here) == _files(there) == before - {each.path.relative_to(there.lake.root) for each in deleted.files}
     assert _relations(here) == _relations(there)
+
+
+def test_gc_on_a_machine_that_is_days_ahead_deletes_nothing(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=2)
+
+    project = _evaluate(tmp_path, "here", url, monkeypatch)
+    before = _files(project)
+    for module in (probing, pruning):
+        monkeypatch.setattr(module, "datetime", Clock)
+    for act in (plan, prune):
+        assert project.lake.mirror is not None
+        project.lake.mirror.store.is_probed = False  # as in a process of its own
+        with pytest.raises(UsageError, match="the clock of this machine is 17280. s ahead of that of the server"):
+            act(project, Policy(keep=Keep(count=1), catalogs=Keep(count=0)))
+    assert _files(project) == before
 
 
 def test_the_folder_of_a_night_goes_with_its_list(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A store that cannot hold a lake is refused before anything is computed, in one sentence that says what to do."""
 
 import sys
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 from servers.object_store import ObjectStore, unreliable
 
 from eval_dagster.config.lake_urls import wrong_lake_url
-from eval_dagster.errors import RequirementError, UsageError
+from eval_dagster.errors import LakeUnreachableError, RequirementError, UsageError
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote import probe as probing
+from eval_dagster.lake.remote import store as storing
 from eval_dagster.lake.remote.faults import fault_of
 from eval_dagster.lake.remote.probe import probe
 from eval_dagster.lake.remote.store import Store
@@ -120,3 +122,43 @@ def test_a_full_disk_is_named() -> None:
     text = "Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os error 28)\n\nDebug source:\n..."
     with pytest.raises(UsageError, match="its disk is full; free space on it"):
         raise fault_of(OSError(text), "file:///mnt/lake").error("file:///mnt/lake")
+
+
+def test_a_conflict_of_writes_is_no_object(store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"content")
+    with unreliable(store, tmp_path, conflicts=1) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.server.url)
+        Store(url).put_file("a.parquet", file)
+        assert Store(url).read("a.parquet") == b"content"
+        proxy.change(conflicts=3)
+        probe(Store(url))  # which takes a second success for a store without conditions
+        assert proxy.counts()["faults"] == 4
+
+
+@pytest.mark.parametrize("address", ["http://host:99999", "http://host:port", "http://:80", "http://", "http://[::1", "http://a b:80"])
+def test_an_address_that_obstore_would_die_of(address: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    with pytest.raises(UsageError, match="AWS_ENDPOINT_URL holds no address; expected http://HOST:PORT"):
+        Store(url)
+
+
+def test_a_password_in_the_address_is_refused_unsaid(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://user:{SECRET}@127.0.0.1:1")
+    with pytest.raises(UsageError, match="without user and password") as raised:
+        Store(url)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_store_that_hangs_is_given_up_in_time(store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "_HASTY", {"timeout": "1 second"})
+    monkeypatch.setattr(storing, "_CLIENT", {"timeout": "3 seconds"})
+    monkeypatch.setattr(storing, "_SLOWEST_S", 3.0)
+    with unreliable(store, tmp_path, hangs=True) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.server.url)
+        silent = Store(url, patience_s=5)
+        began = time.monotonic()
+        for _ in range(4):  # as the stages of a run, of which each tries
+            with pytest.raises(LakeUnreachableError, match="cannot be reached"):
+                silent.list("")
+        assert 5 <= time.monotonic() - began < 12
