@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 _KEY = "eval_dagster.checksum"
+_NAME_KEY = "eval_dagster.name"
+"""The key of a file's name in the lake, by which a sound file in the place of another one is noticed. Earlier releases wrote none."""
 _DIGITS = 16
 _FOUND = re.compile(re.escape(_KEY.encode()) + rb"..(.{16})(.{16})", re.DOTALL)
 """One byte for the type and one for the length are between the key and its value. A damaged digit may be any byte."""
@@ -24,14 +26,15 @@ _END = 8
 _BLOCK = 8 * 2**20
 
 
-def write_with_checksum(rows: pa.Table, file: IO[bytes]) -> None:
-    """Write rows as a Parquet file with checksums. `file` is empty, and open for writing and reading."""
+def write_with_checksum(rows: pa.Table, file: IO[bytes], name: str) -> None:
+    """Write rows as a Parquet file with checksums, and with its name in the lake. `file` is empty, and open for writing and reading."""
     kept = {
         key: value for key, value in (rows.schema.metadata or {}).items() if key != _KEY.encode()
     }  # rows may have been read from a file
     rows = rows.replace_schema_metadata(kept)
     with pq.ParquetWriter(file, rows.schema, compression="zstd") as writer:
         writer.write_table(rows)
+        writer.add_key_value_metadata({_NAME_KEY: name})
         reserve_checksum(writer)
     enter_checksum(file)
 
@@ -54,23 +57,27 @@ def enter_checksum(file: IO[bytes]) -> None:
     file.write(of_rows + _footer_digest(footer, found))
 
 
-def verify_footer(path: Path) -> None:
+def verify_footer(path: Path) -> str | None:
     """Compare the footer of a file with its checksum, without reading the rows.
+
+    Returns:
+        The name in the lake that the file was written under; null in files of earlier releases.
 
     Raises:
         ValueError: The checksum differs, or there is no checksum or no footer.
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
-        _verified_footer(file)
+        return _verified_footer(file)[2]
 
 
-def verify_file(path: Path) -> None:
-    """Compare all bytes of a file with its checksums. Raises as `verify_footer`."""
+def verify_file(path: Path) -> str | None:
+    """Compare all bytes of a file with its checksums. Returns and raises as `verify_footer`."""
     with path.open("rb") as file:
-        start, expected = _verified_footer(file)
+        start, expected, name = _verified_footer(file)
         if _digest(file, start) != expected:
             raise ValueError("its rows do not match their checksum: bytes were changed since it was written")
+        return name
 
 
 def content_id(path: Path) -> str:
@@ -80,15 +87,31 @@ def content_id(path: Path) -> str:
         return (found[1] + found[2]).decode("ascii", "replace") if found else ""
 
 
-def _verified_footer(file: IO[bytes]) -> tuple[int, bytes]:
-    """The position where the footer begins, and the checksum of the bytes before it."""
+def _verified_footer(file: IO[bytes]) -> tuple[int, bytes, str | None]:
+    """The position where the footer begins, the checksum of the bytes before it, and the name in the lake."""
     start, footer = _footer(file)
     found = _FOUND.search(footer)
     if found is None:
         raise ValueError("it has no checksum of eval-dagster: another program wrote it, or its footer was changed")
     if _footer_digest(footer, found) != found[2]:
         raise ValueError("its footer does not match its checksum: bytes were changed since it was written")
-    return start, found[1]
+    return start, found[1], _name_in(footer)
+
+
+def _name_in(footer: bytes) -> str | None:
+    """The value of the name's key: after the key, one byte for the type, and the length in one byte for each seven bits."""
+    key = _NAME_KEY.encode()
+    position = footer.find(key) + len(key) + 1
+    if position <= len(key):
+        return None
+    length = shift = 0
+    while True:
+        byte = footer[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return footer[position : position + length].decode()
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:

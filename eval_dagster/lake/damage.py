@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.checksums import verify_file, verify_footer
+from eval_dagster.lake.file_names import lake_name, table_name
 from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.versions import file_stamp
 
@@ -50,9 +51,9 @@ def damage_named(path: Path) -> Iterator[None]:
 def _cure(path: Path) -> str:
     if path.parent.parent.name == PACKS:
         return "publish again (`eval-dagster leaderboard`): it is made again from the files whose rows it holds"
-    if _table(path) == _CACHE:
+    if table_name(path) == _CACHE:
         return "run again: only the requests in it are sent to the model again"
-    if _table(path) in _RECORDS:
+    if table_name(path) in _RECORDS:
         return "do without it: it is a record of the past, which cannot be made again"
     return "run again (`eval-dagster run`): where it was the newest, a new file is written, with responses from the cache"
 
@@ -73,14 +74,20 @@ def require_sound(path: Path, *, again: bool = False) -> None:
         found = _verified.get(path)
         if not again and found is not None and found[0] == stamp and time.monotonic() - found[1] < _VALID_S:
             return
-        verify_file(path)
+        _require_name(path, verify_file(path))
         _verified[path] = (stamp, time.monotonic())
 
 
 def require_sound_footer(path: Path) -> None:
     """Compare the footer of a file with its checksum. Raises as `require_sound`."""
     with damage_named(path):
-        verify_footer(path)
+        _require_name(path, verify_footer(path))
+
+
+def _require_name(path: Path, name: str | None) -> None:
+    """Raise `ValueError` where a file was written under another name than the one that it has."""
+    if name is not None and name != lake_name(path):
+        raise ValueError(f"it is a sound file in the place of another one: it was written as {name}")
 
 
 def damages_of(paths: Iterable[Path], *, again: bool = False) -> dict[str, str]:
@@ -97,8 +104,3 @@ def _damage(path: Path, *, again: bool) -> str | None:
     except LakeError as error:
         return str(error)
     return None
-
-
-def _table(path: Path) -> str:
-    """The table of a file: its innermost folder that is not a partition."""
-    return next((part for part in reversed(path.parent.parts) if "=" not in part), "")

@@ -20,6 +20,18 @@ def new_name(run_id: str, time: datetime | None = None) -> str:
     return f"{(time or datetime.now(UTC)).strftime(_STAMP)}-{run_id[:8]}-{secrets.token_hex(4)}.parquet"
 
 
+def table_name(path: Path) -> str:
+    """The table of a file: its innermost folder that is not a partition."""
+    return next((part for part in reversed(path.parent.parts) if "=" not in part), "")
+
+
+def lake_name(path: Path) -> str:
+    """The name of a file relative to its lake: from its table on."""
+    parts = path.parts
+    first = next((index for index in range(len(parts) - 2, -1, -1) if "=" not in parts[index]), len(parts) - 1)
+    return "/".join(parts[first:])
+
+
 def time_of(path: Path) -> datetime:
     """When a file of the lake was materialized, by its name; UTC."""
     day, _, clock = path.name.partition("Z-")[0].partition("T")

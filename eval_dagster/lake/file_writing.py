@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from eval_dagster.lake.checksums import write_with_checksum
+from eval_dagster.lake.file_names import lake_name
 
 INFO_KEY = b"eval_dagster"
 """The key of the footer under which a file holds its `FileInfo`."""
@@ -53,7 +54,7 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("w+b") as file:
-            write_with_checksum(rows, file)
+            write_with_checksum(rows, file, lake_name(path))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

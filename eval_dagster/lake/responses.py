@@ -65,7 +65,7 @@ class ResponseCache:
     def _find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         wanted = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
         query = (
-            "select c.* from read_parquet($files, union_by_name = true) c semi join wanted using (request_id) "
+            "select c.* from read_parquet($files, union_by_name = true, hive_partitioning = false) c semi join wanted using (request_id) "
             f"where model_version = $version {_ONE_EACH}"
         )
         for _ in range(5):

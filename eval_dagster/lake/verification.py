@@ -1,18 +1,21 @@
 """Verifies a home: every byte of every file of its lakes and of its catalogs."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archives_folder
 from eval_dagster.lake.catalog import catalog_path
-from eval_dagster.lake.damage import PACKS, foreign_file, require_sound
-from eval_dagster.lake.files import Lake, parquet_files
+from eval_dagster.lake.damage import PACKS, damage_named, foreign_file, require_sound
+from eval_dagster.lake.files import INFO_KEY, Lake, parquet_files, time_of
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import free_session, is_locked, plain
 
@@ -63,9 +66,9 @@ def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
     compare = partial(require_sound, again=True)
     for table in TABLES:
         for partition in lake.partitions(table):
-            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=compare) for path in partition)
+            yield from (Verifiable(what=f"{prefix}{table}", path=path, check=_compare_with_place) for path in partition)
     for folder in sorted((lake.root / RESPONSE_CACHE).glob("model_version=*")):
-        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=compare) for path in parquet_files(folder))
+        yield from (Verifiable(what=f"{prefix}{RESPONSE_CACHE}", path=path, check=_compare_with_place) for path in parquet_files(folder))
     for folder in sorted((lake.root / PACKS).glob("*/")):
         yield from (Verifiable(what=f"{prefix}{PACKS}", path=path, check=compare) for path in parquet_files(folder))
     yield from (Verifiable(what=f"{prefix}foreign files", path=path, check=_refuse) for path in lake.foreign_files())
@@ -88,6 +91,35 @@ def _verified(each: Verifiable) -> Verified | None:
     except OSError as error:
         damage = f"{each.path} cannot be read ({error.strerror}); make it readable and verify again"
     return Verified(what=each.what, path=each.path, size=size, damage=damage)
+
+
+def _compare_with_place(path: Path) -> None:
+    """Verify a file, and that its rows and its information are those of its folder and name.
+
+    Files have their names in their footers. Those of earlier releases have none, and are known by the columns that their folders name.
+    """
+    require_sound(path, again=True)
+    with damage_named(path):
+        metadata = pq.read_metadata(path)
+        for part in path.parent.parts:
+            column, is_partition, value = part.partition("=")
+            if is_partition and any(limit != value for limit in _limits(metadata, column)):
+                raise ValueError(f"its rows are of another {column} than {value}, which its folder names")
+        text = (metadata.metadata or {}).get(INFO_KEY)
+        if text is not None and "=" in path.parent.name:
+            info = json.loads(text)
+            if datetime.fromisoformat(info["materialized_at"]) != time_of(path):
+                raise ValueError(f"it was written at {info['materialized_at']}, which its name contradicts")
+
+
+def _limits(metadata: pq.FileMetaData, column: str) -> Iterator[str]:
+    """The smallest and the largest value of a column of texts in each group of rows that has them."""
+    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    if column in names:
+        for group in range(metadata.num_row_groups):
+            found = metadata.row_group(group).column(names.index(column)).statistics
+            if found is not None and found.has_min_max:
+                yield from (found.min, found.max)
 
 
 def _refuse(path: Path) -> None:
