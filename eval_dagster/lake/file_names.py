@@ -38,6 +38,11 @@ def time_of(path: Path) -> datetime:
     return datetime.fromisoformat(f"{day}T{clock[:6]}.{clock[6:]:0<6}+00:00")  # a tenth of the time of `strptime`
 
 
+def is_listed(path: Path) -> bool:
+    """Whether a folder has an entry of this name, also one that cannot be read, which `Path.exists` takes for none."""
+    return os.path.lexists(path)
+
+
 def parquet_files(folder: Path) -> list[Path]:
     """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
     try:

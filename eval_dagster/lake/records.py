@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
+from eval_dagster.lake.file_names import is_listed
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, time_of
 
 _MERGE_ABOVE = 32
@@ -70,7 +71,7 @@ def _sound(
     """The rows of each listed file that is sound. A process that pulls a shared lake may remove files that another machine has merged."""
     for _ in range(_TRIES):
         found = {path: _rows_or_none(path, columns, where) for path in listed()}
-        if all(rows is not None or path.exists() for path, rows in found.items()):
+        if all(rows is not None or is_listed(path) for path, rows in found.items()):
             return {path: rows for path, rows in found.items() if rows is not None}
     raise LakeError("the records of the lake kept changing while they were read; run again")
 

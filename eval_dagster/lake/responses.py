@@ -19,6 +19,7 @@ from eval_dagster.errors import LakeError, ModelError
 from eval_dagster.lake.catalog import rows_of
 from eval_dagster.lake.claims import Claim, HomeClaims
 from eval_dagster.lake.damage import damage_named, damages_of, require_sound
+from eval_dagster.lake.file_names import is_listed
 from eval_dagster.lake.files import Lake, new_name
 from eval_dagster.lake.journal import abandoned, journal_rows, journals, remove_unnamed
 from eval_dagster.lake.remote.claims import StoreClaims
@@ -80,7 +81,7 @@ class ResponseCache:
                     return {row["request_id"]: row for row in rows_of(result)}
                 except duckdb.Error as error:
                     _require_sound(files, again=True)
-                    if all(path.exists() for path in files):
+                    if all(map(is_listed, files)):
                         raise LakeError(f"the response cache {self.folder} cannot be read ({str(error).splitlines()[0]})") from error
         raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
 
@@ -112,7 +113,7 @@ class ResponseCache:
 def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:
     """Raise `LakeError` where a file is damaged. A file that is missing was merged into another one by another process."""
     for path, damage in damages_of(files, again=again).items():
-        if Path(path).exists():
+        if is_listed(Path(path)):
             raise LakeError(damage)
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.checksums import content_id
 from eval_dagster.lake.damage import damage_named, foreign_file, require_sound, require_sound_footer
-from eval_dagster.lake.file_names import is_name
+from eval_dagster.lake.file_names import is_listed, is_name
 from eval_dagster.lake.files import INFO_KEY, Lake
 from eval_dagster.lake.index import Index
 from eval_dagster.lake.schemas import TABLES
@@ -164,7 +164,7 @@ def _listed(root: str, folder: str) -> Iterable[_Found]:
         for entry in entries:
             if entry.name.endswith(".parquet") and not entry.name.startswith("."):
                 with suppress(FileNotFoundError):
-                    stat = entry.stat()
+                    stat = _stat(entry)
                     yield _Found(
                         path=f"{folder}/{entry.name}",
                         folder=folder,
@@ -173,6 +173,16 @@ def _listed(root: str, folder: str) -> Iterable[_Found]:
                         changed=stat.st_ctime_ns,
                         is_foreign=not is_name(entry.name),
                     )
+
+
+def _stat(entry: "os.DirEntry[str]") -> os.stat_result:
+    """Size and times of a file; those of its entry where it cannot be read, which its verification then says."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return entry.stat(follow_symlinks=False)
 
 
 def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
@@ -240,7 +250,7 @@ def _examine(root: Path, each: tuple[str, bool], *, again: bool) -> _Examined | 
             content = content_id(path)
             info = json.loads((schema.metadata or {}).get(INFO_KEY, b"null"))
     except LakeError as error:
-        return (name, str(error), None, None, None) if path.exists() else None
+        return (name, str(error), None, None, None) if is_listed(path) else None
     kept = None if info is None else json.dumps({key: info[key] for key in _KEPT_INFO if key in info})
     return name, None, columns_hash(schema), kept, content
 

@@ -15,6 +15,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake.archives import archives_folder
 from eval_dagster.lake.catalog import catalog_path
 from eval_dagster.lake.damage import PACKS, damage_named, foreign_file, require_sound
+from eval_dagster.lake.file_names import is_listed
 from eval_dagster.lake.files import INFO_KEY, Lake, parquet_files, time_of
 from eval_dagster.lake.schemas import TABLES
 from eval_dagster.lake.sessions import free_session, is_locked, plain
@@ -85,7 +86,7 @@ def _verified(each: Verifiable) -> Verified | None:
     except FileNotFoundError:
         return None
     except LakeError as error:
-        if not each.path.exists():
+        if not is_listed(each.path):
             return None
         damage = str(error)
     except OSError as error:

@@ -1,0 +1,70 @@
+"""A file that the system cannot read costs its own rows: the evals, the catalog and the gate go on, and it is named."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from running_stages import run_all
+
+from eval_dagster.gate.judgement import judge
+from eval_dagster.lake import damage
+from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.project import Project
+
+CONFIG = """
+    models:
+      alpha: {backend: scripted, default: " 7"}
+    evals:
+      sums: {task: arithmetic, num_fewshot: 1, limit: 2}
+      names: {task: capitals_completion, limit: 2}
+    suites:
+      nightly: {evals: [sums, names], models: [alpha]}
+"""
+PARTITIONS = [("sums", "alpha"), ("names", "alpha")]
+OF_RESULTS = ["scores/eval=sums/model=alpha", "metrics/eval=sums/model=alpha", "responses/eval=sums/model=alpha", "samples/eval=sums"]
+OF_RECORDS = ["notices", "attempts", "acceptances", "regressions/suite=nightly"]
+METRICS = "select eval, metric, subject, value, n from metrics order by all"
+
+
+@pytest.mark.parametrize("folders", [OF_RESULTS, OF_RECORDS], ids=["results", "records"])
+@pytest.mark.parametrize("year", [2001, 2099])
+def test_a_loop_of_links(folders: list[str], year: int, open_project: Callable[..., Project]) -> None:
+    project = open_project(CONFIG)
+    run_all(project, PARTITIONS)
+    before = read_rows(project.lake, METRICS)
+    name = f"{year}0101T000000000000Z-aaaaaaaa-bbbbbbbb.parquet"
+    for folder in folders:
+        loop = project.lake.root / folder / name
+        loop.parent.mkdir(parents=True, exist_ok=True)
+        loop.symlink_to(name)
+    project = open_project(CONFIG)
+    _, failures = run_all(project, PARTITIONS)
+    assert not failures
+    damages = publish(project.lake)
+    assert len(damages) == len(folders)
+    assert all("cannot be read (Too many levels of symbolic links)" in str(each) for each in damages)
+    assert read_rows(project.lake, METRICS) == before
+    assert len(judge(project, "nightly", run_id="gate").regressions) == 2
+
+
+def test_a_disk_that_fails(open_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
+    project = open_project(CONFIG)
+    run_all(project, PARTITIONS)
+    bad = project.lake.root / "notices" / "20200101T000000000000Z-aaaaaaaa-bbbbbbbb.parquet"
+    bad.parent.mkdir()
+    bad.touch()
+    verified = damage.verify_file
+
+    def verify_file(path: Path) -> str | None:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return verified(path)
+
+    monkeypatch.setattr(damage, "verify_file", verify_file)
+    project = open_project(CONFIG)
+    _, failures = run_all(project, PARTITIONS)
+    assert not failures
+    assert ["cannot be read (Input/output error)" in str(each) for each in publish(project.lake)] == [True]
+    assert len(judge(project, "nightly", run_id="gate").regressions) == 2
