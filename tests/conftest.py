@@ -19,6 +19,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # before Ray is imported,
 import pytest
 import torch
 from hypothesis import settings
+from needs import require
 from servers.processes import RunningServer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -173,7 +174,7 @@ def kept_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def llama_cpp_server(demo_gguf: Path, kept_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """llama.cpp with the demo model in float32, on one thread."""
-    pytest.importorskip("xllamacpp", reason="xllamacpp has no wheel for this machine")
+    require("llama.cpp with GNU's OpenMP")
     from servers import llama_cpp
 
     with llama_cpp.llama_cpp_server(llama_cpp.float32_file(demo_gguf, kept_folder), tmp_path_factory.mktemp("llama_cpp")) as server:

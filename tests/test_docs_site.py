@@ -5,7 +5,6 @@ import pkgutil
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import typer
 import yaml
 from documents import DOCS, PAGES, ROOT, name_of
+from needs import require
 
 import eval_dagster.metrics
 from eval_dagster.cli.main import app
@@ -122,7 +122,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def _build(folder: Path) -> "subprocess.CompletedProcess[str]":
-    command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
+    command = [require("zensical"), "build", "--strict"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 

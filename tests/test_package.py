@@ -1,15 +1,20 @@
 """What the wheel and the source archive hold."""
 
 import email
+import importlib.metadata
 import sys
 import tarfile
 import tomllib
 import zipfile
 from configparser import ConfigParser
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fresh_environment import REPOSITORY, build, run
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 METADATA = f"eval_dagster-{PROJECT['version']}.dist-info"
@@ -60,7 +65,7 @@ def test_files_that_are_no_modules_are_held(wheel: zipfile.ZipFile) -> None:
 
 def test_the_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     metadata = email.message_from_bytes(wheel.read(f"{METADATA}/METADATA"))
-    assert (metadata["Name"], metadata["Requires-Python"]) == ("eval_dagster", ">=3.11")
+    assert (metadata["Name"], set(metadata["Requires-Python"].split(","))) == ("eval_dagster", {">=3.11", "!=3.13.0"})
     assert metadata["License-Expression"] == "Apache-2.0"
     assert set(metadata.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
     required = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
@@ -86,3 +91,56 @@ def test_a_wheel_of_the_source_archive_is_the_same(wheel: zipfile.ZipFile, tmp_p
     [path] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(path) as other:
         assert {each.filename: each.CRC for each in other.infolist()} == {each.filename: each.CRC for each in wheel.infolist()}
+
+
+# ---- the locks
+
+
+def _locked(name: str) -> dict[str, Requirement]:
+    lines = (REPOSITORY / name).read_text().splitlines()
+    return {canonicalize_name(each.name): each for each in (Requirement(line) for line in lines if line and not line.startswith("#"))}
+
+
+def _needed(*requirements: str) -> set[str]:
+    """The packages of this environment that requirements lead to. One that is not installed leads nowhere."""
+    found: set[str] = set()
+    seen: set[tuple[str, frozenset[str]]] = set()
+    open_ = [Requirement(each) for each in requirements]
+    while open_:
+        each = open_.pop()
+        if (key := (canonicalize_name(each.name), frozenset(each.extras))) in seen:
+            continue
+        seen.add(key)
+        with suppress(importlib.metadata.PackageNotFoundError):
+            asked = map(Requirement, importlib.metadata.requires(each.name) or ())
+            open_ += [
+                one for one in asked if one.marker is None or any(one.marker.evaluate({"extra": name}) for name in ("", *each.extras))
+            ]
+            found.add(key[0])
+    return found - {"eval-dagster", "setuptools"}
+
+
+def test_each_lock_has_what_its_target_of_make_needs() -> None:
+    run, test, docs = (_locked(name) for name in ("requirements.lock", "requirements-test.lock", "requirements-docs.lock"))
+    demo = _needed("eval_dagster[grammar,metrics,transformers]")
+    assert len(demo) > 100
+    # torch for CUDA needs packages of its own, which the lock leaves to torch.
+    assert {name for name in demo - set(run) if not name.startswith(("nvidia-", "cuda-", "triton"))} == set()
+    assert set(run) <= demo, "nobody waits for more than the demo needs"
+    assert not set(run) & set(test)
+    assert not set(run) & set(docs)
+    for name in set(test) & set(docs):
+        assert str(test[name]) == str(docs[name])
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-test.lock", "requirements-docs.lock"])
+def test_what_is_locked_runs_on_the_oldest_python(name: str) -> None:
+    oldest = PROJECT["requires-python"].partition(">=")[2].partition(",")[0] + ".0"
+    known = 0
+    for package, requirement in _locked(name).items():
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found = importlib.metadata.distribution(package)
+            if found.version in requirement.specifier:
+                known += 1
+                assert oldest in SpecifierSet(found.metadata["Requires-Python"] or ""), f"{package} {found.version}"
+    assert known or name == "requirements-docs.lock", "no package of the lock is installed in its version"

@@ -1,12 +1,12 @@
 """Fixtures that start real servers and a real browser."""
 
-import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from needs import require
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from ui_servers import RunningUi, running_ui
 
@@ -25,9 +25,7 @@ PAGE_MS = 90_000
 @pytest.fixture(scope="module")
 def start_browser() -> Iterator[Callable[..., Browser]]:
     """A function from more options of the command line to a browser."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("no Chromium is installed (Debian: apt install chromium)")
+    chromium = require("Chromium")
     with sync_playwright() as playwright, ExitStack() as stack:
 
         def start(*options: str) -> Browser:

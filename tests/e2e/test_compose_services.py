@@ -3,7 +3,6 @@
 Once with SQLite, and once with PostgreSQL as in the containers, where its programs and the extra `postgres` are installed.
 """
 
-import importlib.util
 import json
 import os
 import re
@@ -21,6 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
+from needs import require
+from servers.postgres import system_user
 from ui_servers import REPOSITORY, free_ports, until
 
 from eval_dagster.cli.init import write_project
@@ -136,20 +137,10 @@ class Services:
         (self.folder / "dagster" / "workspace.yaml").write_text(yaml.safe_dump(workspace))
 
 
-def _postgres_programs() -> Path | None:
-    program = shutil.which("pg_ctl")
-    if program is None or importlib.util.find_spec("dagster_postgres") is None:
-        return None
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    return found[-1] if found else Path(program).resolve().parent
-
-
 def _start_postgres(programs: Path, folder: Path, port: str, stack: ExitStack) -> None:
-    """A cluster of its own, as the user `postgres` where this is root, which PostgreSQL refuses."""
-    user: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
-        user = {"user": "postgres", "group": "postgres", "extra_groups": []}
+    """A cluster of its own, as a system user where this is root, which PostgreSQL refuses."""
+    if user := system_user():
+        shutil.chown(folder, user["user"], user["group"])
 
     def run(program: str, *arguments: str, **more: Any) -> None:
         command = [str(programs / program), *arguments]
@@ -180,9 +171,7 @@ def _start_postgres(programs: Path, folder: Path, port: str, stack: ExitStack) -
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def services(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     folder = tmp_path_factory.mktemp("compose")
-    programs = _postgres_programs() if request.param == "postgres" else None
-    if request.param == "postgres" and programs is None:
-        pytest.skip("needs the programs of PostgreSQL and `pip install 'eval_dagster[postgres]'`")
+    programs = Path(require("PostgreSQL")) if request.param == "postgres" else None
     started = Services(folder, has_postgres=programs is not None)
     with ExitStack() as stack:
         if programs is not None:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from needs import require
+
 _USERS = ("postgres", "nobody")
 _START_S = 60.0
 _USER = "evals"
@@ -126,21 +128,13 @@ class Postgres:
         self._log.touch()
 
 
-def postgres_programs() -> Path | None:
-    """The folder of PostgreSQL's programs; None where they are not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
-    program = shutil.which("initdb")
-    return found[-1] if found else Path(program).resolve().parent if program else None
-
-
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """A server for as long as the block lasts. Fails where PostgreSQL is not installed."""
-    programs = postgres_programs()
-    assert programs is not None, "PostgreSQL is not installed (Debian: apt install postgresql)"
+    """A server for as long as the block lasts. Skips the tests where PostgreSQL is not installed."""
+    programs = Path(require("PostgreSQL"))
     # Another user cannot reach the folders of pytest.
     with tempfile.TemporaryDirectory(prefix="postgres-") as name:
-        folder, user = Path(name), _user()
+        folder, user = Path(name), system_user()
         if user:
             shutil.chown(folder, user["user"], user["group"])
         server = Postgres(programs, folder, user)
@@ -151,7 +145,8 @@ def running_postgres() -> Iterator[Postgres]:
             server.stop()
 
 
-def _user() -> dict[str, Any]:
+def system_user() -> dict[str, Any]:
+    """Arguments of a process of another user where this is root, which PostgreSQL refuses; empty elsewhere."""
     if os.geteuid() != 0:
         return {}
     known = {entry.pw_name: entry for entry in pwd.getpwall()}

@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_architectures
 import torch
+from needs import needs
 from tiny_architectures import CONTEXT, VOCABULARY
 from transformers import DynamicCache
 
@@ -272,7 +272,7 @@ def test_passes_are_measured_over_a_tree_of_about_the_size() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
+@needs("a C++ compiler")
 def test_compiled_blocks_give_the_same_logits() -> None:
     """The very calls of a GPU, compiled for the CPU."""
     network = tiny_architectures.network("gemma3")
