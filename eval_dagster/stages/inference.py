@@ -22,6 +22,7 @@ from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
 from eval_dagster.stages.late_interruption import late_interruption
 from eval_dagster.stages.peak_memory import PeakMemory
+from eval_dagster.users_code import calling
 
 _MEBIBYTE = 2**20
 _WAIT_S = 0.2
@@ -146,8 +147,10 @@ class _Sender:
     def send(self, requests: Sequence[Request], claim: Claim) -> None:
         """Send requests, as long as their claim is not lost. Where the model fails, the run has the reason."""
         run, model, reporter = self._run, self._model, self._reporter
+        code = f"the model {model.name}"
         try:
-            self._loaded = loaded = self._loaded or _load(model, reporter)
+            with calling(code, is_limited=False):
+                self._loaded = loaded = self._loaded or _load(model, reporter)
         except EvalDagsterError as error:
             run.failure, run.is_limited = str(error), isinstance(error, NotEvaluatedError)
             return
@@ -155,6 +158,7 @@ class _Sender:
         memory = PeakMemory()
         try:
             with (
+                calling(code, is_limited=False),  # a batch may take hours
                 memory,
                 ResponseFlusher(model.cache, model.run_id) as flusher,
                 use_reporter(reporter),
