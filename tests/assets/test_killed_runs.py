@@ -1,6 +1,10 @@
 """Runs whose process was killed."""
 
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -9,7 +13,12 @@ import pytest
 
 from eval_dagster.assets import killed_runs as liveness
 from eval_dagster.assets.killed_runs import alive, at_work, end_dead_runs
+from eval_dagster.assets.lock_places import place_of
 from eval_dagster.assets.tags import home_tags
+from eval_dagster.gate.attempts import Attempts
+from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.files import Lake
+from eval_dagster.users_code import Place, calling, doing, record_in
 
 
 @pytest.fixture
@@ -88,3 +97,74 @@ def test_a_run_that_takes_its_lock_after_all_is_no_longer_suspected(instance: dg
         assert end_dead_runs(instance, tmp_path) == []
     assert end_dead_runs(instance, tmp_path) == [], "it has just let go of it, and is about to end"
     assert _status(instance, run_id) is dg.DagsterRunStatus.STARTED
+
+
+WORK = """
+    import os, sys
+    from pathlib import Path
+    from eval_dagster.locks import locked
+    from eval_dagster.users_code import calling, doing, limited, recorded
+
+    locks, run_id = Path(sys.argv[1]) / "locks", sys.argv[2]
+    (locks / "places").mkdir(parents=True)
+    with locked(locks / "runs" / run_id), recorded(locks / "places" / run_id, run_id):
+        with limited(0.1), doing("sample_scores", ["sums"], "m"), calling("the metric f1", "4711"):
+            print("at work", flush=True)
+            {fault}
+"""
+
+
+def _at_work(home: Path, run_id: str, fault: str) -> "subprocess.Popen[bytes]":
+    """A process that calls users' code in a run, as `alive` marks it."""
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(WORK).format(fault=fault), str(home), run_id], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"at work\n"
+    process.stdout.close()
+    lock = home / "locks" / "runs" / run_id
+    lock.write_text(place_of(lock.parent))
+    return process
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["still started", "already failed, as Dagster saw"])
+def test_what_a_dead_process_worked_on_has_failed(instance: dg.DagsterInstance, tmp_path: Path, *, is_known: bool) -> None:
+    run_id = _started(instance, **home_tags(tmp_path))
+    assert _at_work(tmp_path, run_id, "os._exit(0)").wait(timeout=60) == 0
+    run = instance.get_run_by_id(run_id)
+    if is_known and run is not None:
+        instance.report_run_failed(run)
+    _let_pass(tmp_path, 10)
+    assert end_dead_runs(instance, tmp_path) == ([] if is_known else [run_id])
+    assert _status(instance, run_id) == dg.DagsterRunStatus.FAILURE
+    [attempt] = read_attempts(Lake(tmp_path))
+    said = (
+        "the process ended or was killed while it called the metric f1 for the sample 4711 in sample_scores of the eval sums on the model m"
+    )
+    assert (attempt.eval, attempt.model, attempt.run_id, attempt.status, attempt.stage) == ("sums", "m", run_id, "failed", "sample_scores")
+    assert str(attempt.message).startswith(said)
+    assert said in str(Attempts([attempt]).problem("sums", "m")), "which is how the gate learns of it"
+    assert end_dead_runs(instance, tmp_path) == []
+    assert len(read_attempts(Lake(tmp_path))) == 1
+    assert not list((tmp_path / "locks" / "places").iterdir())
+
+
+def test_users_code_that_takes_too_long_is_ended(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    run_id = _started(instance, **home_tags(tmp_path))
+    process = _at_work(tmp_path, run_id, "while True: pass")
+    time.sleep(0.2)
+    _let_pass(tmp_path, 10)
+    assert end_dead_runs(instance, tmp_path) == []
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert end_dead_runs(instance, tmp_path) == [run_id]
+    [attempt] = read_attempts(Lake(tmp_path))
+    assert str(attempt.message).startswith("the process ended when its time was over (code_timeout) while it called the metric f1")
+
+
+def test_the_place_of_a_run_is_written_while_it_is_alive(tmp_path: Path) -> None:
+    file = tmp_path / "locks" / "places" / "4711"
+    with alive(tmp_path, "4711"), doing("sample_scores", ["sums"], "m"), calling("the metric f1", "a"):
+        record = record_in(file)
+        assert record is not None
+        expected = Place(stage="sample_scores", evals=("sums",), model="m", call="the metric f1", item="a", run_id="4711")
+        assert record.place() == expected
+        assert record.process == os.getpid()
+    assert not file.exists()
