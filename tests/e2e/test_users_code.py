@@ -9,7 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 from documents import DOCS
+from ui_servers import running_ui, until
 from users_code_cells import DEADLY, EVAL, EXPECTED, FAULTS, NOTHING, PLACES, SAMPLE, SAMPLES, STAGES, cells, finished, table, write_project
+
+from eval_dagster.gate.results import current_result
+from eval_dagster.lake.attempts import read_attempts
+from eval_dagster.lake.files import Lake
 
 pytestmark = pytest.mark.e2e
 
@@ -80,6 +85,33 @@ def test_every_fault_at_every_place_is_what_the_table_says(tmp_path: Path, suite
     chosen = [cell for cell in cells() if (cell[0] == "model") == (suite == "models")]
     write_project(tmp_path, chosen)
     Night(tmp_path, suite).check(chosen)
+
+
+LAUNCH = """
+    mutation Launch($parameters: ExecutionParams!) {
+      launchRun(executionParams: $parameters) { __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }
+    }
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fault", ["dies", "loops"])
+def test_under_the_daemon_the_gate_names_what_a_dead_run_worked_on(tmp_path: Path, fault: str) -> None:
+    write_project(tmp_path, [("metric", fault)])
+    home = tmp_path / "home"
+    with running_ui(tmp_path / "evals.yaml", home, tmp_path / "ui.out") as ui:
+        selector = {"repositoryLocationName": "eval_dagster", "repositoryName": "__repository__", "jobName": "suite_evals"}
+        launched = ui.query(LAUNCH, parameters={"selector": selector})["launchRun"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        result = until(lambda: current_result(Lake(home), "evals"), 1200, lambda: f"no judgement\n{ui.logs()}")
+    assert result.is_failed
+    message = next(str(row.reason) for row in result.missing if row.eval == f"metric-{fault}")
+    assert "failed at sample_scores" in message
+    how = "when its time was over (code_timeout)" if fault == "loops" else "or was killed"
+    assert f"the process ended {how} while it called the metric right for the sample" in message
+    [attempt] = read_attempts(Lake(home))
+    assert (attempt.eval, attempt.model, attempt.status, attempt.stage) == (f"metric-{fault}", "good", "failed", "sample_scores")
 
 
 def test_the_table_has_all_places_and_faults() -> None:
