@@ -46,14 +46,13 @@ def program() -> NoReturn:
             record.begin(os.getpid())
             users_code.watched(record, deaths)
             _work()
-        code, why = _wait(child, record, heard)
+        code, told, is_over = _wait(child, record, heard)
         if record.status is not None:
             os._exit(record.status)
-        if why == "told":
-            _end_by(-code)
+        if told:
+            _end_by(-code if code < 0 else told)
         place = record.place()
-        how = f"when its time was over ({why})" if why else how_ended(code)
-        death = Death(place=place, how=how)
+        death = Death(place=place, how="when its time was over (code_timeout)" if is_over else how_ended(code))
         is_new = place not in [each.place for each in deaths] and len(deaths) < _MOST_DEATHS
         goes_on = command in _GOES_ON and bool(place.stage or place.call) and is_new
         _say(death.message, goes_on=goes_on)
@@ -74,31 +73,30 @@ def _work() -> NoReturn:
         os._exit(1)
 
 
-def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, str]:
+def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, bool]:
     """Pass signals on to a child until it ends, unless `heard` says that all processes got them.
 
-    Returns its exit status, or the negative number of the signal that ended it, and why: "told" if this process was told to end, the
-    name of the limit if the time of users' code was over, else nothing.
+    Returns its exit status, or the negative number of the signal that ended it; the last signal that told this process to end, or 0; and
+    whether the time of users' code was over.
     """
-    is_told, over = False, 0.0
+    told, over = 0, 0.0
     while True:
         signalled = signal.sigtimedwait(_SIGNALS, _LOOK_S)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return code, "told" if is_told and code in (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP) else ""
+            return os.waitstatus_to_exitcode(status), told, False
         if signalled is not None and signalled.si_signo != signal.SIGCHLD:
-            is_told = is_told or signalled.si_signo in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            told = signalled.si_signo
             time.sleep(_SETTLE_S)
             if heard[signalled.si_signo]:
                 heard[signalled.si_signo] = 0
             else:
                 os.kill(child, signalled.si_signo)
-        elif 0 < record.deadline < time.monotonic() and not is_told:
+        elif 0 < record.deadline < time.monotonic() and not told:
             if record.deadline == over:  # the same call as at the look before
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                return -signal.SIGKILL, "code_timeout"
+                return -signal.SIGKILL, 0, True
             over = record.deadline
 
 

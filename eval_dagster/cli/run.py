@@ -45,6 +45,8 @@ def run(
             raise UsageError(f"{option} writes the result of a suite's gate; name the suite: --suite NAME")
         if file is not None:
             require_writable(option, file)
+            if file.is_file() and not file.is_symlink():
+                file.unlink()  # the result of an earlier run must not stand for this one, however this one ends
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
     project.lake.begin()
     if suite is not None:

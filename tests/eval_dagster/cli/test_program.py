@@ -144,6 +144,18 @@ def test_a_process_that_a_signal_ends_at_once_is_not_begun_again() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+def test_work_that_dies_after_an_interrupt_is_not_begun_again() -> None:
+    process = started(
+        "signal.signal(signal.SIGTERM, lambda *_: os._exit(0))\nusers_code._set_work(users_code.Place(stage='s', evals=('e',)))\n"
+        "print('at work', flush=True)\ntime.sleep(60)"
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_the_work_dies_with_the_process_that_waits_for_it() -> None:
     process = started("print(os.getpid(), flush=True)\ntime.sleep(60)")
     assert process.stdout is not None
