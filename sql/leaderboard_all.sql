@@ -74,6 +74,29 @@ found as (
         list(check_name order by check_name) filter (where status = 'found') as checks
     from eval_findings
     group by eval, model
+),
+
+unfinished as (
+    select *
+    from attempts
+    where status != 'ok'
+    qualify row_number() over (partition by eval, model order by finished_at desc) = 1
+),
+
+newer_attempts as (
+    -- A failure counts until the stage that failed, or a later one, succeeds.
+    select
+        unfinished.eval,
+        unfinished.model,
+        case when unfinished.status = 'failed' then concat('failed at ', unfinished.stage) else unfinished.status end as newer_attempt
+    from unfinished
+    anti join attempts
+        on unfinished.eval = attempts.eval
+        and unfinished.model = attempts.model
+        and attempts.status = 'ok'
+        and attempts.finished_at > unfinished.finished_at
+        and list_position(['dataset_snapshot', 'rendered_prompts', 'model_outputs', 'sample_scores', 'task_metrics'], attempts.stage)
+        >= list_position(['dataset_snapshot', 'rendered_prompts', 'model_outputs', 'sample_scores', 'task_metrics'], unfinished.stage)
 )
 
 select
@@ -93,8 +116,11 @@ select
     differs,
     -- Null where nobody has looked.
     case when found.eval is not null then coalesce(found.checks, []) end as findings,
+    newer_attempts.newer_attempt,
     is_configured
 from compared
 left join found
+    using (eval, model)
+left join newer_attempts
     using (eval, model)
 order by eval, rank nulls last, model

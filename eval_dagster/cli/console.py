@@ -167,16 +167,18 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. Two columns are shown where a row has a value.
+    """Columns and cells of rows of the relation `leaderboard`. Three columns are shown where a row has a value.
 
-    `differs` is that of rows without a rank, `lint` the number of findings, or that nobody has looked for any.
+    `differs` is that of rows without a rank, `last run` that of results which a newer run did not replace, `findings` their number, or that
+    nobody has looked for any.
     """
-    more = ["differs"] if any(row["differs"] for row in rows) else []
+    more = [name for name in ("differs", "newer_attempt") if any(row[name] for row in rows)]
     cells = [[*_score_row(row), *(row[name] for name in more)] for row in rows]
+    columns = [*_SCORE_COLUMNS, *(_MORE_COLUMNS[name] for name in more)]
     if all(row["findings"] == [] for row in rows):
-        return [*_SCORE_COLUMNS, *more], cells
+        return columns, cells
     marks = ["not checked" if row["findings"] is None else f"⚠ {len(row['findings'])}" if row["findings"] else "" for row in rows]
-    return [*_SCORE_COLUMNS, *more, "lint"], [[*row, mark] for row, mark in zip(cells, marks, strict=True)]
+    return [*columns, "findings"], [[*row, mark] for row, mark in zip(cells, marks, strict=True)]
 
 
 def _score_row(row: Mapping[str, Any]) -> list[Any]:
@@ -200,4 +202,5 @@ def dollars(cost: float) -> str:
 
 
 _SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
+_MORE_COLUMNS = {"differs": "differs", "newer_attempt": "last run"}
 SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")

@@ -71,7 +71,7 @@ def run(
         print_not_evaluated(summary.not_evaluated)
         raise typer.Exit(1 if summary.failures else NOT_EVALUATED)
     end = read_end(project, summary, chosen_evals, chosen_models)
-    if not print_leaderboard(project.lake, chosen=project.select()):
+    if not print_leaderboard(project.lake, chosen=(chosen_evals, list(project.config.models))):
         out.print("There is no result yet: no evaluation succeeded.")
     if summary.gate is not None:
         gating.print_gate(summary.gate)

@@ -51,13 +51,15 @@ def show_leaderboard(
     for page in [] if trial else shown_pages(lake.home, results):
         out.print(f"Samples: {page}", soft_wrap=True)
     if not results:
-        failed = bool(read_attempts(lake))
-        state, command = ("every evaluation failed", "sql attempts") if failed else ("no evaluation has ended", "run")
+        failed, option = bool(read_attempts(lake)), " --trial" if trial else ""
+        state, command = ("every evaluation failed", f"sql attempts{option}") if failed else ("no evaluation has ended", "run")
         if damages:
             state, command = "files are damaged, and left out", "verify"
         if (suite or evals or models) and read_rows(lake, "select 1 from leaderboard_all limit 1"):
             state = "the chosen evals and models have not been evaluated"
         out.print(f"There is no result yet: {state}. Next: {program_name()} {command}", soft_wrap=True)
+        if not trial and lake.mirror is None and catalog_path(trial_lake(lake)).exists():
+            out.print(f"There are trials: {program_name()} leaderboard --trial", soft_wrap=True)
         if damages:
             raise typer.Exit(1)
 
@@ -66,7 +68,7 @@ def print_leaderboard(
     lake: Lake, *, title: str = "Leaderboard", chosen: tuple[Sequence[str], Sequence[str]] | None = None, costs: bool = False
 ) -> list[tuple[str, str]]:
     """Print the leaderboard of a lake, for the chosen evals and models or for all. Returns the eval and the model of each row."""
-    rows = read_rows(lake, "select * from leaderboard_all")
+    rows, option = read_rows(lake, "select * from leaderboard_all"), " --trial" if lake.is_trial else ""
     if chosen is not None:
         rows = [row for row in rows if row["eval"] in chosen[0] and row["model"] in chosen[1]]
     if rows:
@@ -78,8 +80,13 @@ def print_leaderboard(
         print_table(title, columns, cells, right=(*SCORE_NUMBERS, "cost"), heads=("eval", "metric"))
     if any(row["differs"] for row in rows):
         out.print("Without a rank: what differs from the results of the eval that are ranked.", style="dim")
+    if any(row["newer_attempt"] for row in rows):
+        words = f"A result is older than the last run that the table names: {program_name()} sql attempts{option}"
+        out.print(words, style="yellow", soft_wrap=True)
     if any(row["findings"] for row in rows):
-        out.print(f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings", style="yellow", soft_wrap=True)
+        out.print(
+            f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True
+        )
     if any(row["findings"] is None for row in rows):
         out.print("Not checked: prompts from before these checks; the next run looks at them, and asks no model.", style="yellow")
     return [(row["eval"], row["model"]) for row in rows]

@@ -14,7 +14,7 @@ import duckdb
 from eval_dagster.errors import LakeError, QueryError
 from eval_dagster.lake.archives import files_named_by
 from eval_dagster.lake.damage import require_sound
-from eval_dagster.lake.files import Lake
+from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.lake.interruption import StuckQueryError, interruptibly
 from eval_dagster.lake.publishing import catalog_path, publish, publish_locked
 from eval_dagster.lake.relations import FORMAT, configured_names
@@ -47,7 +47,8 @@ def connect(lake: Lake, *, unsafe: bool = False, past: Path | None = None) -> du
     """
     path = past or catalog_path(lake)
     if not path.exists():
-        raise QueryError(f"there is nothing to query yet: {path} does not exist; run `eval-dagster run` first")
+        trials = "; there are trials, which --trial shows" if past is None and catalog_path(trial_lake(lake)).exists() else ""
+        raise QueryError(f"there is nothing to query yet: {path} does not exist; run `eval-dagster run` first{trials}")
     try:
         return free_session(lake.home, path) if unsafe else held_session(path, lake.root)
     except duckdb.Error as error:

@@ -159,7 +159,7 @@ def _note(standing: Standing) -> str:
     if standing.n_errors:
         parts.append(f"{standing.n_errors:,} errors")
     if standing.findings:
-        parts.append(f"⚠ lint: {', '.join(standing.findings)}")
+        parts.append(f"⚠ findings: {', '.join(standing.findings)}")
     if standing.problem:
         parts.append(standing.problem if len(standing.problem) <= _MOST_OF_A_PROBLEM else f"{standing.problem[:_MOST_OF_A_PROBLEM]}…")
     return "; ".join(parts)

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from eval_dagster.cli.main import main
+from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.lake.catalog import read_rows
-from eval_dagster.pipeline import evaluate
+from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.stages.results import STAGES, StageResult
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 
 TASK = """
     from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
@@ -73,11 +74,14 @@ class Place:
         return Project.open(tasks={}, config_path=path, home=self._folder / "home")
 
     def evaluate(self, *models: str, limit: int = 8, question: str = "How large is", **changed: Any) -> None:
+        outcomes = self.outcomes(*models, limit=limit, question=question, **changed)
+        assert all(isinstance(each, StageResult) for each in outcomes), outcomes
+
+    def outcomes(self, *models: str, limit: int = 8, question: str = "How large is", **changed: Any) -> list[Outcome]:
         settings = {"metric": "AccuracyLoglikelihood", "numbers": list(range(10))} | changed
         (self._folder / "sizes.py").write_text(textwrap.dedent(TASK.format(question=question, **settings)))
         partitions = [("sizes", model) for model in models]
-        outcomes = list(evaluate(self.project(limit=limit), partitions, stages=set(STAGES), run_id="x", reporter=SilentReporter()))
-        assert all(isinstance(each, StageResult) for each in outcomes), outcomes
+        return list(evaluate(self.project(limit=limit), partitions, stages=set(STAGES), run_id="x", reporter=SilentReporter()))
 
     def board(self, relation: str = "leaderboard") -> Board:
         rows = read_rows(self.project().lake, f"select * from {relation}")
@@ -168,3 +172,22 @@ def test_a_part_of_the_leaderboard(cli: Run) -> None:
     assert "3" in of_chat, "its rank is among all models"
     assert "did you mean 'sizes'" in cli("leaderboard", "--eval", "size", status=2)
     assert "without --suite" in cli("leaderboard", "--all", "--model", "chat", status=2)
+
+
+def test_a_result_that_a_newer_run_did_not_replace_is_marked(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def marks() -> dict[str, str | None]:
+        return {row["model"]: row["newer_attempt"] for row in read_rows(place.project().lake, "select * from leaderboard")}
+
+    place.evaluate("chat")
+    assert marks() == {"plain": None, "chat": None, "third": None}
+    assert any(isinstance(each, StageFailure) for each in place.outcomes("third", question="How {item['lost']} is"))
+    assert marks() == {"plain": None, "chat": None, "third": "failed at rendered_prompts"}
+    print_leaderboard(place.project().lake)
+    printed = capsys.readouterr().out
+    assert "last run" in printed
+    assert "failed at rendered_prompts" in printed
+    assert "older than the last run" in printed
+    place.evaluate("third")
+    assert marks() == {"plain": None, "chat": None, "third": None}
+    print_leaderboard(place.project().lake)
+    assert "last run" not in capsys.readouterr().out

@@ -8,6 +8,7 @@ from running_stages import run_all
 
 from eval_dagster.cli.console import score_table
 from eval_dagster.cli.sql import print_leaderboard
+from eval_dagster.errors import QueryError
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages import findings as stored
@@ -94,7 +95,10 @@ def test_a_benchmark_that_leaks_its_class_is_marked_wherever_it_is_shown(
     assert row["effect"]
     assert row["advice"]
     print_leaderboard(project.lake)
-    assert "⚠ Signs that a score measures something else: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "⚠ Signs that a score measures something else: " in printed
+    assert "findings ┃" in printed
+    assert not printed.strip().endswith("--trial")
     assert len(asked()) == 80
 
 
@@ -118,7 +122,7 @@ def test_results_from_before_the_checks_say_that_nobody_looked(
     rows = read_rows(project.lake, "select * from leaderboard")
     assert [row["findings"] for row in rows] == [None, None]
     columns, cells = score_table(rows)
-    assert columns[-1] == "lint"
+    assert columns[-1] == "findings"
     assert {row[-1] for row in cells} == {"not checked"}
     asked()
     results, failures = run_all(project, PAIRS)
@@ -126,3 +130,14 @@ def test_results_from_before_the_checks_say_that_nobody_looked(
     assert {stage for (stage, _), each in results.items() if not each.cached} == {"rendered_prompts", "task_metrics"}
     assert asked() == [], "no answer is asked for again"
     assert sorted(row["findings"] for row in read_rows(project.lake, "select * from leaderboard")) == [[], ["examples_tell_gold"]]
+
+
+def test_the_findings_of_trials_are_asked_for_as_such(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(QueryError, match=r"run` first$"):
+        read_rows(project.lake, "select 1")
+    trial = project.trial(10)
+    run_all(trial, PAIRS[1:])
+    print_leaderboard(trial.lake)
+    assert "sql eval_findings --trial" in capsys.readouterr().out
+    with pytest.raises(QueryError, match=r"there is nothing to query yet: .*; there are trials, which --trial shows"):
+        read_rows(project.lake, "select 1")
