@@ -1,6 +1,7 @@
 """The command `compare`: compares two models, or two states of one, on their common samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +9,7 @@ from rich.text import Text
 
 from eval_dagster.cli.console import cell, errors, interval, number, out, print_next, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
-from eval_dagster.errors import UsageError
+from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.comparison import MetricComparison, cause_words, changed_samples, compare_points, overall
 from eval_dagster.gate.materializations import Point, PointName
 from eval_dagster.gate.records import ChangedSample
@@ -51,7 +52,10 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
             _print_changes(each, samples)
     regressed = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.REGRESSED]
     out.print()
-    _print_verdict(results, regressed, alpha)
+    _print_verdict(results, regressed)
+    levels = [f"{suite} was at the level {level:.2g}, which --alpha {level:.2g} takes here" for suite, level in _levels(project, shown)]
+    gates = f"; the last judgement of {', that of '.join(levels)}" if levels else ""
+    out.print(f"All of this together was tested at alpha = {alpha:g}{gates}.", soft_wrap=True)
     name = regressed[0] if regressed else found[0].a.eval_name
     print_next((f"compare {a} {b} --eval {name} --samples 50", "more of the samples that flipped"))
 
@@ -81,6 +85,16 @@ def _pairs(project: Project, a: str, b: str, evals: Sequence[str]) -> tuple[list
         if (of_a is None) != (of_b is None)
     ]
     return both, left_out
+
+
+def _levels(project: Project, shown: Sequence[MetricComparison]) -> Iterator[tuple[str, float]]:
+    """The suites that judge these evals on these models, each with the level of its last judgement."""
+    for name, suite in project.config.suites.items():
+        if any(each.a.eval_name in suite.evals and each.a.model in suite.models for each in shown):
+            with suppress(LakeError):
+                file = project.lake.current("regressions", name)
+                if file is not None and file.info.counts["level"]:
+                    yield name, file.info.counts["level"]
 
 
 def _without_metric(pair: tuple[Point, Point], a: str, b: str) -> str:
@@ -151,10 +165,10 @@ def _advantage(change: ChangedSample, higher_is_better: bool) -> float:
     return (change.value - change.baseline_value) * (1 if higher_is_better else -1)
 
 
-def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regressed: Sequence[str], alpha: float) -> None:
+def _print_verdict(results: Sequence[tuple[MetricComparison, Judgement]], regressed: Sequence[str]) -> None:
     improved = [each.a.eval_name for each, judgement in results if judgement.verdict is Verdict.IMPROVED]
     for verdict, names in ((Verdict.REGRESSED, regressed), (Verdict.IMPROVED, improved)):
         if names:
             out.print(f"a {verdict}: {', '.join(dict.fromkeys(names))}", style=_STYLES[verdict])
     if not regressed and not improved:
-        out.print(f"No change seen at alpha = {alpha:g}; differences below 'would be seen' could have gone unnoticed.")
+        out.print("No change seen; differences below 'would be seen' could have gone unnoticed.")

@@ -8,7 +8,7 @@ from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import COMPARED, GateResult, Regression
 from eval_dagster.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
 from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, figures, title, tone, unjudged, verdict_line
+from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
 from eval_dagster.whole_files import replaced
 
@@ -42,6 +42,8 @@ def print_gate(result: GateResult) -> None:
     out.print(f"Gate      {result.suite}: {verdict_line(result)}", style=_STYLES[tone(result)], soft_wrap=True)
     if result.is_first:
         return
+    if fall := clearest_fall(result):
+        out.print(f"          fall: {fall}", soft_wrap=True)
     for row in result.regressions:
         if row.reason and row.verdict in COMPARED:
             out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", soft_wrap=True)

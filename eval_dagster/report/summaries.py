@@ -12,6 +12,7 @@ from eval_dagster.report.wording import (
     NOT_JUDGED,
     Tone,
     cause_text,
+    clearest_fall,
     evidence,
     figures,
     level,
@@ -80,6 +81,8 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
     """
     flips = {(each.eval, each.model, each.metric or None): each for each in flips_of(result)}
     lines = [f"## {_MARKS[tone(result)]} {markdown_text(result.suite)}: {markdown_text(verdict_line(result))}", ""]
+    if fall := clearest_fall(result):
+        lines += [f"Fall: {markdown_text(fall)}", ""]
     for verdict in _ORDER:
         rows = result.with_verdict(verdict)
         if not rows:

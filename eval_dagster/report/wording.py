@@ -97,6 +97,37 @@ def _on_few_samples(result: GateResult) -> list[Regression]:
     return [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
 
 
+def clearest_fall(result: GateResult) -> str | None:
+    """The fall that a green result is nearest to turn red by, with what the gate would have found; None if nothing is worse.
+
+    Falls that have a reason of their own, such as one that fresh answers do not show, are left out.
+    """
+    falls = [
+        row
+        for row in result.regressions
+        if row.verdict is Verdict.NO_CHANGE_SEEN
+        and not row.reason
+        and row.difference is not None
+        and row.p_adjusted is not None
+        and (row.difference > 0 if row.higher_is_better is False else row.difference < 0)
+    ]
+    if not falls or not result.level:
+        return None
+    row = min(falls, key=lambda each: 1.0 if each.p_value is None else each.p_value)
+    is_beyond = row.p_adjusted is not None and row.p_adjusted > result.level
+    why = f"p {p_equals(row.p_adjusted)} is above the level {result.level:.2g}" if is_beyond else "less than the suite takes for a change"
+    samples = _counted(row.n_common, "sample")
+    return "".join(
+        (
+            f"{title(row)} {number(row.baseline_value)} → {number(row.value)}",
+            f" ({number(row.difference, '+')}, 95 % interval {interval(row.ci_low, row.ci_high, '+')})",
+            f", the clearest fall of {len(falls)}" if len(falls) > 1 else "",
+            f": no change seen, since {why}",
+            "" if row.min_detectable is None else f"; on {samples} a fall of {number(row.min_detectable)} is found in 8 of 10 cases",
+        )
+    )
+
+
 def level(result: GateResult) -> str:
     """The level of the judgement, as a text that follows the time at which it was judged."""
     if result.level:

@@ -6,8 +6,15 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.results import write_result
+from eval_dagster.lake.files import Lake
+from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
     models:
@@ -18,6 +25,8 @@ CONFIG = """
       capitals: {task: capitals_completion}
       sums: {task: arithmetic, limit: 4}
       own: {task: "own.py:Own"}
+    suites:
+      nightly: {evals: [capitals], models: [guesses]}
 """
 OWN = """
     from eval_dagster.metrics.completion import F1, ExactMatch, PrefixExactMatch
@@ -59,8 +68,12 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
-    folder = tmp_path_factory.mktemp("compare")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compare")
+
+
+@pytest.fixture(scope="module")
+def cli(folder: Path) -> Cli:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     (folder / "answers.py").write_text(textwrap.dedent(ANSWERS))
     environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
@@ -104,8 +117,27 @@ def test_a_worse_model_has_regressed_and_shows_what_it_lost(cli: Cli) -> None:
 def test_the_same_model_has_not_changed(cli: Cli) -> None:
     done = cli("compare", "knows", "knows")
     assert done.returncode == 0, done.stderr
-    assert "No change seen at alpha = 0.05" in done.stdout
+    assert "No change seen; differences below" in done.stdout
+    assert "All of this together was tested at alpha = 0.05.\n" in done.stdout
     assert "regressed" not in done.stdout
+
+
+def test_the_level_of_a_gate_that_may_say_otherwise_is_named(cli: Cli, folder: Path) -> None:
+    judged = GateResult(
+        suite="nightly",
+        judged_at=datetime(2026, 1, 31, tzinfo=UTC),
+        run_id="x",
+        alpha=0.05,
+        level=0.00333,
+        severity="error",
+        regressions=[Regression(suite="nightly", eval="capitals", model="guesses", verdict=Verdict.NO_CHANGE_SEEN)],
+        changes=[],
+    )
+    lake = Lake(folder / ".eval_dagster")
+    write_result(lake, judged)
+    done = cli("compare", "guesses", "knows", "--eval", "capitals", "--samples", "0")
+    assert "All of this together was tested at alpha = 0.05; the last judgement of nightly was at the level 0.0033, which" in done.stdout
+    assert "--alpha 0.0033 takes here." in done.stdout
 
 
 def test_results_as_json(cli: Cli) -> None:

@@ -7,10 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from gate_results import EACH, FIRST, HOSTILE, IMPROVED, UNCHANGED, change, gate_result, incomparable, regression
 
+from eval_dagster.cli.gate import print_gate
 from eval_dagster.gate.records import GateResult
 from eval_dagster.report.summaries import junit_xml, markdown
-from eval_dagster.report.wording import Tone, tone, verdict_line
+from eval_dagster.report.wording import Tone, clearest_fall, tone, verdict_line
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.visible_text import markdown_text
 
 
 def parsed(result: GateResult) -> ElementTree.Element:
@@ -115,6 +117,26 @@ def test_what_only_one_of_the_two_scores_has_not_flipped() -> None:
     new = change(sample_id="new", value=1.0, baseline_value=None, baseline_answer=None)
     head, row = cells(markdown(gate_result(regression(), changes=(change(), *gone, new))))
     assert dict(zip(head, row, strict=True))["flipped"] == "1; 2 with a score in the baseline alone, 1 with a score now alone"
+
+
+def test_the_clearest_fall_of_a_green_suite_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    fell = regression(
+        verdict=Verdict.NO_CHANGE_SEEN, value=0.7, baseline_value=1.0, difference=-0.3, ci_low=-0.497, ci_high=-0.048, n_common=20
+    )
+    fell = replace(fell, p_value=0.02, p_adjusted=0.04, min_detectable=0.412)
+    less = replace(UNCHANGED, p_value=0.6)
+    said = (
+        "capitals · mine · accuracy 1.000 → 0.700 (-0.300, 95 % interval -0.497 to -0.048), the clearest fall of 2: no change seen, since "
+        "p = 0.04 is above the level 0.0033; on 20 samples a fall of 0.412 is found in 8 of 10 cases"
+    )
+    result = replace(gate_result(less, fell), level=0.00333)
+    assert f"Fall: {markdown_text(said)}" in markdown(result)
+    print_gate(result)
+    assert said in " ".join(capsys.readouterr().out.split())
+    better = replace(fell, difference=0.3)
+    assert clearest_fall(replace(result, regressions=[better])) is None
+    assert clearest_fall(replace(result, regressions=[replace(better, higher_is_better=False)])) is not None
+    assert clearest_fall(replace(result, regressions=[replace(fell, reason="not confirmed")])) is None
 
 
 def test_hostile_texts_break_no_table_and_start_no_tag() -> None:
