@@ -62,7 +62,7 @@ ARROWS = {
     "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
     "tracking users_code versions",
     "gate": "config errors lake metrics project stages statistics versions",
-    "notifications": "errors gate lake project statistics versions visible_text",
+    "notifications": "errors gate lake locks project statistics versions visible_text",
     "retention": "errors gate lake project",
     "explorer": "errors gate lake project records stages versions visible_text whole_files",
     "labels": "config errors explorer gate lake visible_text whole_files",

@@ -169,12 +169,15 @@ def send_left(
     """
     now = datetime.now(UTC)
     outcomes: list[NoticeOutcome] = []
+    found: set[str] = set()
     for suite in project.config.suites if suites is None else suites:
-        left = [notice for notice in _quietly_unsent(project, suite) if not is_patient or notice.is_due(now)]
+        left = _quietly_unsent(project, suite)
+        found |= {notice.notice_id for notice in left}
+        due = [notice for notice in left if not is_patient or notice.is_due(now)]
         most_here = None if most is None else most - len(outcomes)
-        outcomes += _send_each(project, suite, left[:most_here], set(project.suite(suite).notify), timeout_s or _TIMEOUT_S)
-    if not outcomes:
-        sweep(project.home)
+        outcomes += _send_each(project, suite, due[:most_here], set(project.suite(suite).notify), timeout_s or _TIMEOUT_S)
+    if suites is None:
+        sweep(project.home, found)
     return outcomes
 
 

@@ -6,8 +6,7 @@ row counts. While a program writes and sends a notice it holds the lock of a fil
 
 import fcntl
 import secrets
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of
+from eval_dagster.locks import is_held
 from eval_dagster.project import Project
 
 Kind = Literal["regression", "incomplete", "failure", "not evaluated", "skipped", "missed", "test"]
@@ -161,11 +161,10 @@ def settle(home: Path, notice_id: str) -> None:
     _mark(home, notice_id).unlink(missing_ok=True)
 
 
-def sweep(home: Path) -> None:
-    """Remove marks that nothing in the lake explains, such as one of a program that was killed before it wrote the notice."""
-    old = time.time() - _TRIED_FOR.total_seconds()
+def sweep(home: Path, left: Collection[str]) -> None:
+    """Remove the marks of notices that are not among those that are left, and that no program is about to write."""
     for path in _folder(home).glob("*"):
-        if path.stat().st_mtime < old:
+        if path.name not in left and not is_held(path):
             path.unlink(missing_ok=True)
 
 
