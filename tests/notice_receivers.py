@@ -47,6 +47,9 @@ def notice_receiver() -> Iterator[NoticeReceiver]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == "/elsewhere":
+                self._answer(302, Location=f"http://127.0.0.1:{receiver.port}/login")
+                return
             receiver.emptied.append(self.command)
             self._answer(200)
 

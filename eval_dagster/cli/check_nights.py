@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -101,11 +102,18 @@ def _address(variable: str) -> str:
 
 
 def _requested(address: str) -> str | None:
-    """Request an address. Returns why that failed, without the address."""
+    """Request an address. Returns why that failed, without the address. A redirect can lead to the login of a proxy."""
+
+    class NoRedirect(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
     try:
-        with urllib.request.urlopen(address, timeout=_PING_S):  # noqa: S310 - its scheme was checked
+        with urllib.request.build_opener(NoRedirect).open(address, timeout=_PING_S):
             return None
     except urllib.error.HTTPError as error:
+        if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
+            return f"a redirect (HTTP status {error.code}), which is not followed; set the address that it leads to"
         return f"HTTP status {error.code}"
     except (OSError, ValueError) as error:
         return type(error).__name__

@@ -14,6 +14,7 @@ from eval_dagster.assets.failures import INTERRUPTED, step_messages
 from eval_dagster.assets.instance import open_instance
 from eval_dagster.assets.night_watch import watch_nights
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
+from eval_dagster.cli.check_nights import _requested
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.catalog import publish, read_rows
@@ -141,6 +142,13 @@ def test_a_skipped_night_whose_sensor_was_killed_is_told_once(
     nights.sense("failed_nights")
     assert len({notice["id"] for notice in receiver.came}) == 1
     assert not is_any_left(nights.project.home), "a mark that nothing explains is removed"
+
+
+def test_a_ping_that_is_redirected_reached_no_monitor(receiver: NoticeReceiver) -> None:
+    place = f"http://127.0.0.1:{receiver.port}"
+    assert _requested(f"{place}/elsewhere") == "a redirect (HTTP status 302), which is not followed; set the address that it leads to"
+    assert _requested(f"{place}/ping") is None
+    assert receiver.emptied == ["GET"]
 
 
 def test_an_interrupt_is_named_as_the_cause() -> None:
