@@ -53,14 +53,15 @@ def _rows(project: Project) -> list[dict[str, Any]]:
     ("mode", "error", "came"),
     [
         ("redirects", "JSON: answered with a redirect (HTTP status 302), which is not followed: write the address that it leads to", 1),
-        (
+        pytest.param(
             "redirects and keeps",
             "JSON: answered with a redirect (HTTP status 307), which is not followed: write the address that it leads to",
             1,
+            marks=pytest.mark.long,
         ),
         ("busy", "JSON: answered with HTTP status 429", 1),
-        ("fails", "JSON: answered with HTTP status 500", 4),
-        ("refuses", "JSON: answered with HTTP status 403", 1),
+        pytest.param("fails", "JSON: answered with HTTP status 500", 4, marks=pytest.mark.long),
+        pytest.param("refuses", "JSON: answered with HTTP status 403", 1, marks=pytest.mark.long),
         ("cuts", "JSON: the connection ended without an answer", 4),
     ],
 )
@@ -84,6 +85,7 @@ def test_a_receiver_that_fails_is_not_said_to_have_it_and_gets_it_once_it_takes_
     assert not is_any_left(project.home)
 
 
+@pytest.mark.long
 def test_a_slow_receiver_gets_it_once(project: Project, receiver: NoticeReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default of the library is to give up after 4 s and to send again."""
     monkeypatch.setattr(delivery, "_TIMEOUT_S", 30.0)
@@ -92,6 +94,7 @@ def test_a_slow_receiver_gets_it_once(project: Project, receiver: NoticeReceiver
     assert len(receiver.came) == len(receiver.taken) == 1
 
 
+@pytest.mark.long
 def test_a_receiver_that_is_too_slow_may_have_it_and_is_told_again_under_the_same_id(project: Project, receiver: NoticeReceiver) -> None:
     receiver.mode, receiver.seconds = "slow", 60.0
     outcome = _tell(project)
@@ -108,7 +111,7 @@ def test_an_answer_without_end_is_an_answer(project: Project, receiver: NoticeRe
     assert len(receiver.came) == 1
 
 
-@pytest.mark.parametrize("when", ["while the receiver works", "after it was taken"])
+@pytest.mark.parametrize("when", [pytest.param("while the receiver works", marks=pytest.mark.long), "after it was taken"])
 def test_what_a_killed_program_left_is_sent_by_the_next(project: Project, receiver: NoticeReceiver, when: str) -> None:
     receiver.mode, receiver.seconds = "slow" if when.startswith("while") else "well", 60.0
     killed = multiprocessing.get_context("spawn").Process(target=_tell_and_die, args=(project.config_path, project.home, when))
