@@ -43,6 +43,7 @@ _BEAT_S = 30.0
 """Between two signs of life."""
 _SETTLED = timedelta(minutes=10)
 """An evals.yaml that was changed less long ago may still be being edited; so long, too, has a gate to start or to send its notice."""
+_NONE_DUE = "evals.yaml has no suite with a cron: no night is due"
 _BROKEN = "configuration"
 """The name of the notice about an evals.yaml that cannot be read."""
 
@@ -87,17 +88,18 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
     """
     now, project = now or datetime.now(UTC), known.project
     scheduled = [name for name, suite in project.config.suites.items() if suite.cron]
-    if not scheduled and broken is None:
-        return Watch(seen=["evals.yaml has no suite with a cron: no night is due", *_left(project, is_patient)], findings=[])
     findings = [_told_broken(project, scheduled, known.loaded_at, broken, now)] if broken else []
     if broken is None:
         for name in scheduled:
             forget(project, name, _BROKEN)
-    checked, seen = _checked(project.home), [f"{project.config_path}: {'cannot be read' if broken else 'can be read'}"]
+    checked = _checked(project.home)
+    is_any_due = bool(scheduled) or broken is not None
+    seen = [f"{project.config_path}: {'cannot be read' if broken else 'can be read'}"] if is_any_due else [_NONE_DUE]
     try:
         with open_instance(project.home) as instance:
-            daemon = _daemon_silence(instance)
-            seen.append(f"daemon: {daemon or 'alive'}")
+            daemon = _daemon_silence(instance) if is_any_due else None
+            if is_any_due:
+                seen.append(f"daemon: {daemon or 'alive'}")
             if daemon:
                 findings.append(Finding(suite=None, night=None, cause=f"No daemon starts the nights: {daemon}", cure=_START_DAEMON))
             for name in scheduled:
@@ -108,8 +110,9 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
                 found, words = _of_suite(look, name, known.since[name], checked.get(name))
                 seen.append(f"{name}: {words}")
                 findings += found
-            untold = [tell_untold(instance, project, name, judged_only=True) for name in project.config.suites]
-            seen += [f"a night that was judged and not told: {each}" for each in untold if each]
+            for name in project.config.suites:
+                while untold := tell_untold(instance, project, name, judged_only=True):
+                    seen += [f"a night that was judged and not told: {untold}"]
     except StoreError as error:
         seen.append("Dagster's storage: cannot be used")
         findings.append(Finding(suite=None, night=None, cause=str(error), cure="start the database, or correct the settings"))

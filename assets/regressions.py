@@ -65,8 +65,8 @@ def regressions(context: dg.AssetExecutionContext, project: ProjectResource) -> 
             for words in tell(context.instance, opened, each, runs, reports[each.suite], night=night_of(tag))
         ]
         if asked is not None:  # and what was left of earlier nights
-            if words := tell_untold(context.instance, opened, asked, judged_only=True):
-                told.append(words)
+            while words := tell_untold(context.instance, opened, asked, judged_only=True):
+                told += [words]
             told += [f"{each.title}: {each.words()}" for each in send_left(opened, suites=[asked], is_patient=bool(told))]
         pictures = {name: picture for result in results for name, picture in history_metadata(opened, result).items()}
     shown, damaged = _with_others(opened, results)

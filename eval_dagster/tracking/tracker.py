@@ -15,7 +15,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from eval_dagster.addresses import Addresses
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
@@ -253,6 +253,17 @@ class Tracker:
                 f"MLflow at {self.shown_uri} holds the experiment {self._experiment!r} as deleted; restore it with "
                 f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`, or set mlflow.experiment in evals.yaml"
             )
+        artifacts = urlsplit(str(experiment.artifact_location))
+        if artifacts.scheme == "file":
+            folder = Path(unquote(artifacts.path))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise TrackingError(
+                    f"MLflow at {self.shown_uri} keeps the artifacts of the experiment {self._experiment!r} in {folder}, which cannot be "
+                    f"made ({error.strerror}); it was set when the experiment was made. Make that folder, or set mlflow.experiment in "
+                    "evals.yaml to a new name"
+                ) from error
         return str(experiment.experiment_id)
 
     def _create_experiment(self, location: str | None) -> str:

@@ -100,12 +100,16 @@ def test_a_daemon_that_has_tried_waits_before_it_tries_again(nights: Nights, rec
     assert len(receiver.came) == 2
 
 
-@pytest.mark.parametrize("who", ["the daemon", "check-nights"])
+@pytest.mark.parametrize("who", ["the daemon", "check-nights", "check-nights without a cron"])
 @pytest.mark.parametrize(("verdict", "told"), [(Verdict.REGRESSED, 1), (Verdict.NO_CHANGE_SEEN, 0)])
 def test_a_red_command_that_was_killed_before_it_wrote_a_notice_is_told_once(
     nights: Nights, receiver: NoticeReceiver, who: str, verdict: Verdict, told: int
 ) -> None:
     """By its exit status it says so itself, which a killed one cannot."""
+    if who.endswith("without a cron"):
+        path = nights.project.config_path
+        path.write_text(path.read_text().replace('cron: "30 2 * * *", ', ""))
+        nights.project = Project.open(config_path=path, home=nights.project.home)
     gate = _killed_command(nights)
     _judge(nights.project, gate, verdict)
     nights.end(gate, FAILURE)

@@ -424,6 +424,17 @@ def test_a_home_that_was_copied_or_renamed_has_its_artifacts_in_its_own_folder(
     assert tracker(after).log(result()) == first
 
 
+def test_a_store_elsewhere_whose_artifacts_cannot_be_written_says_where_they_are(tmp_path: Path) -> None:
+    """The store is of several projects, so that its addresses stay as they are."""
+    before = tmp_path / "before"
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    Tracker(home=before, tracking_uri=uri, experiment="tests").log(result())
+    shutil.rmtree(before)
+    before.write_text("in the way")
+    with pytest.raises(TrackingError, match=rf"artifacts of the experiment 'tests' in {before}/mlartifacts, which cannot be made"):
+        Tracker(home=tmp_path / "after", tracking_uri=uri, experiment="tests").log(result("k2"))
+
+
 def _log_page_and_die(home: Path, page: Path) -> None:
     MlflowClient.log_artifact = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     tracker(home).log_page(page, key="report/nightly/killed", run_name="nightly · report", tags={})
