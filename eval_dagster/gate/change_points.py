@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.comparison import causes, compare_metric, overall
-from eval_dagster.gate.materializations import Point
+from eval_dagster.gate.comparison import causes, compare_metric
+from eval_dagster.gate.materializations import Point, overall
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake, read_rows
 from eval_dagster.lake.rows import fields_in

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.materializations import Point, metric_versions
+from eval_dagster.gate.materializations import Point, metric_versions, overall
 from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
@@ -112,15 +112,6 @@ def _model_causes(a: Point, b: Point) -> list[Cause]:
     if content != content_before:
         return ["model"]
     return ["endpoint"] if version == version_before else ["endpoint", "engine"]
-
-
-def overall(point: Point) -> dict[str, Mapping[str, Any]]:
-    """The row of each metric over all subjects; of two rows, the headline."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for row in point.metric_rows:
-        if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
-            found[row["metric"]] = row
-    return found
 
 
 def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:

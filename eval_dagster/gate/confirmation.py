@@ -15,9 +15,10 @@ from typing import Any
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.falls import Fall
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.materializations import Point, history, point_at
+from eval_dagster.gate.materializations import Point
 from eval_dagster.gate.records import Against, FreshSample, GateResult, Regression
 from eval_dagster.gate.results import read_judgement
+from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.lake.files import time_of
 from eval_dagster.project import Project
 from eval_dagster.stages.fresh_answers import FreshAnswers, ask_again
@@ -124,7 +125,9 @@ def _found_against(row: Regression, level: float, smallest_difference: float) ->
 
 def _fall(project: Project, row: Regression, against: Against, level: float) -> Fall:
     name, time = (row.baseline, row.baseline_materialized_at) if against == "baseline" else (row.anchor, row.anchor_materialized_at)
-    now, before = _point(project, row.eval, f"{row.model}@", row.materialized_at), _point(project, row.eval, name, time)
+    rescorer = Rescorer(project)
+    now, before = _point(rescorer, row.eval, f"{row.model}@", row.materialized_at), _point(rescorer, row.eval, name, time)
+    before = rescorer.like(now, before, str(row.metric))
     fall = Fall(row=row, against=against, now=now, before=before, level=level, metrics=project.task(row.eval).METRICS)
     if not fall.flipped:  # reads the scores
         raise LakeError("the scores of the result are those of the state that it is worse than")
@@ -139,12 +142,11 @@ def _has_drifted(row: Regression, level: float, smallest_difference: float) -> b
     return is_large and (row.drift < 0) is row.higher_is_better and row.drift_p_adjusted <= level
 
 
-def _point(project: Project, eval_name: str, name: str | None, time: datetime | None) -> Point:
+def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime | None) -> Point:
     model = (name or "").rpartition("@")[0]
-    found = point_at(history(project.lake, eval_name, model), time)
-    if found is None:
-        raise LakeError(f"the result of {eval_name}|{model} of {time} is no longer in the lake")
-    return found
+    if time is None:
+        raise LakeError(f"the result of {eval_name}|{model} has no time")
+    return rescorer.readable(eval_name, model, time)
 
 
 def _part_of_others(falls: Sequence[Fall], flipped: set[str]) -> list[str]:

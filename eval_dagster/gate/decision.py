@@ -53,8 +53,7 @@ def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
         step = next(judgements) if tested and each.step is not None else None
         drift = next(judgements) if tested and each.drift is not None else None
         rows.append(_row(each, step, drift, level))
-    passed = _passed_states(findings, rows)
-    return [replace(row, is_passed=(row.eval, row.model) in passed) for row in rows]
+    return [replace(row, is_passed=_is_passed(each, row)) for each, row in zip(findings, rows, strict=True)]
 
 
 def has_test(finding: Finding) -> bool:
@@ -64,15 +63,10 @@ def has_test(finding: Finding) -> bool:
     )
 
 
-def _passed_states(findings: Sequence[Finding], rows: Sequence[Regression]) -> set[tuple[str, str]]:
-    """Evals and models whose state passes: a metric was judged or has its first result, and none is a gap, red or refuted."""
-    judged, stopped = set(), set()
-    for finding, row in zip(findings, rows, strict=True):
-        if finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED):
-            judged.add((row.eval, row.model))
-        if row.is_red or row.is_refuted or row.is_gap:
-            stopped.add((row.eval, row.model))
-    return judged - stopped
+def _is_passed(finding: Finding, row: Regression) -> bool:
+    """Whether a metric passes: it was judged or has its first result, and is neither a gap, nor red, nor refuted."""
+    is_judged = finding.is_start or row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED)
+    return is_judged and not (row.is_red or row.is_refuted or row.is_gap)
 
 
 def _can_be_tested(finding: Finding) -> bool:

@@ -1,5 +1,6 @@
-"""The share of samples that are errors now and could be evaluated before."""
+"""The share of samples that are errors: among those that the baseline or the anchor could evaluate, and among all."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eval_dagster.gate.materializations import Point
@@ -11,22 +12,38 @@ class ErrorRate:
 
     errors: int
     samples: int
-    is_of_baseline: bool
-    """Whether the samples are those that the baseline could evaluate; otherwise they are all samples of the result."""
+    what: str
+    """The samples in words."""
+
+    @property
+    def share(self) -> float:
+        """The share of errors; 0 without samples."""
+        return self.errors / self.samples if self.samples else 0.0
 
 
-def error_rate(current: Point, baseline: Point | None, metric: str) -> ErrorRate:
-    """Count the errors of a metric among the samples that were asked now and that the baseline could evaluate.
+def error_rate(
+    current: Point, baseline: Point | None, metric: str, *, most: float, anchor: Point | None = None, accepted: Point | None = None
+) -> ErrorRate:
+    """Count the errors of a metric. Of three counts, the first with a share above `most`; the first of all if there is none.
 
-    If there is no baseline, or it has no value for these samples, all samples count. Raises `LakeError` if scores were deleted.
+    The counts are among the samples that were asked now and that the baseline could evaluate, among those that the anchor could evaluate,
+    and among all, without the samples that are errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
     """
-    asked, errors = _samples(current, metric)
-    asked_before, errors_before = _samples(baseline, metric) if baseline else (set(), set())
-    common = asked & (asked_before - errors_before)
-    return ErrorRate(errors=len(errors & (common or asked)), samples=len(common or asked), is_of_baseline=bool(common))
+    rates = list(_rates(current, baseline, metric, anchor, accepted))
+    return next((rate for rate in rates if rate.share > most), rates[0])
 
 
-def _samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
+def _rates(current: Point, baseline: Point | None, metric: str, anchor: Point | None, accepted: Point | None) -> Iterator[ErrorRate]:
+    asked, errors = asked_samples(current, metric)
+    for before, what in ((baseline, "samples that the baseline could evaluate"), (anchor, "samples that the anchor could evaluate")):
+        asked_before, errors_before = asked_samples(before, metric) if before else (set(), set())
+        if common := asked & (asked_before - errors_before):
+            yield ErrorRate(errors=len(errors & common), samples=len(common), what=what)
+    known = asked_samples(accepted, metric)[1] if accepted else set()
+    yield ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples")
+
+
+def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
     """The samples of a metric, and those of them that are errors.
 
     An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.

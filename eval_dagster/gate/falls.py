@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from eval_dagster.gate.comparison import overall
-from eval_dagster.gate.materializations import Point
+from eval_dagster.gate.materializations import Point, overall
 from eval_dagster.gate.records import Against, FreshSample, Regression
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric
 from eval_dagster.metrics.items import ItemMetric, item_of

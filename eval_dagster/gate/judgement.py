@@ -14,8 +14,9 @@ from eval_dagster.gate.levels import level_of
 from eval_dagster.gate.partition import Partition
 from eval_dagster.gate.records import NO_RESULT, GateResult, Look, Regression
 from eval_dagster.gate.results import known_looks
+from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.gate.sensible import require_sensible_gate
-from eval_dagster.gate.standings import Standing, Standings, accepted_gaps, read_standings
+from eval_dagster.gate.standings import Standings
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.project import Project
 from eval_dagster.stages.fresh_answers import answers_vary
@@ -45,16 +46,16 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
     known = known_looks(project.lake, suite)
     attempts = Attempts(read_attempts(project.lake, since=since), since=since)
     judged_at = datetime.fromisoformat(project.lake.next_time("regressions", suite))
-    standings, level = Standings(), settings.gate.alpha
+    standings, rescorer, level = Standings(project.lake, suite), Rescorer(project), settings.gate.alpha
     if baseline.last_passed:
-        standings = read_standings(project.lake, suite, list(product(evals, models)), now=judged_at)
-        level = level_of(level, tested_at=standings.tested_at, now=judged_at, cron=settings.cron, timezone=settings.timezone)
+        tested_at = standings.tested(judged_at)[0]
+        level = level_of(level, tested_at=tested_at, now=judged_at, cron=settings.cron, timezone=settings.timezone)
     findings: list[Finding] = []
     looks: list[Look] = []
     warnings: list[str] = []
     for key in product(evals, models):
-        partition = Partition(project, suite, settings.gate, level, *key, standings.by_result.get(key, Standing()))
-        findings += _guarded(partition, baseline, attempts)
+        partition = Partition(project, suite, settings.gate, level, *key, baseline, standings, rescorer)
+        findings += _guarded(partition, attempts)
         looks += _looks(partition, known, warnings)
     warnings += _changed_servers(findings)
     return GateResult(
@@ -65,7 +66,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
         level=level if any(has_test(each) for each in findings) else 0.0,
         severity=settings.gate.severity,
         require=settings.gate.require,
-        regressions=accepted_gaps(project.lake, suite, [_as_confirmable(project, row) for row in decide(findings, level=level)]),
+        regressions=standings.with_accepted_gaps([_as_confirmable(project, row) for row in decide(findings, level=level)]),
         changes=[change for each in findings for change in each.changes],
         looks=looks,
         warnings=tuple(warnings),
@@ -98,27 +99,22 @@ def _changed_servers(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"the server of {model} has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
 
 
-def _guarded(partition: Partition, baseline: Baseline, attempts: Attempts) -> list[Finding]:
+def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:
     """The findings of a partition. An error becomes the reason why it is not judged."""
-    current = before = None
+    current = None
     try:
         current = partition.current()
         if problem := attempts.problem(partition.eval_name, partition.model):
             return partition.unjudged(Verdict.NOT_EVALUATED, problem, current)
-        if baseline.is_current(partition.model):
+        if partition.baseline.is_current(partition.model):
             return []
         if current is None:
             return partition.unjudged(Verdict.NOT_EVALUATED, NO_RESULT, None)
-        before = baseline.find(partition.project.lake, partition.eval_name, partition.model, partition.standing)
-        findings = list(partition.first(current) if before is None else partition.compare(current, before))
+        findings = partition.findings(current)
         return findings or partition.unjudged(Verdict.NOT_COMPARABLE, "the result has none of the metrics that are compared", current)
     except Exception as error:  # the boundary between one partition and the next
         reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
-        findings = partition.unjudged(Verdict.NOT_COMPARABLE, reason, current)
-        if before is None:
-            return findings
-        when = before.materialized_at
-        return [replace(each, row=replace(each.row, baseline=before.name(), baseline_materialized_at=when)) for each in findings]
+        return partition.unjudged(Verdict.NOT_COMPARABLE, reason, current)
 
 
 def _as_confirmable(project: Project, row: Regression) -> Regression:

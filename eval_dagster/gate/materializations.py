@@ -68,6 +68,14 @@ class Point:
         return read_rows(self.metrics.path)
 
     @property
+    def scored_by(self) -> Mapping[str, str]:
+        """Versions of the code that scored it, `task` and `code`; empty where its scores are gone, or of an earlier release."""
+        try:
+            return read_info(self._scores_path).made_of
+        except LakeError:
+            return {}
+
+    @property
     def has_scores(self) -> bool:
         """Whether its scores are still in the lake."""
         return self._scores_path.exists()
@@ -95,7 +103,7 @@ class Point:
     @cached_property
     def responses(self) -> dict[str, dict[str, Any]]:
         """Its responses by sample. Raises `LakeError` if they were deleted."""
-        return self._by_sample("responses", read_info(self._scores_path).inputs["model_outputs"])
+        return self._by_sample("responses", self.metrics.info.inputs["model_outputs"])
 
     @cached_property
     def _scores_path(self) -> Path:
@@ -227,3 +235,12 @@ def n_values(point: Point) -> int:
 def metric_versions(point: Point) -> Mapping[str, str]:
     """The version of each metric's code."""
     return {row["metric"]: row["metric_version"] for row in point.metric_rows}
+
+
+def overall(point: Point) -> dict[str, Mapping[str, Any]]:
+    """The row of each metric over all subjects; of two rows, the headline."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in point.metric_rows:
+        if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
+            found[row["metric"]] = row
+    return found

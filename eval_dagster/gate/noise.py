@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from eval_dagster.gate.comparison import overall
-from eval_dagster.gate.materializations import Point, metric_versions
+from eval_dagster.gate.materializations import Point, metric_versions, overall
 from eval_dagster.statistics.verdicts import NoiseFloor, noise_floor
 
 

@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from eval_dagster.config.schema import GateConfig
-from eval_dagster.errors import LakeError
-from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_metric, compare_points, overall
+from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.gate.baselines import Baseline
+from eval_dagster.gate.comparison import causes, changed_samples, compare_metric
 from eval_dagster.gate.decision import Finding
-from eval_dagster.gate.error_rates import ErrorRate, error_rate
-from eval_dagster.gate.materializations import Point, PointName, history, point_at
+from eval_dagster.gate.error_rates import asked_samples, error_rate
+from eval_dagster.gate.materializations import Point, PointName, history, n_values, overall, point_at, previous_point
 from eval_dagster.gate.noise import measured_noise
-from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, Regression
-from eval_dagster.gate.standings import Standing
+from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, Regression, minute
+from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
+from eval_dagster.gate.standings import Standing, Standings
+from eval_dagster.lake.files import time_of
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
 from eval_dagster.statistics.comparison import Comparison
@@ -33,7 +37,9 @@ class Partition:
     level: float
     eval_name: str
     model: str
-    standing: Standing
+    baseline: Baseline
+    standings: Standings
+    rescorer: Rescorer
 
     @cached_property
     def points(self) -> list[Point]:
@@ -44,39 +50,23 @@ class Partition:
         """The result in question. Raises `LakeError` if it is damaged."""
         return PointName(model=self.model).find(self.project.lake, self.eval_name)
 
-    def compare(self, current: Point, baseline: Point) -> Iterator[Finding]:
-        """A finding for each metric that the suite is judged by."""
-        found = {each.metric: each for each in compare_points(current, baseline, self._metrics, alpha=self.level)}
-        for metric in self._judged_metrics(current):
-            if metric in found:
-                finding = self._compared(found[metric])
-            elif metric in overall(baseline):
-                reason = f"the code of {metric} is gone, which is needed to compare it"
-                finding = Finding(row=replace(self.unjudged_row(Verdict.NOT_COMPARABLE, reason, current, baseline), metric=metric))
-            else:
-                finding = self._start(NEW_METRIC, metric, current, baseline)
-            yield self._with_past(finding, metric, current, baseline)
+    def findings(self, current: Point) -> list[Finding]:
+        """A finding for each metric that the suite is judged by; one for all metrics of a first result.
 
-    def first(self, current: Point) -> Iterator[Finding]:
-        """The findings if there is nothing to compare with: later results are compared with this one.
-
-        Results without a value, or with too many errors, are no first results. Red results stay red.
+        A metric that was judged before is judged as long as the result has it. Without it, that is a gap.
         """
-        starts: list[Finding] = []
-        for metric in self._judged_metrics(current):
-            finding = self._with_past(self._start(NO_EARLIER_RESULT, metric, current), metric, current, None)
-            if finding.row.verdict is not Verdict.FIRST_RESULT:
-                yield finding
-            elif finding.held is not None:
-                yield replace(finding, row=replace(finding.row, reason="no result that passed is known"))
-            else:
-                starts.append(replace(finding, row=replace(finding.row, metric=None)))
-        yield from starts[:1]
+        found = [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
+        starts = [each for each in found if each.is_start and each.held is None and each.row.reason == NO_EARLIER_RESULT]
+        if not starts or any(each.step is not None for each in found):
+            return found
+        others = [each for each in found if not any(each is start for start in starts)]
+        return [*others, replace(starts[0], row=replace(starts[0].row, metric=None))]
 
     def unjudged(self, verdict: Verdict, problem: str, current: Point | None) -> list[Finding]:
         """The findings if there is nothing to judge, or if it cannot be judged. Red results stay red."""
         row = self.unjudged_row(verdict, problem, current)
-        return [Finding(row=_compared_as(row, held), held=held) for held in self.standing.red.values()] or [Finding(row=row)]
+        red = [held for metric in self.standings.metrics(self.key) if (held := self._standing_of(metric).red) is not None]
+        return [Finding(row=_compared_as(row, held), held=held) for held in red if self.baseline.last_passed] or [Finding(row=row)]
 
     def unjudged_row(self, verdict: Verdict, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
         """A row that says why there is no comparison."""
@@ -92,48 +82,212 @@ class Partition:
         )
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Eval and model."""
+        return self.eval_name, self.model
+
+    @property
     def _metrics(self) -> Sequence[type[BaseMetric[Any]]]:
         return self.project.task(self.eval_name).METRICS
 
-    def _judged_metrics(self, current: Point) -> list[str]:
-        return [metric for metric, row in overall(current).items() if self.gate.metrics == "all" or row["is_headline"]]
+    def _judged_metrics(self, current: Point) -> dict[str, bool]:
+        """The metrics to judge, and whether the leaderboard shows them now or showed them before."""
+        before = self.standings.metrics(self.key) if self.baseline.last_passed else {}
+        if not before:  # the rows of a first result do not name its metrics
+            try:
+                point = self._before(next((name for name, row in overall(current).items() if row["is_headline"]), ""))[0]
+                before = {} if point is None else {name: row["is_headline"] for name, row in overall(point).items()}
+            except EvalDagsterError:  # found again for each metric, and reported
+                before = {}
+        shown = {name for name, row in overall(current).items() if row["is_headline"]}
+        names = dict.fromkeys([*overall(current), *before])
+        found = {name: name in shown or before.get(name, False) for name in names}
+        return {name: is_shown for name, is_shown in found.items() if is_shown or self.gate.metrics == "all"}
 
-    def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None) -> Finding:
+    def _guarded(self, metric: str, current: Point, is_shown: bool) -> Finding:
+        """The finding of a metric. An error is the reason why it is not judged."""
+        standing, before = self._standing(metric), None
+        try:
+            if metric not in overall(current):
+                reason = f"the result has no {metric} any more, by which earlier results were judged; accept this if it is meant"
+                finding = self._gap(reason, metric, current)
+            else:
+                before, note = self._before(metric)
+                finding = self._against(before, metric, current, note)
+        except Exception as error:  # the boundary between one metric and the next
+            reason = str(error) if isinstance(error, EvalDagsterError) else f"{type(error).__name__}: {error}"
+            finding = self._gap(reason, metric, current, before)
+        return replace(finding, row=replace(finding.row, is_headline=is_shown), held=standing.red)
+
+    def _gap(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
+        return Finding(row=replace(self.unjudged_row(Verdict.NOT_COMPARABLE, reason, current, baseline), metric=metric))
+
+    def _standing_of(self, metric: str) -> Standing:
+        return self.standings.of(self.key, metric) if self.baseline.last_passed else Standing()
+
+    def _standing(self, metric: str) -> Standing:
+        """The standing of a metric. One that was never judged begins where the others passed last."""
+        own = self._standing_of(metric)
+        if own.is_own:
+            return own
+        others = [self._standing_of(each).baseline_at for each in self.standings.metrics(self.key)]
+        times = [time for time in others if time is not None]
+        return Standing(baseline_at=min(times), anchor_at=min(times)) if times else own
+
+    def _before(self, metric: str) -> tuple[Point | None, str | None]:
+        """The result that a metric is compared with, and what to say of it; none for a first result.
+
+        When the suite judges the eval and the model for the first time, `last_passed` means the state before the last change. Where a state
+        is damaged or gone, it is scored again from its answers; where these are gone, too, the one that passed before it takes its place.
+
+        Raises:
+            LakeError: The baseline that the suite names does not exist, or no state can be read.
+        """
+        lake, standing = self.project.lake, self._standing(metric)
+        if not self.baseline.last_passed:
+            found = self.baseline.find(lake, self.eval_name, self.model)
+            if found is None:
+                return self._lost()
+            return self._first_readable([found.materialized_at], found.model)
+        if standing.baseline_at is not None:
+            older = (time for time in self.standings.passed(self.key, metric) if time < standing.baseline_at)
+            return self._first_readable([standing.baseline_at, *older], self.model)
+        before = None if standing.is_known else previous_point(self.points)
+        if before is not None and n_values(before):
+            return before, None
+        return (None, None) if standing.is_known else self._lost()
+
+    def _lost(self) -> tuple[Point | None, str | None]:
+        """An earlier result of which no file of metrics can be read, as far as its answers are in the lake; none without one."""
+        lake, known = self.project.lake, {point.materialized_at for point in self.points}
+        times = [time_of(path) for path in lake.files(lake.folder("metrics", *self.key))]
+        lost = [time for time in reversed(times) if time not in known]
+        return self._first_readable(lost, self.model) if lost else (None, None)
+
+    def _first_readable(self, times: Sequence[datetime], model: str) -> tuple[Point, str | None]:
+        problems: list[str] = []
+        for time in times:
+            try:
+                point = self.rescorer.readable(self.eval_name, model, time)
+            except EvalDagsterError as error:
+                problems.append(str(error))
+                continue
+            if problems:
+                return point, f"compared with the state of {minute(time)}, since that of {minute(times[0])} cannot be read: {problems[0]}"
+            lost = f"the result of {minute(time)} is damaged or gone, so its answers were scored again"
+            return point, lost if isinstance(point, ScoredAgain) else None
+        raise LakeError(
+            f"no result that passed can be read: {problems[0]}; look at the current one, and make it the baseline: eval-dagster accept "
+            f"{self.suite} --eval {self.eval_name} --model {self.model} --why ..."
+        )
+
+    def _against(self, before: Point | None, metric: str, current: Point, note: str | None) -> Finding:
+        """The finding against a result, or that of a first result."""
+        standing = self._standing(metric)
+        if before is None:
+            reason = NO_EARLIER_RESULT if standing.red is None else "no result that passed is known"
+            return self._with_past(self._start(reason, metric, current), metric, current, None, None)
+        baseline = self.rescorer.like(current, before, metric)
+        self._require_few_refused(baseline, metric)
+        if metric not in overall(baseline):
+            return self._with_past(self._start(NEW_METRIC, metric, current, before), metric, current, None, None)
+        found = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
+        if found is None:
+            return self._gap(f"the code of {metric} is gone, which is needed to compare it", metric, current, before)
+        asked, asked_before = asked_samples(current, metric)[0], asked_samples(baseline, metric)[0]
+        is_better = bool(overall(current)[metric]["higher_is_better"])
+        noise = measured_noise(current, self.points, metric)
+        row = replace(
+            self.unjudged_row(Verdict.NOT_COMPARABLE, note, current, before),
+            metric=metric,
+            value=found.value_a,
+            baseline_value=found.value_b,
+            stored_baseline_value=self._stored_value(current, before, baseline, metric),
+            n_only_value=found.n_only_a,
+            n_only_baseline=found.n_only_b,
+            n_new=len(asked - asked_before),
+            n_gone=len(asked_before - asked),
+            noise_floor=None if noise is None else noise.difference,
+            higher_is_better=is_better,
+            cause=", ".join(causes(current, before, metric)),
+            **{name: getattr(found, name) for name in _COMPARED},
+        )
+        case = Case(
+            comparison=found,
+            higher_is_better=is_better,
+            smallest_difference=self.gate.smallest_difference,
+            noise_floor=0.0 if noise is None else noise.difference,
+        )
+        anchor, since_anchor = self._anchor(metric, current, baseline) or (None, None)
+        row = replace(row, anchor_materialized_at=None if anchor is None else anchor.materialized_at)
+        if anchor is not None and since_anchor is not None:
+            row = replace(row, anchor=anchor.name(), anchor_value=since_anchor.value_b)
+            row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
+        drift = None if since_anchor is None else replace(case, comparison=since_anchor)
+        changes = list(changed_samples(current, baseline, metric))
+        finding = Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, changes=changes)
+        return self._with_past(finding, metric, current, baseline, anchor)
+
+    def _require_few_refused(self, baseline: Point, metric: str) -> None:
+        refused = baseline.refused(metric) if isinstance(baseline, ScoredAgain) else []
+        if refused and len(refused) > self.gate.max_error_rate * len(asked_samples(baseline, metric)[0]):
+            raise LakeError(
+                f"{metric} has changed, and gives no value for {len(refused)} of the {len(asked_samples(baseline, metric)[0])} answers of "
+                f"the baseline ({refused[0]})"
+            )
+
+    def _stored_value(self, current: Point, before: Point, baseline: Point, metric: str) -> float | None:
+        """The value of a baseline by its own metric on the common samples; None where that is the metric of the result."""
+        if baseline is before or metric not in overall(before):
+            return None
+        stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)
+        again = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
+        is_other = "metric" in causes(current, before, metric) or (stored and stored.value_b) != (again and again.value_b)
+        return stored.value_b if stored is not None and is_other else None
+
+    def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None, anchor: Point | None) -> Finding:
         """The finding with its error rate, the red state, and whether there is something new to test."""
-        held, before = self._held(metric, current), point_at(self.points, self.standing.judged_at)
-        same_as_before = before is not None and before.scores_version == current.scores_version
+        standing = self._standing(metric)
+        before, judged = point_at(self.points, standing.judged_at), standing.judged
+        is_turned = judged is not None and judged.higher_is_better not in (None, overall(current)[metric]["higher_is_better"])
+        same_as_before = before is not None and before.scores_version == current.scores_version and not is_turned
         same_as_baseline = baseline is not None and baseline.scores_version == current.scores_version
-        is_tested = self.standing.judged_at is None or not (same_as_before or same_as_baseline)
-        red = point_at(self.points, held.materialized_at) if held is not None else None
+        is_tested = standing.judged_at is None or not (same_as_before or same_as_baseline)
+        red = self._red_point(standing.red, metric, current)
         return replace(
             finding,
-            row=self._with_errors(finding.row, error_rate(current, baseline, metric)),
-            held=held,
-            before=self.standing.judged.get(metric) if same_as_before and not same_as_baseline else None,
+            row=self._with_errors(finding.row, metric, current, baseline, anchor),
+            held=standing.red,
+            before=judged if same_as_before and not same_as_baseline else None,
             since_red=self._compared_with_red(metric, current, red) if red is not None and is_tested else None,
             is_as_red=red is not None and red.scores_version == current.scores_version,
             is_as_baseline=same_as_baseline,
             is_tested=is_tested,
         )
 
-    def _held(self, metric: str, current: Point) -> Regression | None:
-        """The red row of a metric. If no red metric is judged now, since it was renamed for instance: any red row."""
-        red = self.standing.red
-        is_lost = not set(red) & set(self._judged_metrics(current))
-        return red.get(metric) or (next(iter(red.values()), None) if is_lost else None)
+    def _red_point(self, held: Regression | None, metric: str, current: Point) -> Point | None:
+        """The state that regressed first, as the metric scores it now; none where that cannot be known."""
+        red = None if held is None else point_at(self.points, held.materialized_at)
+        try:
+            return None if red is None else self.rescorer.like(current, red, metric)
+        except EvalDagsterError:  # only the estimates show whether the result is better
+            return None
 
     def _compared_with_red(self, metric: str, current: Point, red: Point) -> Comparison | None:
         try:
             return compare_metric(current, red, metric, self._metrics, alpha=self.level)
-        except LakeError:  # its scores were deleted: only the estimates show whether the result is better
+        except LakeError:  # its scores were deleted
             return None
 
-    def _with_errors(self, row: Regression, rate: ErrorRate) -> Regression:
+    def _with_errors(self, row: Regression, metric: str, current: Point, baseline: Point | None, anchor: Point | None) -> Regression:
+        most, is_accepted = self.gate.max_error_rate, False
+        if self.baseline.last_passed and (good := anchor or baseline) is not None:
+            is_accepted = self.standings.is_accepted(self.key, metric, good.materialized_at)
+        rate = error_rate(current, baseline, metric, most=most, anchor=anchor, accepted=(anchor or baseline) if is_accepted else None)
         row = replace(row, n_errors=rate.errors, n_evaluable=rate.samples)
-        if not rate.samples or rate.errors / rate.samples <= self.gate.max_error_rate:
+        if rate.share <= most:
             return row
-        of = "samples that the baseline could evaluate" if rate.is_of_baseline else "samples"
-        reason = f"{rate.errors} of {rate.samples} {of} are errors; at most {self.gate.max_error_rate:g} of them may be (max_error_rate)"
+        reason = f"{rate.errors} of {rate.samples} {rate.what} are errors; at most {most:g} of them may be (max_error_rate)"
         return replace(row, verdict=Verdict.ERRORS, reason=reason)
 
     def _start(self, reason: str, metric: str, current: Point, baseline: Point | None = None) -> Finding:
@@ -141,53 +295,34 @@ class Partition:
         verdict, reason = (Verdict.FIRST_RESULT, reason) if has_value else (Verdict.NOT_COMPARABLE, f"the result has no value of {metric}")
         return Finding(row=replace(self.unjudged_row(verdict, reason, current, baseline), metric=metric), is_start=has_value)
 
-    def _compared(self, each: MetricComparison) -> Finding:
-        known = each.comparison
-        noise = measured_noise(each.a, self.points, each.metric)
-        row = replace(
-            self.unjudged_row(Verdict.NOT_COMPARABLE, None, each.a, each.b),
-            metric=each.metric,
-            value=known.value_a,
-            baseline_value=known.value_b,
-            n_only_value=known.n_only_a,
-            n_only_baseline=known.n_only_b,
-            noise_floor=None if noise is None else noise.difference,
-            higher_is_better=each.higher_is_better,
-            cause=", ".join(each.causes),
-            **{name: getattr(known, name) for name in _COMPARED},
-        )
-        case = Case(
-            comparison=known,
-            higher_is_better=each.higher_is_better,
-            smallest_difference=self.gate.smallest_difference,
-            noise_floor=0.0 if noise is None else noise.difference,
-        )
-        row, drift = self._drift(row, case, each)
-        changes = list(changed_samples(each.a, each.b, each.metric))
-        return Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, changes=changes)
+    def _anchor(self, metric: str, current: Point, baseline: Point) -> tuple[Point, Comparison | None] | None:
+        """The anchor of a metric's drift, and the comparison with it; without one where the anchor is the baseline.
 
-    def _drift(self, row: Regression, case: Case, each: MetricComparison) -> tuple[Regression, Case | None]:
-        """The row and its comparison with the anchor; none if the anchor is the baseline, was deleted, or has too little in common."""
-        anchor = point_at(self.points, self.standing.anchor_at(each.metric))
-        if anchor is None or anchor.materialized_at == each.a.materialized_at or not anchor.has_scores:
-            return row, None
-        if anchor.materialized_at == each.b.materialized_at:
-            return replace(row, anchor_materialized_at=anchor.materialized_at), None
-        found = compare_metric(each.a, anchor, each.metric, self._metrics, alpha=self.level)
-        if found is None or found.p_value is None or found.n_common < found.n_only_b:
-            return row, None
-        row = replace(
-            row,
-            anchor=anchor.name(),
-            anchor_value=found.value_b,
-            drift=found.difference,
-            drift_p_value=found.p_value,
-            anchor_materialized_at=anchor.materialized_at,
-        )
-        return row, replace(case, comparison=found)
+        An anchor that cannot be read, or that has too little in common with the result, gives way to the oldest state that passed after it.
+        None where there is no such state, or where the anchor is the result itself.
+        """
+        anchor_at = self._standing(metric).anchor_at
+        if anchor_at is None or anchor_at == current.materialized_at:
+            return None
+        for time in self._anchor_times(metric, anchor_at):
+            if time == baseline.materialized_at:
+                return baseline, None
+            try:
+                anchor = self.rescorer.like(current, self.rescorer.readable(self.eval_name, self.model, time), metric)
+                self._require_few_refused(anchor, metric)
+                found = compare_metric(current, anchor, metric, self._metrics, alpha=self.level)
+            except EvalDagsterError:
+                continue
+            if found is not None and found.p_value is not None and found.n_common >= found.n_only_b:
+                return anchor, found
+        return None
+
+    def _anchor_times(self, metric: str, anchor_at: datetime) -> Iterator[datetime]:
+        yield anchor_at
+        yield from (time for time in reversed(list(self.standings.passed(self.key, metric))) if time > anchor_at)
 
 
 def _compared_as(row: Regression, held: Regression) -> Regression:
     """The row with the points that the red state was compared with."""
-    names = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better")
+    names = ("metric", "baseline", "baseline_materialized_at", "anchor", "anchor_materialized_at", "higher_is_better", "is_headline")
     return replace(row, **{name: getattr(held, name) for name in names})

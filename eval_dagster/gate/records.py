@@ -61,6 +61,9 @@ class Regression:
     baseline: str | None = None
     """What it is compared with, as `eval-dagster compare` takes it: model@time."""
     baseline_value: float | None = None
+    """By the metric of the result: where that differs from the baseline's own, the baseline's answers are scored again."""
+    stored_baseline_value: float | None = None
+    """The baseline's value by its own metric; null where that is the metric of the result."""
     difference: float | None = None
     """`value` - `baseline_value`, whichever direction is the better one."""
     stderr: float | None = None
@@ -75,15 +78,21 @@ class Regression:
     """Samples that the baseline has no value for. Left out."""
     n_only_baseline: int = 0
     """Samples that the baseline alone has a value for. Left out."""
+    n_new: int | None = None
+    """Samples that the baseline was not asked."""
+    n_gone: int | None = None
+    """Samples that the baseline alone was asked."""
     min_detectable: float | None = None
     """The smallest difference that would have been found with the probability 0.8."""
     noise_floor: float | None = None
     """What two runs of the same model differ by where answers are drawn at random; null where nothing tells."""
     higher_is_better: bool | None = None
+    is_headline: bool | None = None
+    """Whether the leaderboard shows this metric, or showed it in the result that this one is compared with."""
     n_errors: int | None = None
-    """Of the samples that the baseline could evaluate, those that are errors now; of all samples where nothing is common."""
+    """The errors of the worst of three counts: among the samples that the baseline, or the anchor, could evaluate, and among all."""
     n_evaluable: int | None = None
-    """How many samples `n_errors` is of: those that the baseline could evaluate and that were asked now."""
+    """How many samples `n_errors` is of."""
     anchor: str | None = None
     """What drift is judged against, as `eval-dagster compare` takes it: model@time; null where it is the baseline, or gone."""
     anchor_value: float | None = None

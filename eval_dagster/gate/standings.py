@@ -1,13 +1,15 @@
-"""The standing of each result of a suite: its baseline, the anchor of its drift, and the state that it is still red for.
+"""The standing of each metric of a suite: its baseline, the anchor of its drift, and the state that it is still red for.
 
-Standings follow from the suite's judgements and acceptances, which are read from the newest to the oldest. A judgement of a failed
-evaluation, of too many errors or of few samples does not end a red state that was found on more samples.
+Standings follow from the suite's judgements and acceptances, which are read from the newest to the oldest. A metric passes by its own
+verdict: one that is not judged for a night, or that is red, keeps the state that it passed in. A judgement of a failed evaluation, of too
+many errors or of few samples does not end a red state that was found on more samples.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 
 from eval_dagster.errors import LakeError
@@ -30,87 +32,149 @@ Gap = tuple[str, str, str | None, Verdict]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What earlier judgements of a suite say about an eval and a model. All times are times of materialization."""
+    """What earlier judgements of a suite say about a metric of an eval and a model. All times are times of materialization."""
 
     baseline_at: datetime | None = None
     """The newest state that passed or was accepted. If there is none: the baseline of the oldest judgement; null without one."""
-    anchors: Mapping[str, datetime] = field(default_factory=dict)
-    """The anchor of the drift of each metric; the baseline for other metrics."""
+    anchor_at: datetime | None = None
+    """The anchor of its drift."""
     judged_at: datetime | None = None
     """The newest state that was compared with its baseline, or accepted."""
-    judged: Mapping[str, Regression] = field(default_factory=dict)
-    """The rows of that state by metric, if it did not pass."""
-    red: Mapping[str, Regression] = field(default_factory=dict)
-    """The red rows by metric: those of the first state that regressed since the last one that passed. Empty if the last state passed."""
-
+    judged: Regression | None = None
+    """The row of that state, if it did not pass."""
+    red: Regression | None = None
+    """The row of the first state that regressed since the last one that passed. Null if the last state passed."""
+    is_own: bool = False
+    """Whether a judgement names the metric."""
     is_known: bool = False
     """Whether a result was red. Then an earlier state that was never judged is no baseline."""
-
-    def anchor_at(self, metric: str) -> datetime | None:
-        """The anchor of the drift of a metric."""
-        return self.anchors.get(metric, self.baseline_at)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Standings:
-    """The standings of all results of a suite."""
-
-    by_result: Mapping[Key, Standing] = field(default_factory=dict)
-    tested_at: datetime | None = None
-    """Time of the last judgement that tested a new result; null if that is longer ago than matters."""
     files: frozenset[Path] = frozenset()
-    """The judgements that all this follows from."""
+    """The judgements that this follows from."""
 
 
-def read_standings(lake: Lake, suite: str, keys: Collection[Key], *, now: datetime) -> Standings:
-    """Read the standings of a suite. Damaged files are left out, as in the catalog."""
-    states = [each for each in read_acceptances(lake, suite) if each.materialized_at is not None]
-    acceptances = {(each.eval, each.model): each for each in states}  # of several the newest
-    searches = {key: _Search(acceptances.get(key)) for key in keys}
-    tested_at, tested_in = None, set[Path]()
-    for path, info, rows in _judgements(lake, suite):
-        judged_at = time_of(path)
-        if tested_at is None and info.counts["level"] > 0:
-            tested_at, tested_in = judged_at, {path}
-        for key, search in searches.items():
-            if not search.is_done:
-                search.look(path, [row for row in rows if (row.eval, row.model) == key])
-        is_timed = tested_at is not None or judged_at < now - timedelta(days=LONGEST)
-        if is_timed and all(search.is_done for search in searches.values()):
-            break
-    return Standings(
-        by_result={key: search.found() for key, search in searches.items()},
-        tested_at=tested_at,
-        files=frozenset(tested_in.union(*(search.files() for search in searches.values()))),
-    )
+class Standings:
+    """The standings of all metrics of a suite. Judgements are read as far back as they matter. Damaged ones are left out."""
+
+    def __init__(self, lake: Lake, suite: str) -> None:
+        self._lake = lake
+        self._suite = suite
+        self._read: list[tuple[Path, FileInfo, Sequence[Regression]]] = []
+
+    @cached_property
+    def acceptances(self) -> list[Acceptance]:
+        """All acceptances of the suite, the oldest first."""
+        return read_acceptances(self._lake, self._suite)
+
+    def judgements(self) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
+        """Each judgement with its rows, the newest first."""
+        yield from self._read
+        for path in self._paths:
+            with suppress(LakeError):
+                self._read.append((path, *read_judgement(path)))
+                yield self._read[-1]
+
+    @cached_property
+    def _paths(self) -> Iterator[Path]:
+        return iter(reversed(self._lake.files(self._lake.folder("regressions", self._suite))))
+
+    def tested(self, now: datetime) -> tuple[datetime | None, frozenset[Path]]:
+        """The time of the last judgement that tested a new result, with its file; null if that is longer ago than matters."""
+        for path, info, _ in self.judgements():
+            if info.counts["level"] > 0:
+                return time_of(path), frozenset({path})
+            if time_of(path) < now - timedelta(days=LONGEST):
+                break
+        return None, frozenset()
+
+    def metrics(self, key: Key) -> dict[str, bool]:
+        """The metrics that were judged since a person accepted a state of an eval and a model, and whether the leaderboard showed them.
+
+        They are those of the newest judgement that compared some, and of newer ones.
+        """
+        found: dict[str, bool] = {}
+        for path, _, rows in self.judgements():
+            if self._accepted(key, None, path) is not None:
+                break
+            of_key = [row for row in rows if (row.eval, row.model) == key]
+            for row in of_key:
+                if row.metric and self._accepted(key, row.metric, path) is None:
+                    found.setdefault(row.metric, bool(row.is_headline))
+            if any(row.difference is not None or row.is_passed for row in of_key):
+                break
+        return found
+
+    def passed(self, key: Key, metric: str) -> Iterator[datetime]:
+        """The states in which a metric passed, or that were accepted, the newest first."""
+        accepted = [each.materialized_at for each in self._acceptances(key, metric) if each.materialized_at is not None]
+        found = [row.materialized_at for *_, rows in self.judgements() for row in _rows_of(rows, key, metric) if _passes(row)]
+        yield from sorted({*accepted, *(time for time in found if time is not None)}, reverse=True)
+
+    def is_accepted(self, key: Key, metric: str, time: datetime) -> bool:
+        """Whether a person accepted the state of this time."""
+        return any(each.materialized_at == time for each in self._acceptances(key, metric))
+
+    def of(self, key: Key, metric: str) -> Standing:
+        """The standing of a metric of an eval and a model."""
+        search = _Search(metric)
+        for path, _, rows in self.judgements():
+            acceptance = self._accepted(key, metric, path)
+            if acceptance is not None:
+                search.end(acceptance.materialized_at, None)
+                break
+            search.look(path, _rows_of(rows, key, metric))
+            if search.is_done:
+                break
+        if not search.is_done and (accepted := self._accepted(key, metric, None)) is not None:
+            search.end(accepted.materialized_at, None)
+        return search.found()
+
+    def _acceptances(self, key: Key, metric: str | None) -> list[Acceptance]:
+        """The accepted states of a metric; those of all metrics are among them."""
+        same = (each for each in self.acceptances if (each.eval, each.model) == key and each.metric in (None, metric))
+        return [each for each in same if each.materialized_at is not None]
+
+    def _accepted(self, key: Key, metric: str | None, path: Path | None) -> Acceptance | None:
+        """The newest acceptance of a metric's state, if it is newer than a judgement."""
+        found = self._acceptances(key, metric)
+        return found[-1] if found and (path is None or found[-1].accepted_at >= time_of(path)) else None
+
+    def with_accepted_gaps(self, rows: Sequence[Regression]) -> list[Regression]:
+        """The rows of a new judgement, where a gap that a person accepted has that verdict.
+
+        An acceptance counts for gaps of its verdict, its eval, its model and its metric, until one of them was judged after it.
+        """
+        accepted = {_gap(each, each.verdict): each for each in self.acceptances if each.is_gap}  # of several the newest
+        open_gaps = {gap: accepted[gap] for row in rows if (gap := _gap(row, row.verdict)) in accepted}
+        known: set[Gap] = set()
+        for path, _, of_one in self.judgements() if open_gaps else ():
+            for gap, acceptance in list(open_gaps.items()):
+                if gap in known or acceptance.accepted_at >= time_of(path):
+                    known.add(gap)
+                    continue
+                same = [row for row in of_one if (row.eval, row.model) == gap[:2] and gap[2] in (None, row.metric)]
+                if any(row.verdict not in _UNJUDGED for row in same):
+                    del open_gaps[gap]
+                elif any(row.verdict is Verdict.ACCEPTED_GAP for row in same):  # it was open then
+                    known.add(gap)
+            if known >= open_gaps.keys():
+                break
+        return [
+            replace(row, verdict=Verdict.ACCEPTED_GAP, reason=_accepted(row, open_gaps[gap]))
+            if (gap := _gap(row, row.verdict)) in open_gaps
+            else row
+            for row in rows
+        ]
 
 
-def accepted_gaps(lake: Lake, suite: str, rows: Sequence[Regression]) -> list[Regression]:
-    """The rows of a new judgement, where a gap that a person accepted has that verdict.
+def _rows_of(rows: Sequence[Regression], key: Key, metric: str) -> list[Regression]:
+    """The row of a metric, or else the row of all metrics of an eval and a model."""
+    of_key = [row for row in rows if (row.eval, row.model) == key]
+    return [row for row in of_key if row.metric == metric] or [row for row in of_key if row.metric is None]
 
-    An acceptance counts for gaps of its verdict, its eval, its model and its metric, until one of them was judged after it.
-    """
-    accepted = {_gap(each, each.verdict): each for each in read_acceptances(lake, suite) if each.is_gap}  # of several the newest
-    open_gaps = {gap: accepted[gap] for row in rows if (gap := _gap(row, row.verdict)) in accepted}
-    known: set[Gap] = set()
-    for path, _, of_one in _judgements(lake, suite) if open_gaps else ():
-        for gap, acceptance in list(open_gaps.items()):
-            if gap in known or acceptance.accepted_at >= time_of(path):
-                known.add(gap)
-                continue
-            same = [row for row in of_one if (row.eval, row.model) == gap[:2] and gap[2] in (None, row.metric)]
-            if any(row.verdict not in _UNJUDGED for row in same):
-                del open_gaps[gap]
-            elif any(row.verdict is Verdict.ACCEPTED_GAP for row in same):  # it was open then
-                known.add(gap)
-        if known >= open_gaps.keys():
-            break
-    return [
-        replace(row, verdict=Verdict.ACCEPTED_GAP, reason=_accepted(row, open_gaps[gap]))
-        if (gap := _gap(row, row.verdict)) in open_gaps
-        else row
-        for row in rows
-    ]
+
+def _passes(row: Regression) -> bool:
+    """Whether later results are compared with a state. In earlier judgements, one metric kept all others from passing."""
+    return row.is_passed or (row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED) and not row.is_refuted)
 
 
 def _gap(of: Regression | Acceptance, verdict: Verdict) -> Gap:
@@ -124,91 +188,70 @@ def _accepted(row: Regression, acceptance: Acceptance) -> str:
 
 
 class _Search:
-    """Goes back through the judgements of an eval and a model until one passed, or a state was accepted."""
+    """Goes back through the rows of a metric until one passed, or a state was accepted."""
 
-    def __init__(self, acceptance: Acceptance | None) -> None:
+    def __init__(self, metric: str) -> None:
         self.is_done = False
-        self._acceptance = acceptance
+        self._metric = metric
         self._standing = Standing()
-        self._red_files: dict[str, Path] = {}
-        self._open: set[str] | None = None
-        self._ended_in_part: set[str] = set()
-        self._refuted: set[str] = set()
+        self._is_ended_in_part = False
+        self._is_refuted = False
         self._files: dict[str, Path] = {}
 
     def look(self, path: Path, rows: Sequence[Regression]) -> None:
         """Take the rows of the next older judgement."""
-        if self._acceptance is not None and self._acceptance.accepted_at >= time_of(path):
-            self._end(self._acceptance.materialized_at, {})
-        elif rows and rows[0].is_passed:  # all rows of an eval and a model have the same
-            self._end(rows[0].materialized_at, _anchors(rows))
+        if any(row.metric for row in rows):
+            self._standing = replace(self._standing, is_own=True)
+        passed = next((row for row in rows if _passes(row)), None)
+        if passed is not None:
+            self.end(passed.materialized_at, passed.anchor_materialized_at)
             self._files["passed"] = path
-        elif rows:
-            self._look_at_stopped(path, rows)
+            return
+        for row in rows:
+            self._look_at_stopped(path, row)
 
     def found(self) -> Standing:
         """The standing that follows from the judgements read so far."""
-        if not self.is_done and self._acceptance is not None:
-            self._end(self._acceptance.materialized_at, {})
-        return self._standing
+        return replace(self._standing, files=frozenset(self._files.values()))
 
-    def files(self) -> set[Path]:
-        """The files of the judgements that the standing follows from."""
-        return {*self._files.values(), *self._red_files.values()}
-
-    def _end(self, good_at: datetime | None, anchors: Mapping[str, datetime]) -> None:
+    def end(self, good_at: datetime | None, anchor_at: datetime | None) -> None:
         """Stop at a state that passed or was accepted."""
         self.is_done = True
-        self._standing = replace(self._standing, baseline_at=good_at, anchors=anchors, judged_at=self._standing.judged_at or good_at)
+        self._standing = replace(
+            self._standing, baseline_at=good_at, anchor_at=anchor_at or good_at, judged_at=self._standing.judged_at or good_at
+        )
 
-    def _look_at_stopped(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Take the rows of a judgement that did not pass."""
+    def _look_at_stopped(self, path: Path, row: Regression) -> None:
+        """Take a row that did not pass."""
         # If no state passed, the oldest judgement names the last good state.
-        if baseline := next((row.baseline_materialized_at for row in rows if _is_of_own_model(row)), None):
-            self._standing = replace(self._standing, baseline_at=baseline, anchors={**self._standing.anchors, **_anchors(rows)})
+        if row.baseline_materialized_at is not None and _is_of_own_model(row):
+            anchor_at = row.anchor_materialized_at or self._standing.anchor_at or row.baseline_materialized_at
+            self._standing = replace(self._standing, baseline_at=row.baseline_materialized_at, anchor_at=anchor_at)
             self._files["baseline"] = path
-        if any(row.is_red for row in rows):
+        if row.is_red:
             self._standing = replace(self._standing, is_known=True)
             self._files.setdefault("known", path)
-        if self._standing.judged_at is None and any(row.difference is not None and row.verdict is not Verdict.ERRORS for row in rows):
-            self._standing = replace(
-                self._standing, judged_at=rows[0].materialized_at, judged={row.metric: row for row in rows if row.metric}
-            )
+        if self._standing.judged_at is None and row.difference is not None and row.verdict is not Verdict.ERRORS:
+            self._standing = replace(self._standing, judged_at=row.materialized_at, judged=row)
             self._files["judged"] = path
-        self._look_for_red(path, rows)
+        if row.metric is not None:
+            self._look_for_red(path, row)
 
-    def _look_for_red(self, path: Path, rows: Sequence[Regression]) -> None:
-        """Collect the red rows by metric, back to the first red state. A state of few samples ends only a red state of few samples.
+    def _look_for_red(self, path: Path, row: Regression) -> None:
+        """Find the first red state. A state of few samples ends only a red state of few samples.
 
         A state can be red before it is refuted, where fresh answers could not be had at first.
         """
-        self._refuted |= {row.metric for row in rows if row.metric and row.is_refuted}
-        red = {row.metric: row for row in rows if row.metric and row.verdict is Verdict.REGRESSED and row.metric not in self._refuted}
-        if red:
-            unended = red.keys() | {row.metric for row in rows if row.metric and row.verdict is Verdict.ERRORS}
-            self._open = unended if self._open is None else self._open & unended
-        for metric, row in red.items():
-            is_ended = metric in self._ended_in_part and row.is_partial
-            newer = self._standing.red.get(metric)
-            if metric in (self._open or ()) and not is_ended and (newer is None or newer.is_partial or not row.is_partial):
-                self._standing = replace(self._standing, red={**self._standing.red, metric: row})
-                self._red_files[metric] = path
-        tested = [row for row in rows if row.metric and row.is_partial and row.p_value is not None]
-        self._ended_in_part |= {row.metric for row in tested if row.metric and row.verdict in _NOT_WORSE}
-
-
-def _anchors(rows: Sequence[Regression]) -> dict[str, datetime]:
-    return {row.metric: row.anchor_materialized_at for row in rows if row.metric and row.anchor_materialized_at}
+        self._is_refuted |= row.is_refuted
+        newer = self._standing.red
+        if row.verdict is Verdict.REGRESSED and not self._is_refuted and not (self._is_ended_in_part and row.is_partial):
+            if newer is None or newer.is_partial or not row.is_partial:
+                self._standing = replace(self._standing, red=row)
+                self._files["red"] = path
+        elif row.is_partial and row.p_value is not None and row.verdict in _NOT_WORSE:
+            self._is_ended_in_part = True
 
 
 def _is_of_own_model(row: Regression) -> bool:
     """Whether it was compared with a state of its own model. The baseline of a suite can be another model."""
     return row.baseline is not None and row.baseline.rpartition("@")[0] == row.model
-
-
-def _judgements(lake: Lake, suite: str) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
-    """Each judgement with its rows, the newest first."""
-    for path in reversed(lake.files(lake.folder("regressions", suite))):
-        with suppress(LakeError):
-            found = read_judgement(path)
-            yield path, *found

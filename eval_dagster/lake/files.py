@@ -84,17 +84,23 @@ class Lake:
         return LakeFile(path=path, info=read_info(path))
 
     def of_version(self, table: str, version: str, name: str, model: str | None = None) -> LakeFile | None:
-        """The newest materialization of a partition with a version; None if there is none. Raises `LakeError` if a newer file is damaged.
+        """The newest materialization of a partition with a version; None if there is none.
 
-        Files are fetched from an object store one after the other, until it is found.
+        Files are fetched from an object store one after the other, until it is found. Raises `LakeError` if it is not among the readable
+        files and one is damaged.
         """
-        folder = self.folder(table, name, model)
+        folder, damage = self.folder(table, name, model), None
         with self.steady([folder]):
             older = [] if self.mirror is None else [self.root / each for each in self.mirror.older(self.mirror.name(folder))]
             for path in sorted({*self._newest(table, folder), *older}, reverse=True):
                 found = self.file(path.relative_to(self.root).as_posix())
-                if found.exists() and read_info(found).version == version:
-                    return LakeFile(path=found, info=read_info(found))
+                try:
+                    if found.exists() and read_info(found).version == version:
+                        return LakeFile(path=found, info=read_info(found))
+                except LakeError as error:
+                    damage = damage or error
+        if damage is not None:
+            raise damage
         return None
 
     def _newest(self, table: str, folder: Path) -> list[Path]:

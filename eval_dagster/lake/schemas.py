@@ -134,6 +134,8 @@ METRICS = pa.schema(
         pa.field("n_clusters", pa.int64()),
         pa.field("n_ties", pa.int64()),
         pa.field("higher_is_better", pa.bool_()),
+        pa.field("bound_low", pa.float64()),
+        pa.field("bound_high", pa.float64()),
         pa.field("is_headline", pa.bool_()),
         pa.field("dagster_run_id", pa.string()),
         pa.field("mlflow_run_id", pa.string()),

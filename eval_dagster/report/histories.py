@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.gate.change_points import change_points
-from eval_dagster.gate.comparison import overall
-from eval_dagster.gate.materializations import Point, history
+from eval_dagster.gate.materializations import Point, history, overall
 from eval_dagster.gate.records import Look
 from eval_dagster.lake.files import Lake
 from eval_dagster.report.plots import ScorePoint, history_markdown, history_png

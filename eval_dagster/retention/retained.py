@@ -13,7 +13,7 @@ from pathlib import Path
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.materializations import history, point_at, previous_point
-from eval_dagster.gate.standings import read_standings
+from eval_dagster.gate.standings import Standings
 from eval_dagster.lake.files import FileInfo, read_rows, time_of
 from eval_dagster.lake.gate_schemas import SUITE_TABLES
 from eval_dagster.lake.indexed import IndexedLake
@@ -150,17 +150,22 @@ class Retained:
                 yield from [previous.metrics.path] if previous else []
         for name, suite in config.suites.items():
             baseline = Baseline.parse(suite.baseline, list(config.models))
-            standings = read_standings(self._lake, name, list(product(suite.evals, suite.models)), now=self._now)
-            yield from standings.files
-            for (eval_name, model), standing in standings.by_result.items():
-                with suppress(LakeError):  # no baseline; the gate reports it
-                    found = baseline.find(self._lake, eval_name, model, standing)
-                    yield from [found.metrics.path] if found else []
+            standings = Standings(self._lake, name)
+            yield from standings.tested(self._now)[1]
+            for key in product(suite.evals, suite.models):
+                if not baseline.last_passed:
+                    with suppress(LakeError):  # no baseline; the gate reports it
+                        found = baseline.find(self._lake, *key)
+                        yield from [found.metrics.path] if found else []
+                times: set[datetime | None] = set()
+                # A first result does not name its metrics: it is that of any metric.
+                for metric in standings.metrics(key) or [""]:
+                    standing = standings.of(key, metric)
+                    yield from standing.files
+                    red = standing.red.materialized_at if standing.red else None
+                    times |= {standing.baseline_at, standing.judged_at, standing.anchor_at, red}
                 with suppress(LakeError):
-                    points = history(self._lake, eval_name, model)
-                    red = (row.materialized_at for row in standing.red.values())
-                    times = (standing.baseline_at, standing.judged_at, *standing.anchors.values(), *red)
-                    known = (point_at(points, time) for time in times)
+                    known = (point_at(history(self._lake, *key), time) for time in times)
                     yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:

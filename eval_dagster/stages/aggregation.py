@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import DataError, described
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, is_higher_better, known_bounds, response_kind
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, bounds_of, is_higher_better, known_bounds, response_kind
 from eval_dagster.metrics.items import Item, ItemMetric, frozen, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
@@ -62,6 +62,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
     rows: list[dict[str, Any]] = []
     for metric in metrics:
         found = list(_aggregates(metric, scored[metric.NAME], subjects if len(subjects) > 1 else []))
+        low, high = bounds_of(metric) or (None, None)
         shown = _shown(task, found) if found and metric is headline(task) else None
         rows += [
             {
@@ -70,6 +71,8 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
                 "aggregation": each.aggregation,
                 "subject": each.subject,
                 "higher_is_better": is_higher_better(metric, each.name),
+                "bound_low": low,
+                "bound_high": high,
                 "is_headline": each is shown,
                 "metric_version": versions[metric.NAME],
                 "n_ties": _n_ties(task, metric, each.subject, ties[metric.NAME]),

@@ -63,7 +63,7 @@ def materialize_scores(partition: Partition) -> StageResult:
             rows = list(_score_rows(partition, prompts, outputs))
         info = FileInfo(
             fingerprint=plan.fingerprint,
-            version=stable_hash([[row[name] for name in _CONTENT] for row in rows]),
+            version=content_version(rows),
             run_id=partition.run_id,
             materialized_at=partition.next_time(_STAGE),
             inputs={"model_outputs": outputs.info.version, "metrics": plan.made_of["metric"], **outputs.info.inputs},
@@ -84,21 +84,32 @@ def materialize_scores(partition: Partition) -> StageResult:
 
 def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: str) -> Plan:
     """Whether the current scores are those of these prompts and responses. Computes no metric."""
-    versions, code = metric_versions(partition.task), [definition_version(partition.task), code_version(_score_rows)]
+    versions, code = metric_versions(partition.task), scoring_versions(partition.task)
     current = partition.current(_STAGE)
     return Plan(
-        fingerprint=stable_hash([prompts.version, outputs_version, versions, code, *([prompts.names] if prompts.names else [])]),
+        fingerprint=stable_hash(
+            [prompts.version, outputs_version, versions, list(code.values()), *([prompts.names] if prompts.names else [])]
+        ),
         made_of={
             "prompt": prompts.version,
             "names": prompts.names,
             "answers": outputs_version,
             "metric": stable_hash(versions),
-            "task": code[0],
-            "code": code[1],
+            **code,
         },
         current=current,
         again=["errors"] if current is not None and current.info.counts["retryable_errors"] else [],
     )
+
+
+def scoring_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
+    """Versions of the code that decides scores beside that of the metrics: of the task, and of this stage."""
+    return {"task": definition_version(task), "code": code_version(_score_rows)}
+
+
+def content_version(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The version of rows of `scores`."""
+    return stable_hash([[row[name] for name in _CONTENT] for row in rows])
 
 
 def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
@@ -235,7 +246,7 @@ def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> I
     project, eval_name = partition.project, partition.eval_name
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
-    clusters = _clusters(task, samples, eval_name)
+    clusters = clusters_of(task, samples, eval_name)
     answered = _answered(partition, prompts, outputs, samples.keys())
     for prompt, score in scores_of(task, samples, answered, asked_types(prompts)):
         row = score_row(eval_name, partition.model, prompt, clusters[prompt.source_id], score)
@@ -295,7 +306,7 @@ def _prompt_scores(
                 yield own[0][0], score
 
 
-def _clusters(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:
+def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:
     """The cluster of each row by its sample id: the value of the task's `CLUSTER_FIELD`, else the row itself."""
     field = task.CLUSTER_FIELD
     if field is None:

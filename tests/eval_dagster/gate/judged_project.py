@@ -25,6 +25,7 @@ TASK = """
 
     class Words(CompletionMetric):
         NAME = "words"
+        HIGHER_IS_BETTER = {higher}
 
         def calculate(self, response):
             return {words}
@@ -38,7 +39,7 @@ TASK = """
         SAMPLE_SPLIT = "test"
         ID_FIELD = "n"
         RESPONSE_TYPE = ResponseType.COMPLETION
-        METRICS = [{metric}, Words]
+        METRICS = [{metrics}]
         SUBJECTS = ["all"]
 
         def _load_dataset(self, subject):
@@ -110,14 +111,17 @@ class Nights:
         answer: str = 'item["answer"]',
         words: str = "1.0",
         metric: str = "ExactMatch",
+        metrics: str = "",
+        higher: bool = True,
         raising: str = "",
         function: str = "answer",
     ) -> None:
         """Numbers to metric: of the eval `left`. What is raised, and what the function is called: of the model `one`."""
-        own = TASK.format(numbers=list(numbers), question=question, answer=answer, words=words, metric=metric)
+        metrics = metrics or ", ".join(dict.fromkeys([metric, "Words"]))
+        own = TASK.format(numbers=list(numbers), question=question, answer=answer, words=words, metrics=metrics, higher=higher)
         self._write("left.py", own)
-        other = TASK.format(numbers=list(range(100, 140)), question="Say", answer='item["answer"]', words="1.0", metric="ExactMatch")
-        self._write("right.py", other)
+        shared = {"question": "Say", "answer": 'item["answer"]', "words": "1.0", "metrics": "ExactMatch, Words", "higher": True}
+        self._write("right.py", TASK.format(numbers=list(range(100, 140)), **shared))
         self._write("one.py", ANSWERS.format(wrong=list(wrong), raising=raising, name=function))
         self._write("two.py", ANSWERS.format(wrong=list(wrong_of_two), raising="", name="answer"))
 

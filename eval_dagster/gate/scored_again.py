@@ -1,0 +1,177 @@
+"""Older results, scored again: with tonight's metric where the metric has changed, and where their files are damaged or gone.
+
+Two results are compared by numbers of one metric. The answers of older results are in the lake, so a changed metric scores them again, and
+no model is asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from eval_dagster.errors import EvalDagsterError, LakeError
+from eval_dagster.gate.materializations import Point, history, overall
+from eval_dagster.gate.records import minute
+from eval_dagster.lake.files import Lake, LakeFile, read_info, time_of
+from eval_dagster.lake.lineage import Inputs
+from eval_dagster.project import Project
+from eval_dagster.stages.aggregation import metric_rows
+from eval_dagster.stages.old_answers import OldAnswers, find_answers, score_again
+from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.scores import content_version, scoring_versions
+
+_OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")
+"""Columns of `metrics` that differ where another metric made the number. Results of earlier releases lack the last two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredAgain(Point):
+    """A result whose stored answers were scored now."""
+
+    answers: OldAnswers
+    scored: Sequence[dict[str, Any]]
+    """The rows of `scores`."""
+    aggregated: Sequence[dict[str, Any]]
+    """The rows of `metrics`."""
+    versions_of_code: Mapping[str, str]
+
+    @property
+    def scores_version(self) -> str:
+        """Hash of the scores that were computed now."""
+        return content_version(self.scored)
+
+    @property
+    def has_scores(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
+    def scored_by(self) -> Mapping[str, str]:
+        """Versions of the code that scored it now."""
+        return self.versions_of_code
+
+    @cached_property
+    def metric_rows(self) -> list[dict[str, Any]]:
+        """Its rows of `metrics`, computed now."""
+        return list(self.aggregated)
+
+    @cached_property
+    def scores(self) -> list[dict[str, Any]]:
+        """Its rows of `scores`, computed now."""
+        return list(self.scored)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Its samples, with the rows and prompts that they come from."""
+        # Prompts name the row of each sample, as scores do.
+        path, versions = self.answers.prompts.path, self.metrics.info.inputs
+        return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=path)
+
+    @cached_property
+    def responses(self) -> dict[str, dict[str, Any]]:
+        """Its responses by sample."""
+        return {name: dict(row) for name, row in self.answers.responses.items()}
+
+    def refused(self, metric: str) -> list[str]:
+        """The errors of a metric on answers that are no errors themselves."""
+        name = metric.partition("/")[0]
+        of_metric = (row for row in self.scored if row["metric"].partition("/")[0] == name and row["error"] is not None)
+        return [row["error"] for row in of_metric if self.answers.responses[row["sample_id"]]["error"] is None]
+
+
+@dataclass(frozen=True)
+class Rescorer:
+    """Scores older results of a project again, each once."""
+
+    project: Project
+    _known: dict[tuple[str, str, datetime], ScoredAgain | EvalDagsterError] = field(default_factory=dict)
+
+    def like(self, now: Point, before: Point, metric: str) -> Point:
+        """An older result as the metric of a result scores it: as it is, where the metric is the same.
+
+        Raises:
+            LakeError: The older answers are gone or damaged, or the code of the metric has changed since the result.
+            RequirementError: A metric lacks a package, permission to run code, or a sandbox.
+        """
+        if metric in overall(before) and _is_same_ruler(now, before, metric):
+            return before
+        again = self._scored(before)
+        if metric in overall(again) and not _is_same_ruler(now, again, metric):
+            raise LakeError(
+                f"the code of {metric} has changed since the result of {minute(now.materialized_at)}, so older answers cannot be scored as "
+                "it was; evaluate it again (`eval-dagster run`)"
+            )
+        return again
+
+    def readable(self, eval_name: str, model: str, time: datetime) -> Point:
+        """The result of a time, whose scores can be read. Where a file is damaged or gone, it is scored again from its answers.
+
+        Raises:
+            LakeError: The answers are damaged or gone, too.
+            RequirementError: As `like`.
+        """
+        lake = self.project.lake
+        point = next((each for each in history(lake, eval_name, model) if each.materialized_at == time), None)
+        with suppress(LakeError):
+            if point is not None and point.metric_rows and point.scores:
+                return point
+        return self._scored(point or _lost(lake, eval_name, model, time))
+
+    def _scored(self, point: Point) -> ScoredAgain:
+        if isinstance(point, ScoredAgain):
+            return point
+        key = point.eval_name, point.model, point.materialized_at
+        if key not in self._known:
+            try:
+                self._known[key] = self._score(point)
+            except EvalDagsterError as error:
+                self._known[key] = error
+        found = self._known[key]
+        if isinstance(found, EvalDagsterError):
+            raise found
+        return found
+
+    def _score(self, point: Point) -> ScoredAgain:
+        partition = Partition(project=self.project, eval_name=point.eval_name, model=point.model, run_id="")
+        answers = find_answers(partition, point.metrics.info.inputs)
+        rows = score_again(partition, answers)
+        return ScoredAgain(
+            lake=point.lake,
+            eval_name=point.eval_name,
+            model=point.model,
+            metrics=point.metrics,
+            answers=answers,
+            scored=rows,
+            aggregated=metric_rows(partition.task, rows),
+            versions_of_code=scoring_versions(partition.task),
+        )
+
+
+def _is_same_ruler(now: Point, before: Point, metric: str) -> bool:
+    """Whether numbers of a metric are made by the same code, and better in the same direction. What older files do not say is the same."""
+    rows = overall(now)[metric], overall(before)[metric]
+    columns = [tuple(row.get(name) for row in rows) for name in _OF_RULER]
+    versions = [(now.scored_by.get(name), before.scored_by.get(name)) for name in ("task", "code")]
+    return all(a == b for a, b in [*columns, *versions] if a is not None and b is not None)
+
+
+def _lost(lake: Lake, eval_name: str, model: str, time: datetime) -> Point:
+    """A result whose metrics are lost, with the versions of its inputs: those of the scores, or the answers, that were current then.
+
+    Raises:
+        LakeError: They are lost, too.
+    """
+    for table in ("scores", "responses"):
+        path = next((path for path in reversed(lake.files(lake.folder(table, eval_name, model))) if time_of(path) <= time), None)
+        if path is None:
+            continue
+        try:
+            found = read_info(path)
+        except LakeError:
+            continue
+        inputs = {**found.inputs, **({"model_outputs": found.version} if table == "responses" else {})}
+        info = replace(found, materialized_at=time.isoformat(timespec="microseconds"), inputs={"sample_scores": "", **inputs})
+        return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=info))
+    raise LakeError(f"the result of {eval_name}|{model} of {minute(time)} is damaged or no longer in the lake, and so are its answers")
