@@ -45,8 +45,9 @@ def print_gate(result: GateResult) -> None:
     if fall := clearest_fall(result):
         out.print(f"          fall: {fall}", soft_wrap=True)
     for row in result.regressions:
-        if row.reason and row.verdict in COMPARED:
-            out.print(f"          {row.verdict.value}: {title(row)}: {row.reason}", soft_wrap=True)
+        said = "; ".join([*row.marks, *([row.reason] if row.reason else [])])
+        if said and row.verdict in COMPARED:
+            out.print(f"          {row.verdict.value}: {title(row)}: {said}", soft_wrap=True)
     for each in unjudged([row for row in result.regressions if row.verdict not in COMPARED]):
         out.print(f"          {each.verdict.value}: {each.what} on {each.models}: {each.reason}", soft_wrap=True)
 

@@ -115,9 +115,13 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
         return Verdict.NOT_COMPARABLE, None, _why_not(finding.step.comparison)
     if row.is_partial:
         return Verdict.NOT_COMPARABLE, None, _too_few(row)
-    if Verdict.IMPROVED in verdicts:
+    if Verdict.IMPROVED in verdicts and _has_risen(finding.step):  # since the anchor only, it can be worse than the baseline
         return Verdict.IMPROVED, None, None
     return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)
+
+
+def _has_risen(step: Case) -> bool:
+    return bool(step.comparison.difference) and (step.comparison.difference or 0) * (1 if step.higher_is_better else -1) > 0
 
 
 def _is_released(finding: Finding, level: float) -> bool:

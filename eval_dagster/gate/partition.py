@@ -1,9 +1,10 @@
 """Compares the result of an eval and a model with its baseline and its anchor, metric by metric."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from eval_dagster.config.schema import GateConfig
@@ -51,16 +52,11 @@ class Partition:
         return PointName(model=self.model).find(self.project.lake, self.eval_name)
 
     def findings(self, current: Point) -> list[Finding]:
-        """A finding for each metric that the suite is judged by; one for all metrics of a first result.
+        """A finding for each metric that the suite is judged by.
 
         A metric that was judged before is judged as long as the result has it. Without it, that is a gap.
         """
-        found = [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
-        starts = [each for each in found if each.is_start and each.held is None and each.row.reason == NO_EARLIER_RESULT]
-        if not starts or any(each.step is not None for each in found):
-            return found
-        others = [each for each in found if not any(each is start for start in starts)]
-        return [*others, replace(starts[0], row=replace(starts[0].row, metric=None))]
+        return [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
 
     def unjudged(self, verdict: Verdict, problem: str, current: Point | None) -> list[Finding]:
         """The findings if there is nothing to judge, or if it cannot be judged. Red results stay red."""
@@ -93,7 +89,7 @@ class Partition:
     def _judged_metrics(self, current: Point) -> dict[str, bool]:
         """The metrics to judge, and whether the leaderboard shows them now or showed them before."""
         before = self.standings.metrics(self.key) if self.baseline.last_passed else {}
-        if not before:  # the rows of a first result do not name its metrics
+        if not before:  # first results of earlier releases do not name their metrics
             try:
                 point = self._before(next((name for name, row in overall(current).items() if row["is_headline"]), ""))[0]
                 before = {} if point is None else {name: row["is_headline"] for name, row in overall(point).items()}
@@ -102,7 +98,8 @@ class Partition:
         shown = {name for name, row in overall(current).items() if row["is_headline"]}
         names = dict.fromkeys([*overall(current), *before])
         found = {name: name in shown or before.get(name, False) for name in names}
-        return {name: is_shown for name, is_shown in found.items() if is_shown or self.gate.metrics == "all"}
+        gone = {name for name in found if name not in overall(current) and self.standings.is_let_go(self.key, name)}
+        return {name: is_shown for name, is_shown in found.items() if name not in gone and (is_shown or self.gate.metrics == "all")}
 
     def _guarded(self, metric: str, current: Point, is_shown: bool) -> Finding:
         """The finding of a metric. An error is the reason why it is not judged."""
@@ -151,7 +148,7 @@ class Partition:
             return self._first_readable([found.materialized_at], found.model)
         if standing.baseline_at is not None:
             older = (time for time in self.standings.passed(self.key, metric) if time < standing.baseline_at)
-            return self._first_readable([standing.baseline_at, *older], self.model)
+            return self._first_readable(chain([standing.baseline_at], older), self.model)
         before = None if standing.is_known else previous_point(self.points)
         if before is not None and n_values(before):
             return before, None
@@ -164,20 +161,21 @@ class Partition:
         lost = [time for time in reversed(times) if time not in known]
         return self._first_readable(lost, self.model) if lost else (None, None)
 
-    def _first_readable(self, times: Sequence[datetime], model: str) -> tuple[Point, str | None]:
-        problems: list[str] = []
+    def _first_readable(self, times: Iterable[datetime], model: str) -> tuple[Point, str | None]:
+        problems: list[tuple[datetime, str]] = []
         for time in times:
             try:
                 point = self.rescorer.readable(self.eval_name, model, time)
             except EvalDagsterError as error:
-                problems.append(str(error))
+                problems.append((time, str(error)))
                 continue
             if problems:
-                return point, f"compared with the state of {minute(time)}, since that of {minute(times[0])} cannot be read: {problems[0]}"
+                newest, why = problems[0]
+                return point, f"compared with the state of {minute(time)}, since that of {minute(newest)} cannot be read: {why}"
             lost = f"the result of {minute(time)} is damaged or gone, so its answers were scored again"
             return point, lost if isinstance(point, ScoredAgain) else None
         raise LakeError(
-            f"no result that passed can be read: {problems[0]}; look at the current one, and make it the baseline: eval-dagster accept "
+            f"no result that passed can be read: {problems[0][1]}; look at the current one, and make it the baseline: eval-dagster accept "
             f"{self.suite} --eval {self.eval_name} --model {self.model} --why ..."
         )
 

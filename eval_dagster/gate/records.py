@@ -132,6 +132,18 @@ class Regression:
     """Null where the state itself is the anchor of later ones."""
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """What else differs from the baseline than the model's answers: the metric, and the samples that were asked."""
+        ruler = [(self.stored_baseline_value, self.baseline_value), (self.baseline_value, self.value)]
+        metric, model = (f"{_figure(before)} → {_figure(after)}" for before, after in ruler)
+        is_other = self.stored_baseline_value is not None
+        moved = [f"{count} {how}" for count, how in ((self.n_new, "came"), (self.n_gone, "went")) if count]
+        return (
+            *([f"metric: {metric}, model: {model}"] if is_other else []),
+            *([f"samples: {' and '.join(moved)}"] if moved else []),
+        )
+
+    @property
     def is_gap(self) -> bool:
         """Whether it was not judged, and nobody accepted that."""
         return self.verdict in GAPS
@@ -334,6 +346,10 @@ class GateResult:
     def is_failed(self) -> bool:
         """Whether the gate fails: it is not green, and the suite's severity is `error`."""
         return self.severity == "error" and not self.is_green
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def minute(time: datetime) -> str:

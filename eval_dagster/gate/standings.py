@@ -67,11 +67,16 @@ class Standings:
 
     def judgements(self) -> Iterator[tuple[Path, FileInfo, Sequence[Regression]]]:
         """Each judgement with its rows, the newest first."""
-        yield from self._read
-        for path in self._paths:
-            with suppress(LakeError):
-                self._read.append((path, *read_judgement(path)))
-                yield self._read[-1]
+        place = 0
+        while True:
+            while place >= len(self._read):
+                path = next(self._paths, None)
+                if path is None:
+                    return
+                with suppress(LakeError):
+                    self._read.append((path, *read_judgement(path)))
+            yield self._read[place]
+            place += 1
 
     @cached_property
     def _paths(self) -> Iterator[Path]:
@@ -87,21 +92,26 @@ class Standings:
         return None, frozenset()
 
     def metrics(self, key: Key) -> dict[str, bool]:
-        """The metrics that were judged since a person accepted a state of an eval and a model, and whether the leaderboard showed them.
+        """The metrics by which an eval and a model were judged, and whether the leaderboard showed them then.
 
         They are those of the newest judgement that compared some, and of newer ones.
         """
         found: dict[str, bool] = {}
-        for path, _, rows in self.judgements():
-            if self._accepted(key, None, path) is not None:
-                break
+        for _, _, rows in self.judgements():
             of_key = [row for row in rows if (row.eval, row.model) == key]
             for row in of_key:
-                if row.metric and self._accepted(key, row.metric, path) is None:
+                if row.metric:
                     found.setdefault(row.metric, bool(row.is_headline))
             if any(row.difference is not None or row.is_passed for row in of_key):
                 break
         return found
+
+    def is_let_go(self, key: Key, metric: str) -> bool:
+        """Whether a person accepted a state or a gap after the last judgement that names a metric."""
+        accepted = [each.accepted_at for each in self.acceptances if (each.eval, each.model) == key and each.metric in (None, metric)]
+        named = (path for path, _, rows in self.judgements() if any((row.eval, row.model, row.metric) == (*key, metric) for row in rows))
+        last = next(named, None)
+        return last is not None and bool(accepted) and max(accepted) >= time_of(last)
 
     def passed(self, key: Key, metric: str) -> Iterator[datetime]:
         """The states in which a metric passed, or that were accepted, the newest first."""

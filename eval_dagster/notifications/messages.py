@@ -133,7 +133,7 @@ def _evidence(row: Regression) -> str:
         return row.reason or "no common samples"
     interval = "" if row.ci_low is None else f"95 % interval {_number(row.ci_low, '+')} to {_number(row.ci_high, '+')}, "
     p_value = "" if row.p_adjusted is None else f"p {row.p_adjusted:.2g} after Holm's correction, "
-    reason = f"{row.reason}; " if row.reason else ""
+    reason = "".join(f"{said}; " for said in (*row.marks, row.reason) if said)
     cause = cause_words(row.cause) if row.cause else "no known cause"
     return f"{reason}{interval}{p_value}{row.n_common} common samples; differs from {row.baseline}: {cause}"
 

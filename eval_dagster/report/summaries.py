@@ -33,8 +33,8 @@ _ORDER = (
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "flipped")
 _RIGHT = frozenset(_COLUMNS[3:])
 _FIGURES = (
-    *("value", "baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
-    *("n_common", "n_only_value", "n_only_baseline", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
+    *("value", "baseline_value", "stored_baseline_value", "difference", "stderr", "ci_low", "ci_high", "p_value", "p_adjusted"),
+    *("n_common", "n_only_value", "n_only_baseline", "n_new", "n_gone", "min_detectable", "noise_floor", "n_errors", "n_evaluable"),
     *("anchor_value", "drift", "drift_p_value", "drift_p_adjusted"),
     *("fall_level", "n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
@@ -96,7 +96,8 @@ def markdown(result: GateResult, links: Mapping[str, str] = MappingProxyType({})
             lines += ["| " + " | ".join((*_COLUMNS, "what differs")) + " |"]
             lines += ["|" + "|".join("---:" if name in _RIGHT else "---" for name in (*_COLUMNS, "what differs")) + "|"]
             lines += [_table_row(row, flips.get((row.eval, row.model, row.metric))) for row in rows]
-            reasons = [f"- {markdown_text(title(row))}: {markdown_text(row.reason)}" for row in rows if row.reason]
+            words = [(row, "; ".join([*row.marks, *([row.reason] if row.reason else [])])) for row in rows]
+            reasons = [f"- {markdown_text(title(row))}: {markdown_text(said)}" for row, said in words if said]
             lines += ["", *reasons] if reasons else []
         lines.append("")
     lines.append(f"Judged {minute(result.judged_at)} {level(result)}. Results are compared on the samples that both have.")

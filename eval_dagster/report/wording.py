@@ -80,6 +80,7 @@ def _others(result: GateResult) -> list[str]:
     refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
     few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
     left = [row for row in result.gaps if row not in missing]
+    marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
     return [
@@ -89,6 +90,7 @@ def _others(result: GateResult) -> list[str]:
         *([_counted(accepted, "accepted gap")] if accepted else []),
         *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
+        *([f"not only the model changed: {_listed(marked)}"] if marked else []),
     ]
 
 
@@ -199,8 +201,10 @@ def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
     """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
     by_model: dict[tuple[Verdict, str, str], list[str]] = {}
     for row in rows:
-        what = f"{row.eval} · {row.metric}" if row.metric else row.eval
-        by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), []).append(what)
+        is_named = row.metric and row.verdict is not Verdict.FIRST_RESULT  # that of one metric is that of all
+        what = f"{row.eval} · {row.metric}" if is_named else row.eval
+        names = by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), [])
+        names += [what] if what not in names else []
     grouped: dict[tuple[Verdict, str, tuple[str, ...]], list[str]] = {}
     for (verdict, reason, model), names in by_model.items():
         grouped.setdefault((verdict, reason, tuple(names)), []).append(model)
@@ -238,6 +242,7 @@ def evidence(row: Regression) -> str:
         _counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([f"what differs: {cause}"] if cause else []),
+        *row.marks,
         *([row.reason] if row.reason and not row.is_red else []),
     ]
     return "; ".join(parts)

@@ -7,6 +7,7 @@ import pytest
 from judged_project import Nights, row
 
 from eval_dagster.cli.gate import next_command
+from eval_dagster.gate.acceptances import accept
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.notifications.messages import regression_notice
 from eval_dagster.report.contents import collect
@@ -72,7 +73,7 @@ def test_a_first_night_of_errors_is_red_and_no_baseline(nights: Nights) -> None:
     found = row(first)
     assert (found.verdict, found.n_errors, found.n_evaluable) == (Verdict.ERRORS, 20, 40)
     assert (found.reason or "").startswith("20 of 40 samples are errors")
-    assert row(first, "right", metric=None).is_passed
+    assert row(first, "right").is_passed
     second = nights.night(raising=_failing("number < 20"), wrong=range(30))
     assert row(second).verdict is Verdict.ERRORS
 
@@ -84,11 +85,27 @@ def test_the_suite_says_how_many_errors_are_too_many(nights: Nights, errors: int
     assert row(result).verdict == verdict
 
 
-def test_what_the_baseline_could_not_evaluate_is_no_new_error(nights: Nights) -> None:
-    nights.evaluate(raising=_failing("number < 20"))
-    nights.evaluate(raising=_failing("number < 21"))
-    found = row(nights.judge())
+def test_errors_that_a_person_accepted_are_no_new_ones(nights: Nights) -> None:
+    nights.night()
+    nights.night(raising=_failing("number < 20"))
+    accept(nights.project().lake, "nightly", evals=["left"], models=[], by="me", why="half of the questions are out of reach")
+    found = row(nights.night(raising=_failing("number < 21"), gate="max_error_rate: 0.06"))
     assert (found.verdict, found.n_errors, found.n_evaluable) == (Verdict.NO_CHANGE_SEEN, 1, 20)
+    found = row(nights.night(raising=_failing("number < 22"), gate="max_error_rate: 0.06"))
+    assert (found.verdict, found.n_errors, found.n_evaluable) == (Verdict.ERRORS, 2, 20)
+    assert "samples that the anchor could evaluate" in (found.reason or "")
+
+
+def test_errors_are_counted_against_the_anchor_and_among_all(nights: Nights) -> None:
+    nights.night(numbers=range(100))
+    verdicts = [row(nights.night(numbers=range(100), raising=_failing(f"number < {errors}"))).verdict for errors in (4, 8)]
+    assert verdicts == [Verdict.NO_CHANGE_SEEN, Verdict.ERRORS], "among what the last night could evaluate, there are only four more"
+
+
+def test_errors_of_new_rows_count(nights: Nights) -> None:
+    nights.night()
+    found = row(nights.night(numbers=range(50), raising=_failing("number > 45")))
+    assert (found.verdict, found.n_errors, found.n_evaluable) == (Verdict.ERRORS, 4, 50)
 
 
 def test_a_suite_that_only_warns_does_not_fail(nights: Nights) -> None:

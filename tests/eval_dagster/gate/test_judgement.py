@@ -25,9 +25,9 @@ def nights(tmp_path: Path) -> Nights:
 def test_a_night_that_got_worse_is_found_and_one_as_before_is_green_again(nights: Nights) -> None:
     nights.evaluate(wrong=(1,))
     first = nights.judge()
-    assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.FIRST_RESULT, None)] * 2
+    assert [(each.verdict, each.metric) for each in first.regressions] == [(Verdict.FIRST_RESULT, "exact_match")] * 2
     assert first.outcome is Outcome.FIRST
-    assert row(first, metric=None).reason == NO_EARLIER_RESULT
+    assert row(first).reason == NO_EARLIER_RESULT
     assert not first.is_failed
 
     nights.evaluate(wrong=range(1, 11))
@@ -135,7 +135,9 @@ def test_a_changed_metric_is_the_cause_where_nothing_else_ever_changed(nights: N
     nights.evaluate()
     nights.evaluate(words="0.0")
     result = nights.judge(gate="metrics: all")
-    assert (row(result, metric="words").verdict, row(result, metric="words").cause) == (Verdict.REGRESSED, "metric")
+    words = row(result, metric="words")
+    assert (words.verdict, words.cause) == (Verdict.NO_CHANGE_SEEN, "metric"), "by the changed metric, nothing fell"
+    assert words.marks == ("metric: 1.000 → 0.000, model: 0.000 → 0.000",)
     assert (row(result).verdict, row(result).cause) == (Verdict.NO_CHANGE_SEEN, "")
 
 
@@ -149,10 +151,10 @@ def test_every_form_of_a_baseline(nights: Nights) -> None:
     assert row(nights.judge(baseline=between)).baseline_value == 1.0
     assert row(nights.judge(baseline=f"one@{between}", models="[two]"), model="two").difference == -0.5
     assert row(nights.judge(baseline=f"{now():%Y-%m-%d}")).difference == 0, "the state of a day is its last"
-    assert row(nights.judge(baseline="2020-01-31"), metric=None).reason == (
+    assert row(nights.judge(baseline="2020-01-31")).reason == (
         "the baseline '2020-01-31': one has no result of left of 2020-01-31 23:59 UTC or before"
     )
-    assert str(row(nights.judge(baseline="2999-01-31"), metric=None).reason).startswith("the baseline '2999-01-31' lies in the future")
+    assert str(row(nights.judge(baseline="2999-01-31")).reason).startswith("the baseline '2999-01-31' lies in the future")
     assert row(nights.judge(baseline="one@previous", models="[two]"), model="two").baseline_value == 1.0
 
 
@@ -281,9 +283,9 @@ def test_damaged_and_removed_files_spoil_their_own_comparison_alone(nights: Nigh
     lake = nights.project().lake
     first, second, third = history(lake, "left", "one")
     (lake.root / second.metric_rows[0]["scores_file"]).unlink()
-    gone = row(nights.judge(), metric=None)
-    assert (gone.verdict, gone.baseline) == (Verdict.NOT_COMPARABLE, second.name())
-    assert "the scores of left|one" in (gone.reason or "")
+    gone = row(nights.judge())
+    assert (gone.verdict, gone.baseline, gone.baseline_value) == (Verdict.REGRESSED, second.name(), 39 / 40)
+    assert "its answers were scored again" in (gone.reason or "")
     assert row(nights.judge(), "right").verdict is Verdict.NO_CHANGE_SEEN
     second.metrics.path.write_bytes(b"PAR1")
     assert row(nights.judge()).baseline == first.name()

@@ -129,10 +129,15 @@ def test_other_rows_begin_a_history_of_their_own_once_they_are_accepted(nights: 
 def test_a_regression_outlives_a_renamed_metric(nights: Nights) -> None:
     nights.night()
     nights.night(wrong=range(10))
-    assert row(nights.night(wrong=range(1, 11), metric="Renamed"), metric="renamed").verdict is REGRESSED
-    assert row(nights.night(metric="Renamed"), metric="renamed").verdict is REGRESSED, "the last good state has no such metric"
+    worse = nights.night(wrong=range(1, 11), metric="Renamed")
+    assert [row(worse, metric=metric).verdict for metric in ("renamed", "exact_match")] == [REGRESSED] * 2
+    better = nights.night(metric="Renamed")
+    assert row(better, metric="renamed").verdict is SAME, "the answers of the last good state are scored by the new name"
+    assert row(better).verdict is REGRESSED, "nothing shows that it is better by the old one"
     accept(nights.project().lake, "nightly", evals=["left"], models=[], by="me", why="looked at")
-    assert row(nights.night(metric="Renamed"), metric="renamed").verdict is SAME
+    renamed = nights.night(wrong=range(1), metric="Renamed")
+    assert row(renamed, metric="renamed").verdict is SAME
+    assert [each.metric for each in renamed.regressions if each.eval == "left"] == ["renamed"], "the old name is gone with the acceptance"
     assert row(nights.night(wrong=range(12), metric="Renamed"), metric="renamed").verdict is REGRESSED
 
 

@@ -147,12 +147,14 @@ def test_the_same_scores_as_in_a_night_that_could_not_be_judged_are_no_better(ni
     assert row(nights.night(numbers=[1])).verdict is SAME, "these are the scores of the baseline"
 
 
-def test_a_new_metric_has_a_first_result_beside_those_that_are_compared(nights: Nights) -> None:
+def test_a_new_metric_scores_the_answers_of_the_baseline_and_one_that_is_gone_is_a_gap(nights: Nights) -> None:
     nights.night()
     result = nights.night(metric="Renamed")
-    assert row(result, metric="renamed").verdict is FIRST
-    assert result.outcome is Outcome.PASSED
-    assert row(nights.night(metric="Renamed"), metric="renamed").verdict is SAME
+    assert row(result, metric="renamed").verdict is SAME
+    assert (row(result).verdict, result.outcome) == (NOT_COMPARABLE, Outcome.INCOMPLETE)
+    assert "the result has no exact_match any more" in (row(result).reason or "")
+    accept(nights.project().lake, "nightly", evals=["left"], models=[], by="me", why="it has a better name")
+    assert verdicts(nights.night(metric="Renamed")) == [SAME, SAME]
 
 
 def test_the_outcome_is_kept_and_queried(nights: Nights) -> None:

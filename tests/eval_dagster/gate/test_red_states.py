@@ -116,7 +116,7 @@ def test_accept_without_names_takes_what_is_red_alone(nights: Nights) -> None:
 
 def test_what_has_a_baseline_without_any_value_is_a_start(nights: Nights) -> None:
     nights.evaluate(raising=ERRORS)
-    healthy = row(nights.night(), metric=None)
+    healthy = row(nights.night())
     assert (healthy.verdict, healthy.is_passed) == (Verdict.FIRST_RESULT, True)
     assert row(nights.night(wrong=range(12))).verdict is REGRESSED
 
