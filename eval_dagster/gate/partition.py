@@ -95,7 +95,8 @@ class Partition:
                 before = {} if point is None else {name: row["is_headline"] for name, row in overall(point).items()}
             except EvalDagsterError:  # found again for each metric, and reported
                 before = {}
-        shown = {name for name, row in overall(current).items() if row["is_headline"]}
+        # Where a metric of several values declares no headline, each of them is judged.
+        shown = {name for name, row in overall(current).items() if row["is_headline"]} or set(overall(current))
         names = dict.fromkeys([*overall(current), *before])
         found = {name: name in shown or before.get(name, False) for name in names}
         gone = {name for name in found if name not in overall(current) and self.standings.is_let_go(self.key, name)}
@@ -240,7 +241,8 @@ class Partition:
             return None
         stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)
         again = compare_metric(current, baseline, metric, self._metrics, alpha=self.level)
-        is_other = "metric" in causes(current, before, metric) or (stored and stored.value_b) != (again and again.value_b)
+        is_turned = overall(before)[metric]["higher_is_better"] != overall(baseline)[metric]["higher_is_better"]
+        is_other = is_turned or (stored and stored.value_b) != (again and again.value_b)
         return stored.value_b if stored is not None and is_other else None
 
     def _with_past(self, finding: Finding, metric: str, current: Point, baseline: Point | None, anchor: Point | None) -> Finding:

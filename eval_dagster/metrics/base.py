@@ -274,6 +274,24 @@ def _named(metric_name: str, result: object) -> Iterator[tuple[str, object]]:
         yield metric_name, result
 
 
+def declared_headline(metric: type[BaseMetric[Any]]) -> str | None:
+    """The full name of the value that a metric of several values declares as the headline: its `HEADLINE`, or the first of its `KEYS`."""
+    keys: Sequence[str] = getattr(metric, "KEYS", None) or ()  # in metrics for eval-framework
+    name: str | None = getattr(metric, "HEADLINE", None) or next(iter(keys), None)
+    return None if name is None else full_name(metric.NAME, name)
+
+
+def headline_name(metric: type[BaseMetric[Any]], names: Collection[str]) -> str | None:
+    """The name of the value that the leaderboard shows; None where the metric gives several and does not say which.
+
+    It is the one that the metric declares, or the one that has the metric's own name, or the only one.
+    """
+    name = declared_headline(metric)
+    if name is not None:
+        return name if name in names else None
+    return metric.NAME if metric.NAME in names else next(iter(names)) if len(names) == 1 else None
+
+
 def full_name(metric_name: str, name: str) -> str:
     """The name of a value among all scores: with the metric's in front."""
     return name if name == metric_name or name.startswith(f"{metric_name}/") else f"{metric_name}/{name}"

@@ -8,7 +8,16 @@ from typing import Any, Literal
 import numpy as np
 
 from eval_dagster.errors import DataError, described
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, bounds_of, is_higher_better, known_bounds, response_kind
+from eval_dagster.metrics.base import (
+    BaseMetric,
+    CorpusMetric,
+    bounds_of,
+    declared_headline,
+    headline_name,
+    is_higher_better,
+    known_bounds,
+    response_kind,
+)
 from eval_dagster.metrics.items import Item, ItemMetric, frozen, item_of
 from eval_dagster.records import Loglikelihood, ResponseType
 from eval_dagster.stages.scores import headline, metric_versions, statistic_names
@@ -63,7 +72,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
     for metric in metrics:
         found = list(_aggregates(metric, scored[metric.NAME], subjects if len(subjects) > 1 else []))
         low, high = bounds_of(metric) or (None, None)
-        shown = _shown(task, found) if found and metric is headline(task) else None
+        shown = _shown(task, metric, found) if found and metric is headline(task) else None
         rows += [
             {
                 **asdict(each.estimate),
@@ -108,10 +117,12 @@ def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[B
     return known
 
 
-def _shown(task: type[BaseTask[Any]], found: Sequence[_Aggregate]) -> _Aggregate:
-    """The row for the leaderboard: the first one, or the mean of the subjects' values where the task chooses that."""
-    macro = [each for each in found if each.aggregation == "macro" and each.name == found[0].name]
-    return macro[0] if macro and task.HEADLINE_AGGREGATION == "macro" else found[0]
+def _shown(task: type[BaseTask[Any]], metric: type[BaseMetric], found: Sequence[_Aggregate]) -> _Aggregate | None:
+    """The row for the leaderboard, or the mean of the subjects' values where the task chooses that; None if no value is the headline."""
+    name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
+    rows = [each for each in found if each.name == name and each.subject is None]
+    macro = [each for each in rows if each.aggregation == "macro"]
+    return next(iter(macro if macro and task.HEADLINE_AGGREGATION == "macro" else rows), None)
 
 
 def _by_metric(scores: Sequence[Mapping[str, Any]]) -> dict[str, list[_Scored]]:
@@ -145,7 +156,7 @@ def _aggregates(metric: type[BaseMetric], scored: Sequence[_Scored], subjects: S
             yield _Aggregate(name=metric.NAME, subject=subject, aggregation="corpus", estimate=_corpus(metric, samples))
         return
     names = dict.fromkeys(name for sample in scored if not sample.failed for name in sample.values)
-    for name in names or [metric.NAME]:
+    for name in names or [declared_headline(metric) or metric.NAME]:
         # A failed sample counts as an error under every name. Another sample may lack a name that does not apply to it.
         of_name = [sample for sample in scored if sample.failed or name in sample.values]
         if issubclass(metric, ItemMetric):

@@ -9,6 +9,7 @@ from typing import Any
 from eval_dagster.errors import LakeError, TrackingError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.lineage import Inputs, asked_versions, changed_inputs
+from eval_dagster.metrics.base import declared_headline
 from eval_dagster.project import Project
 from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
@@ -17,6 +18,7 @@ from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_fi
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan
 from eval_dagster.stages.results import StageResult
+from eval_dagster.stages.scores import headline
 from eval_dagster.stages.tracked_results import tracked_result
 from eval_dagster.versions import code_version, stable_hash
 
@@ -104,6 +106,12 @@ def _result(partition: Partition, current: LakeFile, *, cached: bool, warnings: 
     ties = ties_finding(preview)
     if ties is not None and ties.status is Status.FOUND:
         warnings = [*warnings, f"{partition}: {ties}"]
+    if not any(row["is_headline"] for row in read_rows(current.path, ["is_headline"])):
+        metric = headline(partition.task)
+        values = ", ".join(dict.fromkeys(row["metric"] for row in preview if row["metric"].split("/")[0] == metric.NAME))
+        wrong = f"declares {name!r}" if (name := declared_headline(metric)) else "does not say which is the headline"
+        lacks = f"the metric {metric.__name__} gives the values {values}, and {wrong}; set HEADLINE in the class to the name of one"
+        warnings = [*warnings, f"{partition}: the leaderboard does not show it, since {lacks}"]
     return partition.result(_STAGE, current, cached=cached, preview=preview, links=links, warnings=tuple(warnings))
 
 

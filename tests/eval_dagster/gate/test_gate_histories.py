@@ -319,7 +319,7 @@ OF_ACCURACY = ("accuracy", "share_right")
 def _is_marked(row: Regression) -> bool:
     """Whether a row says that more than the model's answers differs: samples went, or files could not be read."""
     reason = row.reason or ""
-    return any("went" in mark for mark in row.marks) or "cannot be read" in reason
+    return any("went" in mark for mark in row.marks) or "cannot be read" in reason or row.verdict is Verdict.ACCEPTED_GAP
 
 
 def _history(world: World) -> tuple[list[str], int]:

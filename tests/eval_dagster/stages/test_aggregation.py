@@ -491,3 +491,32 @@ def test_mlflow_has_one_score_for_every_run_and_the_subjects_in_a_table(
     assert south["value"] == 1.0
     assert south["n"] > 0
     assert len(table) == read_rows(project.lake, "select count(*) as n from metrics where model = 'good'")[0]["n"]
+
+
+class Parts(CompletionMetric):
+    NAME = "parts"
+
+
+class Declared(Parts):
+    HEADLINE = "b"
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_headline_of_several_values_is_declared_and_not_that_of_the_first_sample(order: str) -> None:
+    values = [score for part in order for score in _scores(f"parts/{part}", "xy", [1.0, 0.0])]
+    assert [row["metric"] for row in metric_rows(_task(Declared), values) if row["is_headline"]] == ["parts/b"]
+    assert not any(row["is_headline"] for row in metric_rows(_task(Parts), values)), "none is guessed"
+    errors = metric_rows(_task(Declared), _scores("parts", "xy", [None, None]))
+    assert [(row["metric"], row["is_headline"], row["n_errors"]) for row in errors] == [("parts/b", True, 2)]
+
+
+def test_bounds_and_direction_stand_beside_each_value() -> None:
+    [row] = metric_rows(Task, _scores("right", "xy", [1.0, 0.0]))
+    assert (row["bound_low"], row["bound_high"], row["higher_is_better"]) == (0.0, 1.0, True)
+
+
+def _task(metric: type[BaseMetric[Any]]) -> type[BaseTask[Any]]:
+    class OfOne(Task):
+        METRICS = (metric,)
+
+    return OfOne

@@ -24,6 +24,7 @@ class IFEvalMetric(BaseMetric[Completion]):
     """Whether all instructions are followed, and the part of them that is; strictly, and with small changes of the text."""
 
     NAME = "IFEval"
+    HEADLINE = "prompt_level_strict_acc"
     BOUNDS = (0.0, 1.0)
     PACKAGES = ("langdetect", "nltk")
 
