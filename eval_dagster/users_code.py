@@ -28,6 +28,8 @@ _DEADLINE, _STATUS = struct.Struct("<d"), struct.Struct("<q")
 _LENGTHS = struct.Struct("<ii")
 _AT_STATUS, _AT_LENGTHS = 8, 24
 _AT_WORK, _AT_CALL = 64, 2048
+_OWN_WAYS = ("dagster", "eval_dagster")
+"""Packages whose own exceptions pass users' code, as an interruption does."""
 _MOST = 1900
 """Most bytes of a work, and of a call."""
 CALL_LIMIT_S = 3600.0
@@ -314,7 +316,7 @@ def _set_work(place: Place) -> None:
 
 
 def _raise_if_ending(error: BaseException) -> None:
-    """Raise an `EndedError` for what is meant to end the process, unless a person or Dagster ends it."""
-    if isinstance(error, Exception | KeyboardInterrupt | GeneratorExit) or type(error).__module__.startswith("dagster"):
+    """Raise an `EndedError` for what is meant to end the process, unless a person, Dagster or this package ends it."""
+    if isinstance(error, Exception | KeyboardInterrupt | GeneratorExit) or type(error).__module__.partition(".")[0] in _OWN_WAYS:
         return
     raise EndedError(described(error)) from error
