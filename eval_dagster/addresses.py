@@ -6,17 +6,20 @@ there and still runs. Otherwise there is no link.
 
 import json
 import platform
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from eval_dagster.locks import is_held, locked
 
 Pages = Literal["dagster", "mlflow", "pages"]
 """The servers of web pages; `pages` are those of the command `view`."""
+_SECRET = re.compile(r"((?:^|&)[^=&]*(?:pass|pw|secret|token|key|auth|cred|sig)[^=&]*=)([^&]*)", re.IGNORECASE)
+"""A part of a query whose value may be secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,3 +92,30 @@ def noted(home: Path, urls: Mapping[str, str], process: int) -> Iterator[None]:
 
 def _folder(home: Path) -> Path:
     return home / "addresses"
+
+
+def shown_address(address: str) -> str:
+    """An address as it may be printed and stored: without user and password, and without the values of a query that may be secret.
+
+    A password may hold characters that an address should have escaped, such as `@` and `/`.
+    """
+    head, mark, query = address.partition("?")
+    scheme, slashes, rest = head.partition("://")
+    if rest:
+        server = rest.partition("/")[0]
+        port = server.rpartition("@")[2].rpartition("]")[2].partition(":")[2]
+        # With a port that is no number, the text up to the first slash is a part of a password.
+        where = rest if port and not port.isdigit() else server
+        rest = "***@" + rest[where.rindex("@") + 1 :] if "@" in where else rest
+    return scheme + slashes + rest + mark + _SECRET.sub(r"\1***", query)
+
+
+def without_secrets(text: str, address: str) -> str:
+    """A text, such as that of an error, in which an address is shown without its secrets wherever it or a secret of it stands."""
+    text = text.replace(address, shown_address(address))
+    head, _, query = address.partition("?")
+    user = head.partition("://")[2].rpartition("@")[0]
+    secrets = {user.partition(":")[2], *(found[2] for found in _SECRET.finditer(query))}
+    for secret in sorted({form for each in secrets for form in (each, unquote(each)) if len(form) > 3}, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

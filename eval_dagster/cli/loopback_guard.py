@@ -6,6 +6,7 @@ request and the name that it used (`Host`, `Origin`, `Sec-Fetch-*`), which a pag
 """
 
 import os
+import posixpath
 import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -76,7 +77,7 @@ class LoopbackGuard:
         site = _values(scope, b"sec-fetch-site")
         if not set(site) <= set(_OWN_SITES) and not (method == "GET" and self._is_link(scope)):
             return 403, f"the request comes from a page of another site or port (Sec-Fetch-Site: {', '.join(site)})"
-        if scope["type"] == "http" and scope["path"] in self.graphql and not _is_body_of_post(scope, method):
+        if scope["type"] == "http" and _plain_path(scope) in self.graphql and not _is_body_of_post(scope, method):
             return 405, "GraphQL is executed only as the body of a POST of the type application/json or application/graphql"
         return None
 
@@ -97,6 +98,11 @@ def origin_of(url: str) -> str | None:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
+
+
+def _plain_path(scope: Scope) -> str:
+    """The path as applications read it that merge slashes and take a slash at the end for none."""
+    return "/" + posixpath.normpath(scope["path"]).strip("/")
 
 
 def _normal(url: str) -> str | None:

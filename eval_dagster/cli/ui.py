@@ -66,7 +66,9 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
         mlflow_url = f"http://{HOST}:{port}"
         store = project.tracker.prepare()
         served_at = ["--host", HOST, "--port", str(port), "--workers", "1", "--app-name", APP_NAME]
-        commands["MLflow"] = ["-m", "mlflow", "server", "--backend-store-uri", store, *served_at, "--allowed-hosts", _hosts(port)]
+        # Not an argument: everybody on a machine can read those, and the address of a database may hold a password.
+        os.environ["MLFLOW_BACKEND_STORE_URI"] = store
+        commands["MLflow"] = ["-m", "mlflow", "server", *served_at, "--allowed-hosts", _hosts(port)]
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")  # workers for features that are not used here
     logs = prepare_instance(project.home)
     served = {"dagster": dagster_url} | ({} if project.tracker.is_server else {"mlflow": mlflow_url})

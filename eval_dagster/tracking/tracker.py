@@ -7,8 +7,6 @@ import os
 import re
 import sqlite3
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import cached_property
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from eval_dagster.addresses import Addresses
+from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
 from eval_dagster.shared_locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
@@ -129,7 +127,7 @@ class Tracker:
         """The address of the MLflow UI for browsers, as in `run_link`: set, that of the server, or of one that runs on the home."""
         addresses = self._addresses.everywhere() if public else self._addresses
         known = os.environ.get(UI_VARIABLE) or self._addresses.public.get("mlflow")
-        found = known or (re.sub("//[^/@]*@", "//", self._uri) if self.is_server else addresses.of("mlflow"))
+        found = known or (shown_address(self._uri).replace("//***@", "//") if self.is_server else addresses.of("mlflow"))
         return found.rstrip("/") if found else None
 
     @property
@@ -139,8 +137,8 @@ class Tracker:
 
     @property
     def shown_uri(self) -> str:
-        """The address of store or server, without a password."""
-        return re.sub(r"//[^/@]*@", "//***@", self._uri)
+        """The address of store or server, without a user and a password."""
+        return shown_address(self._uri)
 
     @cached_property
     def _client(self) -> "MlflowClient":
@@ -238,8 +236,10 @@ class Tracker:
             ) from error
         # MLflow raises errors of its database driver, of HTTP and of the file system. None of them may cost a result.
         except Exception as error:
-            reason = (str(error).strip() or "no message").splitlines()[0]
-            raise TrackingError(f"MLflow at {self.shown_uri} could not {what}: {type(error).__name__}: {reason}") from error
+            reason = without_secrets((str(error).strip() or "no message").splitlines()[0], self._uri)
+            # The error's own text may hold a password, and Dagster keeps the texts of causes.
+            cause = error if self.shown_uri == self._uri else None
+            raise TrackingError(f"MLflow at {self.shown_uri} could not {what}: {type(error).__name__}: {reason}") from cause
 
     @cached_property
     def _experiment_id(self) -> str:
@@ -345,7 +345,7 @@ def with_driver(uri: str) -> str:
 
 def _require_reachable(uri: str) -> None:
     """Fail within seconds: MLflow would retry for minutes if a server is down."""
-    try:
-        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=10).close()  # noqa: S310 - http or https, as the caller checked
-    except urllib.error.HTTPError:
-        return
+    import requests  # which MLflow imports, too
+
+    # As MLflow asks: a user and a password of the address are sent as such.
+    requests.get(f"{uri.rstrip('/')}/health", timeout=10, stream=True).close()

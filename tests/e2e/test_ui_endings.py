@@ -25,6 +25,9 @@ def test_no_server_outlives_the_command(tmp_path: Path) -> None:
             ui.read_addresses()
             started = ui.processes()
             assert len(started) >= 7, "wrappers, Dagster, its daemon and code server, MLflow"
+            shown = " ".join(argument for process in started for argument in process.cmdline())
+            assert "mlflow.server" in shown
+            assert "mlflow.db" not in shown, "the address of MLflow's store may hold a password, and all users can list processes"
             second = RunningUi(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "second.out")
             assert second.process.wait(120) == 2
             assert f"process {ui.process.pid}, Dagster at {ui.dagster}, MLflow at {ui.mlflow}" in " ".join(second.printed.split())

@@ -9,7 +9,9 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from eval_dagster.addresses import Addresses, noted
+import pytest
+
+from eval_dagster.addresses import Addresses, noted, shown_address, without_secrets
 
 HERE = {"dagster": "http://127.0.0.1:3017", "mlflow": "http://127.0.0.1:5017"}
 
@@ -64,3 +66,27 @@ def test_a_public_address_comes_first(tmp_path: Path) -> None:
         assert found.of("mlflow") == HERE["mlflow"]
     night = "https://evals.example/view/night?suite=my%20suite&at=2026-01-31T02%3A00%3A00%2B00%3A00"
     assert found.everywhere().night("my suite", "2026-01-31T02:00:00+00:00") == night
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://host:5000", "http://host:5000"),
+        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+        ("http://host/team@work", "http://host/team@work"),
+        ("http://me:secret@host:5000/x", "http://***@host:5000/x"),
+        ("http://[::1]:5000/x", "http://[::1]:5000/x"),
+        ("postgresql://me:se@cr@et@db:5432/evals", "postgresql://***@db:5432/evals"),
+        ("postgresql://me:se/cret@db/evals", "postgresql://***@db/evals"),
+        ("postgresql:///evals?host=db&user=me&password=secret", "postgresql:///evals?host=db&user=me&password=***"),
+        ("http://host/x?sslmode=require&api_token=secret&a=b", "http://host/x?sslmode=require&api_token=***&a=b"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:
+    assert shown_address(address) == shown
+    assert without_secrets(f"cannot open {address}: refused", address) == f"cannot open {shown}: refused"
+
+
+def test_a_secret_is_hidden_where_an_error_repeats_it_alone() -> None:
+    address = "postgresql://me:se%40cret@db/evals?sslpassword=another"
+    assert without_secrets("wrong password 'se@cret' (se%40cret), another", address) == "wrong password '***' (***), ***"

@@ -10,7 +10,8 @@ from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, UsageErr
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
-_HOST = re.compile(r"https?://([\w.:\[\]-]{1,200})")
+_HOST = re.compile(r"https?://(?:[^/\s?#]{1,500}@)?((?:[\w.-]{1,200}|\[[\da-fA-F:.]{2,50}\])(?::\d{1,5})?)(?=[/\s?#\"'),;]|:?$|:\s)")
+"""Not what stands before an `@`: it may be a password. A password with a slash in it makes no host at all."""
 _FULL = re.compile(r"os error (28|122)\b|StorageFull|QuotaExceeded")
 """A disk without space, or a user at the limit of one."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})

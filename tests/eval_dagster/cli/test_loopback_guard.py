@@ -62,6 +62,13 @@ def test_one_good_name_of_two_is_not_enough() -> None:
     assert "'evil.example'; the pages are served as http://127.0.0.1:3000, " in answered.text
 
 
+@pytest.mark.parametrize("path", ["//graphql", "/graphql/", "/./graphql", "/x/..//graphql"])
+def test_other_ways_to_write_the_path_of_graphql_are_the_same(path: str) -> None:
+    scope = {"type": "http", "path": path, "method": "GET", "headers": [(b"host", b"127.0.0.1:3000")], "server": ("127.0.0.1", 3000)}
+    guard = LoopbackGuard(None, pages="/", graphql=["/graphql"])  # type: ignore[arg-type]
+    assert (guard._refusal(scope) or (None,))[0] == 405
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "http://127.0.0.1:8000", "http://localhost", "https://127.0.0.1:3000", "null", ""]

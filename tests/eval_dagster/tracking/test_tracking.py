@@ -1,16 +1,21 @@
+import base64
 import contextlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+import traceback
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +359,30 @@ def test_a_server_out_of_reach_is_an_error_without_the_password(tmp_path: Path) 
         server.exists("0" * 32)
     assert "secret" not in str(caught.value)
     assert time.monotonic() - started < 20
+
+
+def test_a_server_of_an_address_with_a_user_is_reached(tmp_path: Path) -> None:
+    """The user and the password are sent, and are in no text."""
+    seen: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://me:sec%40ret@127.0.0.1:{server.server_port}"
+        with pytest.raises(TrackingError) as caught:
+            Tracker(home=tmp_path, tracking_uri=address, experiment="x").exists("0" * 32)
+        server.shutdown()
+    assert set(seen) == {f"Basic {base64.b64encode(b'me:sec@ret').decode()}"}
+    assert len(seen) > 1, "after the health, MLflow itself asked"
+    assert not re.search("sec(%40|@)ret", "".join(traceback.format_exception(caught.value)))
 
 
 def test_a_key_with_a_quote_is_refused() -> None:

@@ -193,6 +193,20 @@ def test_a_key_that_is_written_with_escapes_is_hidden(written: str, status: int)
     assert "12345" not in shown
 
 
+@pytest.mark.parametrize(
+    "written",
+    ["sk\\/a+b 12345", "sk&#x2F;a+b&#32;12345", "sk&#47;a&plus;b 12345", "sk%2Fa%2Bb%2012345", "sk\\\\/a+b 12345", "sk&amp;#x2F;a+b 12345"],
+)
+def test_a_key_is_hidden_in_what_is_no_whole_json(written: str) -> None:
+    headers = Headers({}, ("sk/a+b 12345",))
+    for text in (f'{{"error": "bad key {written}, and', f"<p>bad key {written}, and"):
+        hidden = headers.hide_in(text.encode()).decode()
+        assert hidden.endswith("bad key (hidden), and")
+        assert headers.hide(text) == hidden
+    rest = b'{"text": "sk/a, 100 % \\/ &#x2F; \xff \\u002f"}'
+    assert headers.hide_in(rest) == rest
+
+
 def test_the_password_of_a_proxy_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
