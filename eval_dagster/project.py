@@ -270,12 +270,17 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def _usable(home: Path) -> Path:
-    """The home. Raises ConfigError for a path that DuckDB reads as another one."""
+    """The home. Raises ConfigError for a path that DuckDB or SQLAlchemy reads as another one."""
     wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
     if wrong:
         raise ConfigError(
             f"the home {str(home)!r} has {', '.join(map(repr, wrong))} in its path, which DuckDB takes for a pattern or another folder; "
             "set EVAL_DAGSTER_HOME to a folder without it"
+        )
+    if found := re.search("%[0-9a-fA-F]{2}", str(home.absolute())):
+        raise ConfigError(
+            f"the home {str(home)!r} has {found[0]!r} in its path, which SQLAlchemy reads as another character; set EVAL_DAGSTER_HOME to a "
+            "folder without it"
         )
     return home
 

@@ -1,13 +1,12 @@
 """A DuckDB connection that can only read the results of a home."""
 
-import os
 from pathlib import Path
 
 import duckdb
 
 from eval_dagster.lake import catalog
 from eval_dagster.lake.files import Lake
-from eval_dagster.project import Project
+from eval_dagster.project import Project, default_config_path, default_home
 
 
 def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnection:
@@ -18,7 +17,8 @@ def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnecti
     A damaged file of the lake raises `duckdb.Error`, whose message names the file.
 
     Args:
-        home: The folder of the results, or an open project; by default `EVAL_DAGSTER_HOME` or `.eval_dagster`.
+        home: The folder of the results, or an open project; by default `EVAL_DAGSTER_HOME`, or `.eval_dagster` beside
+            evals.yaml (`EVAL_DAGSTER_CONFIG`, or that of the current folder).
 
     Raises:
         QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.
@@ -26,5 +26,5 @@ def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnecti
     if isinstance(home, Project):
         catalog.refresh(home.lake)
         return catalog.connect(home.lake)
-    folder = Path(home) if home is not None else Path(os.environ.get("EVAL_DAGSTER_HOME", ".eval_dagster"))
+    folder = Path(home) if home is not None else default_home(default_config_path())
     return catalog.connect(Lake(folder.resolve()))

@@ -30,6 +30,11 @@ def program() -> NoReturn:
 def main() -> NoReturn:
     """Run the command line."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        errors.print("error: the folder in which this command was started is gone; change to another one", style="red")
+        _leave(2)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
     try:
         status = app(standalone_mode=False)
@@ -77,7 +82,9 @@ def _say_full_disk() -> None:
 
 
 def _home() -> Path:
-    return Path(os.environ.get("EVAL_DAGSTER_HOME", ".eval_dagster")).absolute()
+    from eval_dagster.project import default_config_path, default_home  # imported lazily: only errors need it
+
+    return default_home(default_config_path()).absolute()
 
 
 def _leave(status: int) -> NoReturn:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -35,9 +36,18 @@ def full_disk_message(path: Path) -> str:
 
 def full_disk_of(path: Path) -> str | None:
     """The message that the disk of a path is full; None if it is not. Libraries report a full disk in many words."""
-    if _free_bytes(path) > _LITTLE:
-        return None
-    return full_disk_message(path)
+    return full_disk_message(path) if _free_bytes(path) <= _LITTLE or _is_refused(path) else None
+
+
+def _is_refused(path: Path) -> bool:
+    """Whether a small file cannot be written for want of space: a user's quota may be used up on a disk that has some."""
+    folder = next((each for each in (path, *path.parents) if each.is_dir()), Path("/"))
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(bytes(2**16))
+    except OSError as error:
+        return error.errno in _FULL
+    return False
 
 
 def _free_bytes(path: Path) -> int:

@@ -26,7 +26,7 @@ def test_no_server_outlives_the_command(tmp_path: Path) -> None:
             started = ui.processes()
             assert len(started) >= 7, "wrappers, Dagster, its daemon and code server, MLflow"
             shown = " ".join(argument for process in started for argument in process.cmdline())
-            assert "mlflow.server" in shown
+            assert "mlflow server" in shown
             assert "mlflow.db" not in shown, "the address of MLflow's store may hold a password, and all users can list processes"
             second = RunningUi(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "second.out")
             assert second.process.wait(120) == 2
