@@ -102,7 +102,7 @@ def origin_of(url: str) -> str | None:
 
 def _plain_path(scope: Scope) -> str:
     """The path as applications read it that merge slashes and take a slash at the end for none."""
-    return "/" + posixpath.normpath(scope["path"]).strip("/")
+    return "/" + posixpath.normpath(str(scope["path"])).strip("/")
 
 
 def _normal(url: str) -> str | None:
