@@ -41,7 +41,7 @@ def with_page(project: Project, result: StageResult) -> StageResult:
         if unsent.exists():
             if run := result.file.info.inputs.get("mlflow_run"):
                 project.tracker.log_file(run, path)
-            unsent.unlink()
+            unsent.unlink(missing_ok=True)  # a run at the same time may have sent it, too
     except TrackingError as error:
         warnings.append(f"the page of the samples of {partition_key(result.eval_name, result.model)} is not in MLflow: {error}")
     except Exception as error:  # the boundary between a result and its page

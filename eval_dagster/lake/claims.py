@@ -9,7 +9,7 @@ import fcntl
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -47,6 +47,8 @@ class Claim:
     """The claims on the rest."""
     is_lost: Callable[[], bool] = lambda: False
     """Whether others may have taken the requests, since this process was not heard of for too long."""
+    back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None
+    """Keeps answers that are in no file of the cache yet, in the place of those before, for who takes over. Null where journals do."""
 
 
 class HomeClaims:

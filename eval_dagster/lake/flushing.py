@@ -2,7 +2,8 @@
 
 import contextlib
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,9 @@ from eval_dagster.lake.journal import Journal
 from eval_dagster.lake.responses import ResponseCache
 
 FLUSH_S = 3.0
+_BACK_UP_S = 0.2
+_MOST_ROWS = 200
+"""More rows than these are flushed to a file, since a copy of all is written each time."""
 
 
 class ResponseFlusher:
@@ -20,12 +24,20 @@ class ResponseFlusher:
     It has a thread of its own, because the next answer of a large model can take minutes, and earlier answers must not wait for it.
     """
 
-    def __init__(self, cache: ResponseCache, run_id: str, every_s: float = FLUSH_S) -> None:
+    def __init__(
+        self,
+        cache: ResponseCache,
+        run_id: str,
+        every_s: float = FLUSH_S,
+        back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None,
+    ) -> None:
+        """Set where answers go, and how often. `back_up` keeps those that are not flushed where journals are of this machine alone."""
         self._cache = cache
         self._run_id = run_id
         self._every_s = every_s
         self._rows: list[Mapping[str, Any]] = []
         self._journal = Journal(cache.folder, Path(new_name(run_id)).stem)
+        self._back_up = back_up
         self._problem: Exception | None = None
         self._lock = threading.Lock()
         self._is_over = threading.Event()
@@ -55,9 +67,19 @@ class ResponseFlusher:
             self._rows.append(row)
 
     def _keep_flushing(self) -> None:
-        while not self._is_over.wait(self._every_s):
+        flushed_at, backed_up = time.monotonic(), 0
+        while not self._is_over.wait(self._every_s if self._back_up is None else _BACK_UP_S):
             try:
+                if self._back_up is not None:
+                    with self._lock:
+                        rows = list(self._rows)
+                    if len(rows) <= _MOST_ROWS and time.monotonic() - flushed_at < self._every_s:
+                        if len(rows) != backed_up:
+                            self._back_up(rows)
+                            backed_up = len(rows)
+                        continue
                 self._flush()
+                flushed_at, backed_up = time.monotonic(), 0
             except Exception as error:
                 self._problem = error
                 return

@@ -7,7 +7,7 @@ process, by which others know that its answers are theirs to store.
 import contextlib
 import fcntl
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +31,7 @@ class Journal:
         """Write an answer."""
         if self._file is None:
             self._file = self._new()
-        line = json.dumps(row).encode() + b"\n"
+        line = lines_of_rows([row])
         if self._file.write(line) != len(line):
             raise OSError(f"no space left for {self._path}")
 
@@ -85,10 +85,19 @@ def remove_unnamed(folder: Path) -> None:
 def journal_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The answers of a journal. A line that was cut by a crash counts as none, so that its request is sent again."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        yield from rows_of_lines(path.read_bytes())
     except FileNotFoundError:  # stored and deleted since it was listed
         return
-    for line in lines:
+
+
+def lines_of_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Answers as the lines of a journal."""
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def rows_of_lines(content: bytes) -> Iterator[dict[str, Any]]:
+    """The answers of a journal's lines. A line that was cut counts as none."""
+    for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):
             yield json.loads(line)
 

@@ -7,7 +7,7 @@ are in a journal, so that a killed run loses none. The version covers everything
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,14 @@ class ResponseCache:
 
     def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
         """Claim those of some requests that have no answer and that no other process is asking, for as long as the block lasts."""
-        return self._claims.claimed(request_ids, run_id, self.find)
+        if self._store_claims is None:
+            return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
+        return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
 
     @cached_property
-    def _claims(self) -> HomeClaims | StoreClaims:
-        lake, version = self._lake, self._model_version
-        return HomeClaims(lake.home, version) if lake.mirror is None else StoreClaims(lake.mirror.store, version, lake.home)
+    def _store_claims(self) -> StoreClaims | None:
+        lake = self._lake
+        return None if lake.mirror is None else StoreClaims(lake.mirror.store, self._model_version, lake.home)
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
         """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""

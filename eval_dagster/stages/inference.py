@@ -160,7 +160,7 @@ class _Sender:
             with (
                 calling(code, is_limited=False),  # a batch may take hours
                 memory,
-                ResponseFlusher(model.cache, model.run_id) as flusher,
+                ResponseFlusher(model.cache, model.run_id, back_up=claim.back_up) as flusher,
                 use_reporter(reporter),
                 AnswerProgress(reporter, model.name, loaded, requests, run.owners) as progress,
                 late_interruption(loaded, reporter),

@@ -3,6 +3,8 @@
 The objects of a version have numbers. A claim is made by writing the next number on the condition that nobody has written it, so that
 whoever makes a claim knows all earlier ones. Its machine writes it again every few seconds; a claim that was not written for a minute is
 silent, and its requests are free. A claim that has ended is an empty object. All times are those of the server.
+
+Beside its claim a machine keeps the answers that are in no file yet, so that who takes over asks only what was under way.
 """
 
 import contextlib
@@ -10,15 +12,17 @@ import fcntl
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.lake.claims import Claim, Other, Rows, holder_of
+from eval_dagster.lake.journal import lines_of_rows, rows_of_lines
 from eval_dagster.lake.remote.store import Store, StoredObject
 from eval_dagster.locks import is_held
 
@@ -64,10 +68,12 @@ class StoreClaims:
         self._looked: tuple[float, dict[str, StoredObject]] = (-_LOOK_S, {})
 
     @contextmanager
-    def claimed(self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Claim]:
+    def claimed(
+        self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows], add: Callable[[Sequence[Mapping[str, Any]]], None]
+    ) -> Iterator[Claim]:
         """Claim those of some requests that are neither answered nor claimed, for as long as the block lasts.
 
-        The arguments are those of `HomeClaims.claimed`.
+        The arguments are those of `HomeClaims.claimed`, and what stores answers that a dead machine has left.
 
         Raises:
             LakeUnreachableError: The store does not answer.
@@ -80,7 +86,7 @@ class StoreClaims:
             fcntl.flock(file, fcntl.LOCK_EX)
             while True:
                 listed = self._store.list(self._folder)
-                others = self._others(listed, wanted)
+                others = self._others(listed, wanted, add)
                 known = find(wanted)  # after the claims: the answers of a claim that has ended are stored
                 mine = frozenset(wanted - known.keys() - {name for other in others for name in other.requests})
                 beat: _Beat | None = None
@@ -92,7 +98,10 @@ class StoreClaims:
                     stack.enter_context(beat)
                 break
             rest = tuple(other for other in others if other.requests - known.keys())
-            yield Claim(known=known, requests=mine, others=rest, is_lost=beat.is_lost if beat is not None else lambda: False)
+            if beat is None:
+                yield Claim(known=known, requests=mine, others=rest)
+            else:
+                yield Claim(known=known, requests=mine, others=rest, is_lost=beat.is_lost, back_up=beat.back_up)
 
     def _taken(self, number: int, entry: _Entry) -> "_Beat | None":
         """Take a number; None where another claim was made meanwhile."""
@@ -101,7 +110,7 @@ class StoreClaims:
         if not self._store.put_new(name, content) and self._store.read(name) != content:
             return None
         listed = self._store.list(self._folder)
-        beat = _Beat(self._store.url, name, content, listed[name].modified)
+        beat = _Beat(self._store.url, name, content, listed[name].modified, _backup(entry))
         if max(map(_number, listed)) > number:
             beat.release()
             return None
@@ -110,8 +119,8 @@ class StoreClaims:
                 self._store.delete(each)
         return beat
 
-    def _others(self, listed: dict[str, StoredObject], wanted: Set[str]) -> list[Other]:
-        """The claims that are held."""
+    def _others(self, listed: dict[str, StoredObject], wanted: Set[str], add: Callable[[Sequence[Mapping[str, Any]]], None]) -> list[Other]:
+        """The claims that are held. Those of dead machines are ended, and the answers that they left are stored."""
         found: list[Other] = []
         tokens: set[str] = set()
         for name, stored in listed.items():
@@ -121,7 +130,12 @@ class StoreClaims:
             if entry is None:
                 continue
             tokens.add(entry.token)
-            if (requests := wanted & entry.requests) and self._is_alive(entry, stored):
+            if not self._is_alive(entry, stored):
+                with contextlib.suppress(FileNotFoundError):
+                    add(list(rows_of_lines(self._store.read(_backup(entry)))))
+                    self._store.delete(_backup(entry))
+                self._store.replace(name, b"")
+            elif requests := wanted & entry.requests:
                 found.append(Other(holder=entry.holder, requests=requests, is_held=partial(self._is_held, name)))
         for path in self._locks.iterdir():
             if path.name not in tokens and not is_held(path) and path.name != "lock":
@@ -162,11 +176,12 @@ class StoreClaims:
 class _Beat:
     """Writes a claim again every few seconds, and empties it at the end. It has a client of its own, which gives up soon."""
 
-    def __init__(self, url: str, name: str, content: bytes, written: datetime) -> None:
+    def __init__(self, url: str, name: str, content: bytes, written: datetime, backup: str) -> None:
         self._store = Store(url, patience_s=BEAT_S, is_hasty=True)
         self._name = name
         self._content = content
         self._written = written
+        self._backup = backup
         self._is_lost = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="claim", daemon=True)
@@ -183,9 +198,15 @@ class _Beat:
         """Whether the claim was silent for so long that others may have taken its requests."""
         return self._is_lost
 
+    def back_up(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Keep answers in the place of those before, if the store answers."""
+        with contextlib.suppress(EvalDagsterError):
+            self._store.replace(self._backup, lines_of_rows(rows))
+
     def release(self) -> None:
         """End the claim. Where that fails, others wait until it counts as silent."""
         with contextlib.suppress(EvalDagsterError):
+            self._store.delete(self._backup)
             self._store.replace(self._name, b"")
 
     def _keep_beating(self) -> None:
@@ -194,6 +215,11 @@ class _Beat:
                 now = self._store.replace(self._name, self._content).modified
                 self._is_lost = self._is_lost or now - self._written >= timedelta(seconds=SILENT_S)
                 self._written = now
+
+
+def _backup(entry: _Entry) -> str:
+    """The name of the object for the answers of a claim that are in no file."""
+    return f"journals/{entry.token}"
 
 
 def _number(name: str) -> int:

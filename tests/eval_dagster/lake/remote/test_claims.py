@@ -14,6 +14,8 @@ from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote import claims
 from eval_dagster.lake.remote.opening import mirror_lake
 from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.rows import response_row
+from eval_dagster.records import ModelResponse
 
 Machine = Callable[[str], Lake]
 
@@ -57,14 +59,17 @@ def test_a_silent_claim_is_taken_over(shared: Machine, monkeypatch: pytest.Monke
     monkeypatch.setattr(claims, "BEAT_S", 1000.0)  # the process is stopped, or its machine is gone
     monkeypatch.setattr(claims, "SILENT_S", 3.0)
     monkeypatch.setattr(claims, "_LOOK_S", 0.1)
-    with one.claimed(set("ab"), "first"):
-        with two.claimed(set("ab"), "second") as refused:
+    with one.claimed(set("abc"), "first") as first:
+        assert first.back_up is not None
+        first.back_up([response_row("c", ModelResponse(text=("c",), finish_reason=("stop",)), "v1")])
+        with two.claimed(set("abc"), "second") as refused:
             assert not refused.requests
             [other] = refused.others
             deadline = time.monotonic() + 10
             while other.is_held() and time.monotonic() < deadline:
                 time.sleep(0.2)
-        with two.claimed(set("ab"), "second") as taken:
+        with two.claimed(set("abc"), "second") as taken:
+            assert taken.known.keys() == {"c"}, "the dead machine had its answer in no file yet"
             assert (taken.requests, taken.others) == (set("ab"), ())
 
 
