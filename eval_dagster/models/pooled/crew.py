@@ -1,8 +1,9 @@
 """The workers of a model: they are started, checked, loaded, replaced where they are lost, and ended."""
 
+import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eval_dagster.config.workers import WorkersConfig
@@ -19,6 +20,7 @@ _DEATHS_A_WORKER, _FEWEST_DEATHS = 3, 9
 """Workers that may end without any answer in between, by the number of workers, and at least."""
 _MOST_FAILURES = 3
 """Workers that may fail to start, beyond the number of workers, before no further one is started."""
+_MOST_CONNECTIONS = 4096
 _NODE_LABEL = "ray.io/node-id"
 
 
@@ -59,6 +61,8 @@ class Crew:
     wanted: int = 0
     refusals: dict[str, str] = field(default_factory=dict)
     """Why workers of a node were refused as another version, by the id of the node."""
+    _lifeline: socket.socket | None = None
+    """A port to which workers connect. The system closes the connections when this process ends, also when it is killed."""
     _deaths: int = 0
     """Workers that ended since the last answer."""
     _last_end: str = ""
@@ -201,6 +205,9 @@ class Crew:
             self._drop(member)
             self.past_usages.append(member.usages)
         self.starting.clear()
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
 
     def usages(self) -> list[Sequence[Usage]]:
         """The work of all workers, also of those that were lost."""
@@ -225,7 +232,13 @@ class Crew:
             )
 
     def _actor(self) -> Any:
-        return new_actor(self.config, self.task, without=self.refusals)
+        import ray
+
+        if self._lifeline is None:
+            # Connections are never accepted: they wait in the queue of the system.
+            self._lifeline = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=_MOST_CONNECTIONS)
+        host, port = self._lifeline.getsockname()[:2]
+        return new_actor(self.config, replace(self.task, lifeline=(host, port)), without=self.refusals)
 
 
 def new_actor(config: WorkersConfig, task: WorkerTask, *, without: Mapping[str, str] | Sequence[str] = ()) -> Any:

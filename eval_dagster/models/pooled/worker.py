@@ -1,11 +1,14 @@
 """The process of a worker: it opens the model from its section of evals.yaml, loads it once, and streams answers."""
 
 import os
+import socket
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +24,7 @@ from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
 
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_CONNECT_S = 10.0
 _MOST_ANSWERS = 64
 """Most answers of a batch."""
 
@@ -38,6 +42,8 @@ class WorkerTask:
     gpus: float
     every_s: float = 0.25
     """Seconds between two batches of answers."""
+    lifeline: tuple[str, int] | None = None
+    """Host and port of the driver, to which a connection breaks when its process ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +64,8 @@ class Worker:
             for name in _GPU_VARIABLES:
                 os.environ[name] = ""
         self._task = task
+        if task.lifeline is not None:
+            threading.Thread(target=_end_with_driver, args=(task.lifeline,), name="lifeline", daemon=True).start()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._opened: ModelHandle | None = None
         self._model: Model | None = None
@@ -145,6 +153,22 @@ class Worker:
             section = section_of(task.name, task.section, Path(task.folder))
             self._opened = open_model(task.name, section, folder=Path(task.folder), home=node_home())
         return self._opened
+
+
+def _end_with_driver(lifeline: tuple[str, int]) -> None:
+    """End this process when that of the driver ends: Ray takes seconds for it, in which the model would be asked for nobody.
+
+    Where the driver cannot be reached, Ray ends the worker.
+    """
+    try:
+        connection = socket.create_connection(lifeline, timeout=_CONNECT_S)
+    except OSError:
+        return
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with suppress(OSError):
+        connection.recv(1)  # which nobody sends
+    os._exit(1)
 
 
 def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float) -> ModelResponse:
