@@ -114,7 +114,10 @@ def models() -> None:
 def show(
     eval_name: Annotated[str, typer.Argument(metavar="EVAL", help="Name of the eval.")],
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Model with the prompt format; by default the first one.")] = None,
-    sample: Annotated[str, typer.Option(metavar="N|ID|NAME", help="Number of the sample, from 0, or its id or own name.")] = "0",
+    sample: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|ID|N", help="Own name of the sample, its id, or its number from 0; by default the first one."),
+    ] = None,
 ) -> None:
     """Show exactly what a model sees for one sample: prompt, choices, gold answer."""
     inspecting.show_prompt(eval_name, model, sample)

@@ -2,7 +2,7 @@
 
 import typer
 
-from eval_dagster.cli.console import errors, print_records, print_table, say
+from eval_dagster.cli.console import errors, out, print_records, print_table, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.config.models import OpenAIModel, TransformersModel, VllmModel
 from eval_dagster.errors import EvalDagsterError, ModelNotFoundError, RequirementError, UsageError
@@ -10,7 +10,6 @@ from eval_dagster.models.base import ExplainedHandle
 from eval_dagster.models.known_ways import known_ways
 from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.project import Project
-from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
 from eval_dagster.suggestions import did_you_mean
@@ -59,27 +58,33 @@ def list_models() -> None:
         raise typer.Exit(2)
 
 
-def show_prompt(eval_name: str, model: str | None, sample: str) -> None:
-    """Print the prompt of one sample of an eval: by its number, its id, or its own name. Samples of one name are all printed."""
+def show_prompt(eval_name: str, model: str | None, sample: str | None) -> None:
+    """Print the prompt of one sample of an eval: by its own name, its id or its number, the first one by default.
+
+    Samples of one name are all printed. A number that is a name means the name.
+    """
     project = Project.open()
     model = model or next(iter(project.config.models))
     project.model(model)
     project.check([eval_name], [])
     materialize_snapshot(project, eval_name, "show")
     rendering = rendering_of(project, eval_name, model)
-    number = int(sample) if sample.isascii() and sample.isdecimal() else None
-    found: list[tuple[int, RenderedPrompt]] = []
-    if number is not None:
-        found = list(enumerate(render_eval(project, eval_name, rendering, most=number + 1)))[number : number + 1]
-    if not found:  # the name of a sample may be a number
+    number = 0 if sample is None else int(sample) if sample.isascii() and sample.isdecimal() else None
+    first = [] if number is None else list(enumerate(render_eval(project, eval_name, rendering, most=number + 1)))
+    by_number = [] if number is None else first[number : number + 1]
+    found = by_number
+    if sample is not None and (not by_number or any(prompt.sample_name for _, prompt in first)):
         prompts = list(enumerate(render_eval(project, eval_name, rendering)))
-        found = [each for each in prompts if sample in (each[1].sample_id, each[1].sample_name)]
+        found = [each for each in prompts if sample in (each[1].sample_id, each[1].sample_name)] or by_number
         if not found:
             names = [prompt.sample_name for _, prompt in prompts if prompt.sample_name]
             raise UsageError(
                 f"eval {eval_name} has no sample {sample!r} among its {len(prompts)}{did_you_mean(sample, names)}; --sample takes "
-                f"0 to {len(prompts) - 1}, a sample id, or the sample's own name (ID_FIELD of the task)"
+                f"the sample's own name (ID_FIELD of the task), a sample id, or 0 to {len(prompts) - 1}"
             )
+    if by_number and by_number[0] not in found:
+        other = by_number[0][1].sample_name or by_number[0][1].sample_id
+        out.print(f"{sample} is the own name of this sample; sample number {sample} is another: --sample {other}", soft_wrap=True)
     for place, prompt in found:
         named = f"{prompt.sample_name}, {prompt.sample_id}" if prompt.sample_name else prompt.sample_id
         print_prompt(prompt, f"{eval_name} · {model} · sample {place} ({named})", num_fewshot=project.num_fewshot(eval_name))

@@ -100,8 +100,21 @@ def test_a_sample_is_shown_by_its_name(cli: Callable[..., str]) -> None:
     assert "sample 1 (T-4712, " in by_number
     assert cli("show", "tickets", "--sample", "T-4712") == by_number
     assert "Another bill." in cli("show", "tickets", "--sample", "4713"), "a name may be a number"
-    with pytest.raises(UsageError, match=r"no sample 'T-4713' among its 3; did you mean 'T-471[12]'\?.*takes 0 to 2"):
+    with pytest.raises(UsageError, match=r"no sample 'T-4713' among its 3; did you mean 'T-471[12]'\?.*or 0 to 2"):
         cli("show", "tickets", "--sample", "T-4713")
+
+
+def test_a_number_that_is_a_name_means_the_name(cli: Callable[..., str], tmp_path: Path) -> None:
+    numbered = [{**row, "ticket_id": number} for number, row in zip((2, 0, 7), ROWS, strict=True)]
+    (tmp_path / "tickets" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in numbered))
+    named = cli("show", "tickets", "--sample", "2")
+    assert "sample 0 (2, " in named
+    assert "2 is the own name of this sample; sample number 2 is another: --sample 7" in named
+    assert "sample 1 (0, " in cli("show", "tickets", "--sample", "0")
+    assert "sample 0 (2, " in cli("show", "tickets"), "the first one"
+    by_number = cli("show", "tickets", "--sample", "1")
+    assert "sample 1 (0, " in by_number, "no sample has this name"
+    assert "is another" not in by_number
 
 
 def test_results_that_are_older_than_names_are_shown(tmp_path: Path) -> None:
