@@ -71,7 +71,7 @@ class Watch:
 
     @property
     def is_well(self) -> bool:
-        """Whether every night that was due was judged, and nothing keeps the next one from starting."""
+        """Whether every night that was due was judged, and whatever started the last one is there for the next one."""
         return not self.findings
 
 
@@ -100,12 +100,14 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
             daemon = _daemon_silence(instance) if is_any_due else None
             if is_any_due:
                 seen.append(f"daemon: {daemon or 'alive'}")
-            if daemon:
+            # What cron or a pipeline starts needs neither daemon nor schedule.
+            by_daemon = {name for name in scheduled if _is_started_by_daemon(instance, project, name, known.since[name], now)}
+            if daemon and by_daemon:
                 findings.append(Finding(suite=None, night=None, cause=f"No daemon starts the nights: {daemon}", cure=_START_DAEMON))
             for name in scheduled:
                 if is_off := _is_off(instance, project, f"{suite_job_name(name)}_schedule", InstigatorType.SCHEDULE):
                     seen.append(f"{name}: its schedule is switched off")
-                    findings.append(_off(name))
+                    findings += [_off(name)] if name in by_daemon else []
                 look = _Look(instance=instance, project=project, broken=broken, daemon=daemon, is_off=is_off, now=now)
                 found, words = _of_suite(look, name, known.since[name], checked.get(name))
                 seen.append(f"{name}: {words}")
@@ -120,6 +122,12 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
         _note_checked(project.home, dict.fromkeys(scheduled, now))
     seen += _left(project, is_patient)
     return Watch(seen=seen, findings=findings)
+
+
+def _is_started_by_daemon(instance: dg.DagsterInstance, project: Project, name: str, since: datetime, now: datetime) -> bool:
+    """Whether the schedule of a suite started one of its last two nights."""
+    nights = due_nights(name, project.config.suites[name], after=since, until=now)
+    return any(find_evaluation(instance, project, name, night.since) for night in nights[-2:])
 
 
 def _left(project: Project, is_patient: bool) -> list[str]:

@@ -169,8 +169,7 @@ def test_without_a_daemon_a_night_is_told_once_and_stays_red(nights: Nights, pro
     assert _look(project, TICK + timedelta(minutes=5)).seen[-1] == "nightly: due 2026-01-31 01:30 UTC, its runs are awaited until 01:45"
     for number in range(2):
         found = _look(project, TICK + timedelta(minutes=16 + number))
-        daemon, night = found.findings
-        assert daemon.cause == "No daemon starts the nights: none has ever run"
+        [night] = found.findings
         assert (night.cause, night.cure) == ("No run was started, and no daemon is there: none has ever run", DAEMON)
         assert (night.notice is None) == bool(number), "one notice for a night"
     [notice] = _notices(project)
@@ -195,9 +194,22 @@ def test_nights_since_the_last_look_are_told_together(nights: Nights, project: P
     found = _look(project, TICK + timedelta(hours=2))
     assert [each.night.name[:10] for each in found.findings if each.night] == ["2026-01-31"], "earlier ones were told"
     _judge(project, TICK + timedelta(hours=3))
-    assert [each.cause for each in _look(project, TICK + timedelta(hours=4)).findings] == [
+    assert _look(project, TICK + timedelta(hours=4)).is_well, "something else than the schedule started it"
+
+
+def test_nights_that_dagster_does_not_start_need_no_daemon(nights: Nights, project: Project) -> None:
+    """They come from cron or a pipeline. If the daemon started the last one, none will start the next one without it."""
+    _judge(project, TICK + timedelta(minutes=20))
+    found = _look(project, TICK + timedelta(hours=9))
+    assert found.is_well
+    assert found.seen[1:] == ["daemon: none has ever run", "nightly: due 2026-01-31 01:30 UTC, judged 01:50"]
+    nights.night(TICK)
+    assert [each.cause for each in _look(project, TICK + timedelta(hours=9)).findings] == ["No daemon starts the nights: none has ever run"]
+    _live(nights)
+    _switch_off(nights, "suite_nightly_schedule", InstigatorType.SCHEDULE)
+    assert [each.cause for each in _look(project, TICK + timedelta(hours=9)).findings] == [
         "The schedule `suite_nightly_schedule` is switched off"
-    ], "the next night will not start"
+    ]
 
 
 @pytest.mark.parametrize("what", ["a stuck run", "a gate that never starts", "a gate whose sensor is off"])
@@ -350,13 +362,19 @@ def test_the_command_pings_if_all_is_well_and_only_then(
     monkeypatch.setenv("WATCH_URL", f"{address}/s3cret")
     remember(project)
     first = CliRunner().invoke(app, ["check-nights", "--ping", "WATCH_URL"])
-    assert (first.exit_code, paths) == (1, [])
-    assert "No daemon starts the nights" in first.output
-    _live(nights)
+    assert (first.exit_code, paths) == (0, ["/s3cret"]), first.output
+    assert "nightly: no night was due since" in first.output
+    assert "All is well" in first.output
+    last = due_nights("nightly", project.config.suites["nightly"], after=datetime.now(UTC) - timedelta(days=2), until=datetime.now(UTC))[-1]
+    remembered = json.loads(file(project.home).read_text())
+    remembered["since"] = {"nightly": (last.tick - timedelta(days=1)).isoformat()}
+    file(project.home).write_text(json.dumps(remembered))
+    nights.night(last.tick)
+    _judge(project, datetime.now(UTC))
     second = CliRunner().invoke(app, ["check-nights", "--ping", "WATCH_URL"])
-    assert (second.exit_code, paths) == (0, ["/s3cret"]), second.output
-    assert "nightly: no night was due since" in second.output
-    assert "All is well" in second.output
+    assert (second.exit_code, paths) == (1, ["/s3cret"]), second.output
+    assert "No daemon starts the nights" in second.output
+    _live(nights)
     monkeypatch.setenv("WATCH_URL", f"{address}/down/s3cret")
     third = CliRunner().invoke(app, ["check-nights", "--ping", "WATCH_URL"])
     assert third.exit_code == 1

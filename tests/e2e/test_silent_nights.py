@@ -65,7 +65,7 @@ def test_a_typo_and_a_dead_daemon_are_told(tmp_path: Path, hook: Hook) -> None:
     time.sleep(240)  # two nights, and until the daemon counts as gone
     dead = _check(config, home)
     assert dead.returncode == 1
-    assert "No daemon starts the nights: the last sign of life was " in dead.stderr
+    assert "no daemon is there: the last sign of life was " in dead.stderr
     assert _check(config, home).returncode == 1, "it stays so"
     missed = hook.about(MISSED)[told:]
     assert len(missed) in (1, 2), "a night that was due between the two looks has a notice of its own"
