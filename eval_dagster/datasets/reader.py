@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -61,17 +62,8 @@ class DatasetReader:
             DatasetNotFoundError: It does not exist. The message names the searched places and what they contain.
             TaskDefinitionError: Few-shot examples are wanted, but the task names no split for them.
         """
-        try:
+        with self._folders_named(task):
             self._origin(task).check(subjects, _parts(_splits(task, fewshot)))
-        except DatasetNotFoundError as error:
-            place = self._place(task.DATASET_PATH, task)
-            if _brings_rows(task) or _is_folder(task.DATASET_PATH) or not place.exists():
-                raise
-            kind, meant = ("folder", task.DATASET_PATH) if place.is_dir() else ("file", str(Path(task.DATASET_PATH).parent))
-            raise DatasetNotFoundError(
-                f"there is no dataset {task.DATASET_PATH!r} of the Hub or the mirror here, and there is the {kind} {place}; did you mean "
-                f"DATASET_PATH = './{meant}'? A folder begins with './'. (As a dataset of the Hub or the mirror: {error})"
-            ) from error
 
     def read(self, task: BaseTask[Any], subject: Any, *, fewshot: bool = False, limit: int | None = None) -> dict[str, list[Row]]:
         """Return the rows of one subject by split, the evaluated split first.
@@ -87,23 +79,26 @@ class DatasetReader:
             DataError: The rows cannot be read.
         """
         splits = _splits(type(task), fewshot)
-        origin = self._origin(type(task), task)
-        if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo):
-            rows = origin.read(subject, _parts(splits))
-            return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
-        most = {task.SAMPLE_SPLIT: limit}
-        return {
-            split: list(islice(chain.from_iterable(origin.rows(subject, part) for part in split.split("+")), most.get(split)))
-            for split in splits
-        }
+        with self._folders_named(type(task)):
+            origin = self._origin(type(task), task)
+            if not reads_in_part(type(task), fewshot=fewshot) or not isinstance(origin, _RowsByField | SplitFolder | HubRepo):
+                rows = origin.read(subject, _parts(splits))
+                return {split: [row for part in split.split("+") for row in rows[part]] for split in splits}
+            most = {task.SAMPLE_SPLIT: limit}
+            return {
+                split: list(islice(chain.from_iterable(origin.rows(subject, part) for part in split.split("+")), most.get(split)))
+                for split in splits
+            }
 
     def stamp(self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False) -> list[Any]:
         """Return a JSON-like value that changes whenever the rows could have changed, without reading them."""
-        return self._origin(task).stamp(subjects, _parts(_splits(task, fewshot)))
+        with self._folders_named(task):
+            return self._origin(task).stamp(subjects, _parts(_splits(task, fewshot)))
 
     def source(self, task: TaskClass) -> DatasetSource:
         """Return the origin of the rows. Rows of a mirror have no commit, since it is unknown."""
-        return self._origin(task).source()
+        with self._folders_named(task):
+            return self._origin(task).source()
 
     def read_from(
         self, task: TaskClass, subjects: Sequence[Any], *, fewshot: bool = False
@@ -143,6 +138,21 @@ class DatasetReader:
         if self._mirror is not None:
             return SplitFolder(path, self._mirror / path, configs, self._mirror_remedy(), types)
         return HubRepo(path, revision or self._locked_commit(path), configs)
+
+    @contextmanager
+    def _folders_named(self, task: TaskClass) -> Iterator[None]:
+        """Name the folder that is there under the name of a missing dataset of the Hub."""
+        try:
+            yield
+        except DatasetNotFoundError as error:
+            place = self._place(task.DATASET_PATH, task)
+            if issubclass(task, AdapterTask) or _brings_rows(task) or _is_folder(task.DATASET_PATH) or not place.exists():
+                raise
+            kind, meant = ("folder", task.DATASET_PATH) if place.is_dir() else ("file", str(Path(task.DATASET_PATH).parent))
+            raise DatasetNotFoundError(
+                f"there is no dataset {task.DATASET_PATH!r} of the Hub or the mirror here, and there is the {kind} {place}; did you mean "
+                f"DATASET_PATH = './{meant}'? A folder begins with './'. (As a dataset of the Hub or the mirror: {error})"
+            ) from error
 
     def _mirror_remedy(self) -> str:
         assert self._mirror is not None

@@ -225,8 +225,11 @@ def test_a_folder_without_its_beginning_is_asked_about_before_the_hub_is(tmp_pat
     (tmp_path / "mirror").mkdir()
     (tmp_path / "tickets").mkdir()
     (tmp_path / "tickets/test.jsonl").write_text('{"question": "q"}\n')
-    with pytest.raises(DatasetNotFoundError, match=rf"^there is no dataset '{path}' .*; did you mean DATASET_PATH = '\./{meant}'\?"):
-        DatasetReader(tmp_path / "mirror", tmp_path).check(variant(path, COMMIT), ["biology"])
+    reader, task = DatasetReader(tmp_path / "mirror", tmp_path), variant(path, COMMIT)
+    # What is checked before a run, and what a run records as the reason.
+    for look in (lambda: reader.check(task, ["biology"]), lambda: reader.stamp(task, ["biology"]), lambda: reader.read(task(), "biology")):
+        with pytest.raises(DatasetNotFoundError, match=rf"^there is no dataset '{path}' .*; did you mean DATASET_PATH = '\./{meant}'\?"):
+            look()
 
 
 def test_a_folder_may_lie_beside_the_file_of_the_task(tmp_path: Path) -> None:
