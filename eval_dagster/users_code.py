@@ -32,6 +32,8 @@ _OWN_WAYS = ("dagster", "eval_dagster")
 """Packages whose own exceptions pass users' code, as an interruption does."""
 _MOST = 1900
 """Most bytes of a work, and of a call."""
+USER_MODULES = "user_files_"
+"""Begins the names of modules that were loaded by path."""
 CALL_LIMIT_S = 3600.0
 """Seconds that one call of users' code may take, unless a project sets another limit."""
 
@@ -306,6 +308,16 @@ class calling:  # noqa: N801 - a block, as those of `contextlib`
         _state.record.call(_state.call, _state.deadline)
         if error is not None:
             _raise_if_ending(error)
+
+
+def raised_at(error: BaseException) -> str:
+    """The file and line of users' code from which an exception comes, in brackets; empty where no file of theirs was called."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).startswith(USER_MODULES):
+            found = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
 
 
 def _set_work(place: Place) -> None:

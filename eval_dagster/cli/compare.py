@@ -147,15 +147,25 @@ def _print_changes(each: MetricComparison, most: int) -> None:
     advantages = [_advantage(change, each.higher_is_better) for change in changes]
     better, worse = sum(value > 0 for value in advantages), sum(value < 0 for value in advantages)
     alone = len(changes) - better - worse
-    counts = f"{worse} worse in a, {better} better" + (f", {alone} with a score in only one of the two" if alone else "")
+    ties = sum(_is_tie(each.a, each.metric, change.sample_id) or _is_tie(each.b, each.metric, change.sample_id) for change in changes)
+    of_ties = f" ({ties} of them by a tie of choices)" if ties else ""
+    counts = f"{worse} worse in a, {better} better{of_ties}" + (f", {alone} with a score in only one of the two" if alone else "")
     out.print(f"\n{each.a.eval_name} · {each.metric}: {counts}", style="bold")
     for change in sorted(changes, key=lambda change: _advantage(change, each.higher_is_better))[:most]:
         prompt = "" if change.prompt is None else change.prompt.strip()
-        values = f"  {number(change.baseline_value)} → {number(change.value)}"
+        tied = [name for name, point in (("b", each.b), ("a", each.a)) if _is_tie(point, each.metric, change.sample_id)]
+        tie = f"  ({' and '.join(tied)}: several choices are equally good, one of them is shown)" if tied else ""
+        values = f"  {number(change.baseline_value)} → {number(change.value)}{tie}"
         out.print(Text.assemble((f"  {cell(change.title)} · {cell(change.subject)}", "dim"), values))
         out.print(f"    asked  …{cell(prompt[-_PROMPT_END:])}", soft_wrap=True)
         for what, text in (("gold", " | ".join(change.gold)), ("a", change.answer), ("b", change.baseline_answer)):
             out.print(f"    {what.ljust(5)}  {cell(text)}", soft_wrap=True)
+
+
+def _is_tie(point: Point, metric: str, sample_id: str) -> bool:
+    """Whether a model found several choices equally good, which counts as a draw among them."""
+    row = point.scores_by_metric.get(metric, {}).get(sample_id, {})
+    return '"tie"' in (row.get("explanation") or "")
 
 
 def _advantage(change: ChangedSample, higher_is_better: bool) -> float:

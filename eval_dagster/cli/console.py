@@ -186,6 +186,11 @@ def _score_row(row: Mapping[str, Any]) -> list[Any]:
     return [row["eval"], row["rank"], row["model"], row["metric"], *figures, row["n"], row["n_errors"]]
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def number(value: float | None, sign: str = "") -> str:
     """A score or a difference as a table cell; empty for null."""
     return "" if value is None else f"{value:{sign}.3f}"

@@ -54,7 +54,7 @@ def main() -> NoReturn:
             if full_disk_of(_home()) is None:
                 raise
             _fail(f"{type(error).__name__}: {error}".splitlines()[0], 1)
-        message = error.format_message()
+        message = error.format_message().rstrip(".")
         is_help = message.startswith("Usage:")
         errors.print(message if is_help else f"error: {message}; see eval-dagster --help", style="" if is_help else "red", markup=False)
         sys.exit(2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from eval_dagster.cli.console import WarningHandler, errors, out, say
+from eval_dagster.cli.console import WarningHandler, counted, errors, out, say
 from eval_dagster.cli.run_summary import NOT_EVALUATED, print_end, print_not_evaluated, read_end
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.cli.tables import require_writable
@@ -99,7 +99,12 @@ def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[st
         say(errors, "warning", message, style="yellow")
     if problems:
         rest = "nothing else is left to evaluate" if is_nothing_left else "the rest is evaluated"
-        errors.print(f"{len(problems)} of {len(evals) + len(models)} evals and models cannot be evaluated; {rest}", style="yellow")
+        counts = [
+            f"{broken} of {counted(len(names), kind)}"
+            for kind, names in (("eval", evals), ("model", models))
+            if (broken := sum((kind, name) in problems for name in names))
+        ]
+        errors.print(f"{' and '.join(counts)} cannot be evaluated; {rest}", style="yellow")
 
 
 def launched(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> "RunSummary":

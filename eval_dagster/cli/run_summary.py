@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from eval_dagster.cli.console import dollars, errors, out, print_next, say
+from eval_dagster.cli.console import counted, dollars, errors, out, print_next, say
 from eval_dagster.explorer.places import shown_pages
 from eval_dagster.gate.attempts import excused
 from eval_dagster.lake.attempts import Attempt, read_attempts
@@ -18,6 +18,8 @@ from eval_dagster.stages.sample_errors import error_warning
 if TYPE_CHECKING:
     from eval_dagster.assets.run_summaries import RunSummary
 
+_LEAST_S = 0.05
+"""Fewest worker-seconds that are worth a line."""
 NOT_EVALUATED = 3
 """The exit status where nothing failed, and a cap kept something from being evaluated. The gate is not green then, either."""
 Command = tuple[str, str]
@@ -31,6 +33,8 @@ class RunEnd:
     summary: "RunSummary"
     scored: Sequence[tuple[str, str]]
     """Evals and models that have a score."""
+    judged: Sequence[tuple[str, str]]
+    """Evals and models with a result, also those whose samples are all errors."""
     attempts: Sequence[Attempt]
     """How the evals and models of this run ended."""
     unscored: Sequence[str]
@@ -80,6 +84,7 @@ def read_end(project: Project, summary: "RunSummary", evals: Sequence[str], mode
     empty = [(name, model) for name, model, count in rows if not count]
     return RunEnd(
         summary=summary,
+        judged=[(name, model) for name, model, _ in rows],
         scored=[(name, model) for name, model, count in rows if count],
         attempts=read_attempts(project.lake, run_ids=summary.run_ids),
         unscored=[all_errors(project, *key) for key in dict.fromkeys(empty)],
@@ -105,7 +110,7 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
         out.print(cost)
     _print_problems(end)
     report = f"Report    {summary.report}\n" if summary.report else ""
-    samples = "".join(f"{'' if place else 'Samples':<10}{page}\n" for place, page in enumerate(shown_pages(project.home, end.scored)))
+    samples = "".join(f"{'' if place else 'Samples':<10}{page}\n" for place, page in enumerate(shown_pages(project.home, end.judged)))
     out.print(
         f"\n{report}{samples}"
         f"Results   {catalog_path(project.lake)} (DuckDB), {project.lake.root} (Parquet)\n"
@@ -118,14 +123,15 @@ def print_end(project: Project, end: RunEnd, seconds: float, flipped: Command | 
 
 
 def request_counts(attempts: Sequence[Attempt]) -> tuple[int, int]:
-    """The requests of a run that were sent to models, and those that were answered from the cache."""
-    return sum(each.requests_computed or 0 for each in attempts), sum(each.requests_cached or 0 for each in attempts)
+    """The requests of a run that were sent to models, and those that were answered from the cache. What was current asks for nothing."""
+    computed = sum(each.requests_computed or 0 for each in attempts)
+    return computed, sum(each.requests_cached or 0 for each in attempts if not each.cached)
 
 
 def work_done(computed: int, cached: int, made: int, current: int, seconds: float) -> str:
     """The line with the counts of requests and tables."""
-    requests = f"{computed} requests sent to models, {cached} answered from the cache"
-    return f"{requests}; {made} tables made, {current} were current; {seconds:.0f} s"
+    requests = f"{counted(computed, 'request')} sent to models, {cached:,} answered from the cache"
+    return f"{requests}; {counted(made, 'table')} made, {current:,} {'was' if current == 1 else 'were'} current; {seconds:.0f} s"
 
 
 def cost_line(attempts: Sequence[Attempt]) -> str:
@@ -134,7 +140,7 @@ def cost_line(attempts: Sequence[Attempt]) -> str:
     unknown = sum(each.cost_unknown or 0 for each in attempts)
     worker_s = math.fsum(each.worker_s or 0.0 for each in attempts)
     gpu_s = math.fsum(each.gpu_s or 0.0 for each in attempts)
-    parts = [*([dollars(math.fsum(costs))] if costs else []), *([worker_time(worker_s, gpu_s)] if worker_s else [])]
+    parts = [*([dollars(math.fsum(costs))] if costs else []), *([worker_time(worker_s, gpu_s)] if worker_s >= _LEAST_S else [])]
     known = [f"The answers of this run cost {' and '.join(parts)}"] if parts else []
     return "; ".join([*known, *([f"the cost of {unknown} is not known"] if unknown else [])])
 

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import typer
 
-from eval_dagster.cli.console import SCORE_NUMBERS, dollars, errors, out, print_table, program_name, say, score_table
+from eval_dagster.cli.console import SCORE_NUMBERS, counted, dollars, errors, out, print_table, program_name, say, score_table
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
@@ -192,7 +192,7 @@ def run_query(
     try:
         with executed(lake, statement, unsafe=unsafe, past=past) as session:
             if file is not None:
-                out.print(f"{write_rows(session, file)} rows written to {file}", soft_wrap=True)
+                out.print(f"{counted(write_rows(session, file), 'row')} written to {file}", soft_wrap=True)
             else:
                 print_result(session, output or Format.TABLE)
     except duckdb.Error as error:

@@ -97,7 +97,19 @@ def _print_states(states: Sequence[PartitionState], *, everything: bool) -> None
     broken = [state for state in states if not state.is_known]
     if broken:
         say(errors, "not known", f"{len(broken)} of {len(states)} are broken or cannot be told, for the reasons above", style="yellow")
-    print_next(("run", "makes what is missing or stale"), ("status --format json", "each stage with its causes, for programs"))
+    print_next(*_commands(states), ("status --format json", "each stage with its causes, for programs"))
+
+
+def _commands(states: Sequence[PartitionState]) -> Iterable[tuple[str, str]]:
+    """The command that makes something, if a run would, and those that look at what is broken."""
+    if any(cell.is_made for state in states for cell in state.cells.values()):
+        yield "run", "makes what is missing or stale"
+    broken = [(state, cell.stage) for state in states for cell in state.cells.values() if cell.state == "broken"]
+    of_tasks = [state.eval for state, stage in broken if stage != "model_outputs"]
+    if of_tasks:
+        yield f"tasks {of_tasks[0]}", "an example of this eval, with checks of its prompts; correct what the message above names"
+    if len(of_tasks) < len(broken):
+        yield "models", "whether the engine and the files of each model are there"
 
 
 def _summary(states: Sequence[PartitionState], fresh: int) -> str:
@@ -112,7 +124,8 @@ def _summary(states: Sequence[PartitionState], fresh: int) -> str:
     requests += f" for those that are known ({open_ones} are not)" if open_ones else ""
     asked = [each for each in estimates if each.requests != 0]
     if not asked:
-        return f"{fresh} of {len(states)} are up to date. A run would make: {parts or 'nothing'}. No request would be sent."
+        broken = "" if parts else " before what is broken is corrected"
+        return f"{fresh} of {len(states)} are up to date. A run would make: {parts or f'nothing{broken}'}. No request would be sent."
     costs = [each.cost for each in asked if each.has_price]
     cost = f"; cost {_sum(costs, dollars)}" if costs else ""
     time = _sum([each.seconds for each in asked], _duration)

@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eval_dagster.cli.console import errors, out, print_table
+from eval_dagster.cli.console import counted, errors, out, print_table
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.interruption import interruptibly
 from eval_dagster.visible_text import json_text, spreadsheet_text, starts_formula, storable, visible
@@ -68,7 +68,7 @@ def print_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], output: Form
             total = f"more than {len(shown) + more:,}" if next(remaining, None) is not None else str(len(shown) + more)
             out.print(f"{len(shown)} of {total} rows; --format csv or json prints all of them whole")
         else:
-            out.print(f"{len(shown)} rows")
+            out.print(counted(len(shown), "row"))
 
 
 def check_output(file: Path, home: Path) -> None:

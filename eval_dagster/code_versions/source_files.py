@@ -19,9 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eval_dagster.users_code import calling
+from eval_dagster.users_code import USER_MODULES, calling
 
-_PREFIX = "user_files_"
 _SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
 """Packages whose modules are looked for beside a file that imports them, where they are not installed; of graders, those with prompts."""
 _OWN = {"eval_dagster"}
@@ -118,12 +117,12 @@ def load_file(file: Path, *others: Path) -> ModuleType:
 
 def package_of(file: Path, *others: Path) -> str:
     """The name of the package that stands for the folder of a file, and for the other folders where its modules are looked for."""
-    return _PREFIX + _hash("\n".join(dict.fromkeys(map(str, (file.parent, *others)))))
+    return USER_MODULES + _hash("\n".join(dict.fromkeys(map(str, (file.parent, *others)))))
 
 
 def is_user_module(name: str) -> bool:
     """Whether a module, or the package that stands for a folder, was loaded by path."""
-    return name.startswith(_PREFIX)
+    return name.startswith(USER_MODULES)
 
 
 def imported_name(importer: str, name: str) -> str:

@@ -23,7 +23,7 @@ from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
-from eval_dagster.users_code import calling
+from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions import code_version, file_stamp
 
 TaskClass = type[BaseTask[Any]]
@@ -237,7 +237,7 @@ class _OwnRows:
                 rows: Mapping[str, Sequence[Row]] = task.dataset if returned is None else returned
                 found = {split: [dict(row) for row in rows[split]] for split in splits if split in rows}
         except Exception as error:
-            raise DataError(f"_load_dataset of {where} raised {described(error)}") from error
+            raise DataError(f"_load_dataset of {where} raised {described(error)}{raised_at(error)}") from error
         for split in splits:
             if split not in found:
                 raise DataError(f"_load_dataset of {where} brings no split {split!r}; it brings: {', '.join(rows) or 'none'}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import product
 
-from eval_dagster.errors import EvalDagsterError
+from eval_dagster.errors import EvalDagsterError, TaskDefinitionError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.gate.baselines import Baseline
 from eval_dagster.gate.change_points import LookKey, find_looks
@@ -129,6 +129,8 @@ def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[s
     try:
         metrics = partition.project.task(partition.eval_name).METRICS
         return list(find_looks(partition.points, metrics, alpha=partition.gate.alpha, known=known))
+    except TaskDefinitionError:
+        return []  # which the verdict says
     except Exception as error:  # the boundary between one partition and the next
         warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
         return []

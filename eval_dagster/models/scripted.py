@@ -3,10 +3,10 @@
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ScriptedModel
@@ -14,7 +14,7 @@ from eval_dagster.errors import ModelError, ModelNotFoundError, described
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
-from eval_dagster.users_code import calling
+from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions import code_version, file_hash, stable_hash
 
 Answer = str | Sequence[float]
@@ -142,7 +142,7 @@ class ScriptedResponder:
                 with calling(f"the function of the model {self._handle.name}", request.request_id):
                     response = self._answer(request)
             except Exception as error:
-                response = ModelResponse(error=described(error), retryable=True)
+                response = ModelResponse(error=f"{described(error)}{raised_at(error)}", retryable=True)
             yield request, response
 
     def usage(self) -> Sequence[Usage]:
@@ -169,9 +169,9 @@ class ScriptedResponder:
         return ModelResponse(input=request.prompt, text=tuple(texts), finish_reason=("stop",) * len(texts))
 
     def _scores(self, request: Request, choices: Sequence[str]) -> ModelResponse:
-        answer = self._function(request)
-        if isinstance(answer, str) or len(answer) != len(choices):
-            seen = "a text" if isinstance(answer, str) else f"{len(answer)} numbers"
+        answer: object = self._function(request)
+        if not _is_list(answer) or len(answer) != len(choices):
+            seen = f"{len(answer)} numbers" if _is_list(answer) else "a text" if isinstance(answer, str) else type(answer).__name__
             raise ModelError(f"The function gave {seen} for a request with {len(choices)} choices; expected one log-probability a choice.")
         logprobs = _finite(answer)
         tokens = tuple((value,) for value in logprobs)
@@ -186,9 +186,9 @@ class ScriptedResponder:
         )
 
     def _perplexity(self, request: Request) -> ModelResponse:
-        answer = self._function(request)
-        if isinstance(answer, str) or not answer:
-            seen = "a text" if isinstance(answer, str) else "no number"
+        answer: object = self._function(request)
+        if not _is_list(answer) or not len(answer):
+            seen = "no number" if _is_list(answer) else "a text" if isinstance(answer, str) else type(answer).__name__
             raise ModelError(f"The function gave {seen} for a text whose perplexity is asked for; expected one log-probability a token.")
         logprobs = _finite(answer)
         return ModelResponse(
@@ -198,6 +198,11 @@ class ScriptedResponder:
             argmax_logits_eq_gold=(False,),
             logits=(logprobs,) if request.use_logits else None,
         )
+
+
+def _is_list(answer: object) -> TypeGuard[Sequence[float]]:
+    """Whether an answer has a length and members, as a list, a tuple or an array, and is no text."""
+    return isinstance(answer, Sized) and isinstance(answer, Iterable) and not isinstance(answer, str | bytes)
 
 
 def _finite(answer: Sequence[float]) -> tuple[float, ...]:

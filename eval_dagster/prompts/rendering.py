@@ -1,6 +1,6 @@
 """Turns samples into prompts. A prompt depends on the task, the sample and the settings alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
@@ -20,8 +20,8 @@ from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.benchmark import RenderSettings
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask
-from eval_dagster.tasks.samples import NullFieldError, TaskRow, place_of, row_name
-from eval_dagster.users_code import calling
+from eval_dagster.tasks.samples import MissingFieldError, NullFieldError, TaskRow, place_of, row_name
+from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions import stable_hash
 
 AnyTask = BaseTask[Any]
@@ -106,7 +106,7 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
         DataError: A field that a hook reads is missing or null, a hook failed on the row, or the gold answer is not among the choices.
     """
     task, number = rendering.task, _prepare(rendering, sample, pool)
-    with _row_errors(sample, task.examples_used):
+    with _row_errors(sample):
         row = TaskRow(sample)
         made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
@@ -312,7 +312,7 @@ def named(request: Request) -> Request:
 
 
 @contextmanager
-def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
+def _row_errors(sample: Sample) -> Iterator[None]:
     """Turn every exception of a hook into a `RowError` that names the row."""
     try:
         with calling("a hook of the task", sample.sample_id):
@@ -323,12 +323,7 @@ def _row_errors(sample: Sample, examples: Sequence[Row] = ()) -> Iterator[None]:
         raise RowError(f"{place_of(sample)}: {error}") from error
     except NullFieldError as error:
         raise RowError(f"{error.args[0]}; fill it in, or read it with item.get where it may be absent") from error
-    except KeyError as error:
-        key = error.args[0] if error.args else None
-        rows = [(place_of(sample), sample.row), *((place_of(example), example) for example in examples)]
-        where, lacking = next(((where, row) for where, row in rows if key not in row), (None, {}))
-        if where is None:
-            raise RowError(f"{place_of(sample)}: the task raised KeyError: {error}") from error
-        raise RowError(f"{where} lacks the field {key!r}; it has: {', '.join(lacking)}") from error
+    except MissingFieldError as error:
+        raise RowError(f"{error.args[0]}{raised_at(error)}") from error
     except Exception as error:
-        raise RowError(f"{place_of(sample)}: the task raised {described(error)}") from error
+        raise RowError(f"{place_of(sample)}: the task raised {described(error)}{raised_at(error)}") from error

@@ -39,7 +39,7 @@ from eval_dagster.stages.sample_preview import preview_samples
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.users_code import calling
+from eval_dagster.users_code import calling, raised_at
 from eval_dagster.versions import code_version, definition_version, package_versions, stable_hash
 
 _STAGE = "sample_scores"
@@ -161,7 +161,7 @@ def score_response(
                 raise  # not an error of the sample, which would be stored and stay when the requirement is met
             except Exception as problem:  # the one place where a metric may fail
                 retryable = isinstance(problem, MachineError | OSError)
-                found = [Score(metric=metric.NAME, value=None, error=described(problem), retryable=retryable)]
+                found = [Score(metric=metric.NAME, value=None, error=described(problem) + raised_at(problem), retryable=retryable)]
             else:
                 _explain_answers(metric, views)
         scores += with_explanations(found, words)
@@ -324,4 +324,4 @@ def _views_or_error(asked: AnsweredPrompt, response: ModelResponse) -> tuple[Seq
         with calling("the post-processing of the task", asked.prompt.sample_id):
             return asked.views(response), None
     except Exception as problem:  # a task's post-processing is user code: it may fail for one sample
-        return (), described(problem)
+        return (), described(problem) + raised_at(problem)

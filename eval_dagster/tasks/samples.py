@@ -166,6 +166,10 @@ class NullFieldError(KeyError):
     """A hook read a null. It is a `KeyError`, so that a hook that handles a missing field handles a null, too."""
 
 
+class MissingFieldError(KeyError):
+    """A hook read a field that its row lacks. The message names the row and its fields."""
+
+
 class TaskRow(Row):
     """A row as a task's hooks see it. Images are images again. Reading a null is an error, because a missing field is a null in Parquet.
 
@@ -182,11 +186,15 @@ class TaskRow(Row):
 
         Raises:
             NullFieldError: It is null.
+            MissingFieldError: The row lacks it.
         """
         value = super().__getitem__(key)
         if value is None:
             raise NullFieldError(f"{self.place} has no value for the field {key!r} (null)")
         return value
+
+    def __missing__(self, key: str) -> Any:
+        raise MissingFieldError(f"{self.place} lacks the field {key!r}; it has: {', '.join(self)}")
 
 
 def _opened(value: Any) -> Any:

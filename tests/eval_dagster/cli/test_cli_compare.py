@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from eval_dagster.cli.compare import compare
+from eval_dagster.cli.tables import Format
 from eval_dagster.gate.records import GateResult, Regression
 from eval_dagster.gate.results import write_result
 from eval_dagster.lake.files import Lake
+from eval_dagster.pipeline import evaluate
+from eval_dagster.progress.reporting import SilentReporter
+from eval_dagster.project import Project
+from eval_dagster.stages.results import STAGES, StageResult
 from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
@@ -184,3 +190,25 @@ def test_what_is_left_out_of_a_comparison_is_said(cli: Cli) -> None:
     everything = cli("compare", "knows", "guesses", "--eval", "own", "--all-metrics", "--samples", "0")
     assert everything.returncode == 0, everything.stderr
     assert "prefix_exact_match" in everything.stdout
+
+
+def test_a_tie_is_named_where_its_sample_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVAL_DAGSTER_CONFIG", raising=False)
+    (tmp_path / "answers.py").write_text(textwrap.dedent(ANSWERS))
+    (tmp_path / "evals.yaml").write_text(
+        "models: {unsure: {backend: scripted, default: '?'}, knows: {backend: scripted, function: 'answers.py:scores'}}\n"
+        "evals: {capitals: {task: capitals, limit: 2}}\n"
+    )
+    with (tmp_path / "answers.py").open("a") as file:
+        file.write("\ndef scores(request):\n    return [0.0 if choice == knows(request) else -9.0 for choice in request.choices]\n")
+    pairs = [("capitals", "unsure"), ("capitals", "knows")]
+    assert all(
+        isinstance(each, StageResult) for each in evaluate(Project.open(), pairs, stages=set(STAGES), run_id="x", reporter=SilentReporter())
+    )
+    compare("unsure", "knows", evals=[], all_metrics=False, alpha=0.05, samples=1, output=Format.TABLE)
+    said = capsys.readouterr().out
+    assert "12 worse in a, 0 better (12 of them by a tie of choices)" in said
+    assert "1.000 → 0.250  (a: several choices are equally good, one of them is shown)" in said

@@ -9,7 +9,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import typer
 from scripted_calculator import write_calculator
+
+from eval_dagster.cli.run import warn_of_problems
+from eval_dagster.cli.status import show_states
+from eval_dagster.gate.judgement import judge
+from eval_dagster.project import Project
+from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """
     models:
@@ -55,7 +62,7 @@ def test_a_model_that_is_not_there_stops_no_other(cli: Run, tmp_path: Path) -> N
     junit = tmp_path / "gate.xml"
     first = cli("run", "--suite", "models", "--junit", str(junit))
     assert first.returncode == 1, first.stderr
-    assert "2 of 4 evals and models cannot be evaluated; the rest is evaluated" in first.stderr
+    assert "2 of 3 models cannot be evaluated; the rest is evaluated" in first.stderr
     assert "NO_SUCH_KEY" in first.stderr
     assert "models: Incomplete: 2 of 3 results not evaluated (" in " ".join(first.stdout.split())
     assert judged(cli, "models") == [
@@ -90,8 +97,30 @@ def test_an_eval_that_cannot_be_read_stops_no_other(cli: Run) -> None:
 def test_a_suite_of_which_nothing_can_be_evaluated_is_judged_as_such(cli: Run, tmp_path: Path) -> None:
     done = cli("run", "--suite", "broken")
     assert done.returncode == 1, done.stderr
-    assert "2 of 2 evals and models cannot be evaluated; nothing else is left to evaluate" in done.stderr
+    assert "1 of 1 eval and 1 of 1 model cannot be evaluated; nothing else is left to evaluate" in done.stderr
     assert "broken: Incomplete: 1 of 1 result not evaluated (" in " ".join(done.stdout.split())
     page = tmp_path / ".eval_dagster" / "reports" / "broken" / "latest.html"
     assert "✗ Incomplete" in page.read_text("utf-8")
     assert cli("run", "--eval", "own", "--model", "lost").returncode == 2, "no gate judges it"
+
+
+def test_a_broken_task_is_told_once_by_each_and_with_what_to_look_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("EVAL_DAGSTER_CONFIG", raising=False)
+    (tmp_path / "own.py").write_text("import nothing_of_this_name")
+    lines = ("models: {m: {backend: scripted}}", 'evals: {own: {task: "own.py:Own"}}', "suites: {nightly: {evals: [own], models: [m]}}")
+    (tmp_path / "evals.yaml").write_text("\n".join(lines))
+    project = Project.open()
+    judged = judge(project, "nightly", run_id="x")
+    assert [row.verdict for row in judged.regressions] == [Verdict.NOT_EVALUATED]
+    assert judged.warnings == ()
+    warn_of_problems(project, ["own"], ["m"], ["m"], is_judged=True)
+    assert "1 of 1 eval cannot be evaluated; nothing else is left to evaluate" in capsys.readouterr().err
+    with pytest.raises(typer.Exit):
+        show_states(suite=None, evals=[], models=[])
+    said = capsys.readouterr().out
+    assert "A run would make: nothing before what is broken is corrected. No request would be sent." in said
+    assert "tasks own " in said
+    assert "makes what is missing" not in said

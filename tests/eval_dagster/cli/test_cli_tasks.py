@@ -319,6 +319,7 @@ def test_a_row_on_which_the_task_fails_is_a_problem(tickets: Callable[..., tuple
     assert (status, "✓" in page) == (1, False)
     assert "✗ the task fails on 1 of 20 rows, and with it each eval of the task; the first: row 6 of split 'test'" in problems
     assert "AttributeError" in problems
+    assert "(mine.py, line " in problems
     assert "found nothing in 19 of 20 rows" in page
 
 

@@ -5,12 +5,16 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from eval_dagster.cli import console
 from eval_dagster.cli.console import SCORE_NUMBERS, print_next, print_table, score_table
+from eval_dagster.cli.run_summary import cost_line, request_counts, work_done
+from eval_dagster.lake.attempts import Attempt
 
 
 def test_a_terminal_shows_bars_with_counts_and_rates(tmp_path: Path) -> None:
@@ -56,6 +60,27 @@ def test_a_next_step_that_two_parts_name_is_printed_once(capsys: pytest.CaptureF
 
 
 LONG = "company-internal-support-ticket-routing-2026-q3-german"
+
+
+def test_counts_are_of_what_was_done_and_have_a_plural() -> None:
+    attempt = Attempt(
+        eval="e",
+        model="m",
+        run_id="x",
+        finished_at=datetime(2026, 1, 31, tzinfo=UTC),
+        status="ok",
+        stage="task_metrics",
+        message=None,
+        requests_computed=1,
+        requests_cached=2,
+        worker_s=0.01,
+        cached=False,
+    )
+    current = replace(attempt, requests_computed=0, requests_cached=7, cached=True)
+    assert request_counts([attempt, current]) == (1, 2), "nobody asked for the answers of what was current"
+    assert work_done(1, 2, 1, 1, 3.0) == "1 request sent to models, 2 answered from the cache; 1 table made, 1 was current; 3 s"
+    assert cost_line([attempt]) == ""
+    assert cost_line([replace(attempt, worker_s=0.1)]) == "The answers of this run cost 0.1 worker-seconds"
 
 
 @pytest.mark.parametrize(("width", "above"), [(80, True), (100, True), (120, False), (200, False)])

@@ -107,11 +107,18 @@ def test_an_exception_is_an_error_of_its_request_alone() -> None:
     assert handle.requests_seen == 2
 
 
-@pytest.mark.parametrize("answer", ["a text", [-1.0], [-1.0, math.nan], [-1.0, -2.0, -3.0]])
+def test_an_exception_names_the_line_of_the_function(tmp_path: Path) -> None:
+    (tmp_path / "answers.py").write_text("def answer(request):\n    table = {}\n    return table[request.prompt]\n")
+    response = respond(from_config(tmp_path, function="answers.py:answer"), text_request("tin"))
+    assert response.error == "KeyError: 'tin' (answers.py, line 3)"
+
+
+@pytest.mark.parametrize("answer", ["a text", [-1.0], [-1.0, math.nan], [-1.0, -2.0, -3.0], None, 7])
 def test_an_answer_that_does_not_fit_the_choices_is_an_error(answer: Any) -> None:
     response = respond(ScriptedHandle("s", function=lambda request: answer), choice_request("?", "a", "b"))
     assert response.error is not None
     assert response.error.startswith("ModelError: The function gave")
+    assert answer is not None or "gave NoneType for a request with 2 choices; expected one log-probability a choice" in response.error
 
 
 def test_a_table_scores_the_words_of_a_text_alike() -> None:
@@ -128,7 +135,7 @@ def test_a_function_scores_the_tokens_of_a_text() -> None:
     assert (response.logprobs, response.token_logprobs, response.logits) == ((-1.0, -3.0), ((-1.0, -3.0),), None)
 
 
-@pytest.mark.parametrize("answer", ["a text", [], [-1.0, math.inf]])
+@pytest.mark.parametrize("answer", ["a text", [], [-1.0, math.inf], None])
 def test_an_answer_that_is_no_score_of_a_text_is_an_error(answer: Any) -> None:
     response = respond(ScriptedHandle("s", function=lambda request: answer), Request(request_id="p", prompt="a", perplexity=True))
     assert (response.error or "").startswith("ModelError: The function gave")

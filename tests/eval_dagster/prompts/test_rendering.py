@@ -279,7 +279,8 @@ def test_a_missing_field_of_an_answer_is_named() -> None:
         (lambda item: None, r"the gold answer \[\] is not among the choices"),
         (lambda item: 3, r"the task returned 3 as ground truth; expected a text \(such as '3'\), a list of texts or None"),
         (lambda item: int("x"), r"row 2 of split 'test' \(subject 'world'\): the task raised ValueError: invalid literal"),
-        (lambda item: {}["lost"], r"lacks the field 'lost'; it has: country, capital, subject"),
+        (lambda item: item["lost"], r"lacks the field 'lost'; it has: country, capital, subject"),
+        (lambda item: {}["lost"], r"row 2 of split 'test' \(subject 'world'\): the task raised KeyError: 'lost'"),
         (lambda item: {}["country"], r"the task raised KeyError: 'country'"),
     ],
 )
