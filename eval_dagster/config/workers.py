@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from eval_dagster.config.values import Integer, Number, Section
+from eval_dagster.config.values import Integer, Number, Seconds, Section
 
 
 class WorkersConfig(Section):
@@ -26,7 +26,7 @@ class WorkersConfig(Section):
     """The cluster. `RAY_ADDRESS` if not given; without both, a Ray of this machine alone that ends with the process."""
     python: str | None = Field(default=None, min_length=1)
     """The interpreter of the workers, where the model needs packages of an environment of its own. Absolute, the same on each node."""
-    patience_s: Number = Field(default=120.0, gt=0)
+    patience_s: Seconds = Field(default=120.0, gt=0)
     """Seconds without any worker after which the run ends."""
 
     @model_validator(mode="after")

@@ -1,5 +1,6 @@
 """A YAML file as plain values, with the line of each key and a description of its value."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,10 @@ KeyPath = tuple[str | int, ...]
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = tuple(_TAG + name for name in ("str", "int", "float", "bool", "null"))
+_EARLIER_NUMBER = re.compile(r"[-+]?0[0-7_]+|[^:]+:.+")
+"""Numbers of YAML 1.1, by which PyYAML reads, that YAML 1.2 reads otherwise: `010` is 8 there, `1:30` is 90."""
+LATER_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
+"""Numbers of YAML 1.2. Some of them are texts in YAML 1.1: `1e3`, `0o17`, `09`."""
 _MOST_CHARACTERS = 60
 _MOST_VALUES = 100_000
 """Aliases of aliases can make a short file as large as memory."""
@@ -133,6 +138,10 @@ class YamlDocument:
         node.value = own
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        is_number, is_bare_text = node.tag in (_TAG + "int", _TAG + "float"), node.tag == _TAG + "str" and node.style is None
+        if (is_number and _EARLIER_NUMBER.fullmatch(node.value)) or (is_bare_text and LATER_NUMBER.fullmatch(node.value)):
+            what = "found {}, which the versions of YAML read in different ways; expected a number such as 10 or 0.001, or text in quotes"
+            return self._problem(path, self._lines[path], what.format(_shorten(node.value)))
         try:
             value = self._loader.construct_object(node)
         # The text does not fit an explicit tag, as in `!!bool maybe`, or is a number of thousands of digits.

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from eval_dagster.config.additions import with_entries
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.models import HubSource, ModelSection, ScriptedModel, TransformersModel
 from eval_dagster.config.schema import config_class
+from eval_dagster.config.yaml_document import YamlDocument
 from eval_dagster.errors import ConfigError
 
 SHA = "30196cc00e5cf4bf4c4c4ee2f4c4f6a60a4e4d1a"
@@ -41,7 +43,7 @@ suites:
     timezone: Europe/Berlin
     baseline: 2026-01-31
 """
-TOP_NAMES = "lake, datasets, mlflow, public_url, sandbox, environments, models, evals, suites"
+TOP_NAMES = "lake, datasets, mlflow, public_url, sandbox, code_timeout, environments, models, evals, suites"
 
 
 @pytest.fixture
@@ -505,3 +507,83 @@ def test_a_public_address_is_one_that_a_browser_opens(folder: Path, url: str) ->
     (folder / "evals.yaml").write_text(f"models: {{}}\nevals: {{}}\npublic_url: {{dagster: '{url}'}}\n")
     with pytest.raises(ConfigError, match=r"3: public_url.dagster: found .*; expected an address such as https://evals.example.org"):
         load_config(folder / "evals.yaml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("limit: 100", "limit: 010", "16: evals.mmlu.limit: found 010, which the versions of YAML read in different ways"),
+        ("limit: 100", "limit: 1:30", "16: evals.mmlu.limit: found 1:30, which the versions of YAML read in different ways"),
+        ("limit: 100", "limit: 1e2", "16: evals.mmlu.limit: found 1e2, which the versions of YAML read in different ways"),
+        ("limit: 100", "limit: 0o10", "16: evals.mmlu.limit: found 0o10, which the versions of YAML read in different ways"),
+        ("num_fewshot: 5", "num_fewshot: 08", "15: evals.mmlu.num_fewshot: found 08, which the versions of YAML read in"),
+        ("question: answer", "question: 12:34:56", "11: models.echo.answers.question: found 12:34:56, which the versions of YAML"),
+        ("0 2 * * *", "0 2 30 2 *", "23: suites.nightly.cron: found '0 2 30 2 *'; which never comes"),
+        ("0 2 * * *", "0 2 31 4,6 1", "23: suites.nightly.cron: found '0 2 31 4,6 1'; which never comes"),
+        ("0 2 * * *", "R 2 * * *", "23: suites.nightly.cron: found 'R 2 * * *'; expected a cron expression"),
+        ("  echo:\n", "  previous:\n", "9: models.previous: found the name 'previous', which has a meaning of its own"),
+        ("  echo:\n", "  last_passed:\n", "9: models.last_passed: found the name 'last_passed', which has a meaning"),
+        ("  echo:\n", "  2026-01-31:\n", "9: models.2026-01-31: found the name '2026-01-31', which has a meaning"),
+        ("baseline: 2026-01-31", "baseline: 2099-01-01", "25: suites.nightly.baseline: found '2099-01-01', which lies in the future"),
+        (
+            "baseline: 2026-01-31",
+            "baseline: smollm2-135m@2099-01-01",
+            "25: suites.nightly.baseline: found 'smollm2-135m@2099-01-01', which",
+        ),
+        ("answers:", "reasoning_tags: ['', '']\n    answers:", "11: models.echo.reasoning_tags[0]: found ''; expected text that is"),
+        ("answers:", "reasoning_tags: [<a>, '  ']\n    answers:", "11: models.echo.reasoning_tags[1]: found '  '; expected text that"),
+        ("answers:", "reasoning_tags: ['|', '|']\n    answers:", "11: models.echo.reasoning_tags: found a list; expected two different"),
+        ('["\\n"]', '["\\n", ""]', "8: models.smollm2-135m.generation.stop_sequences[1]: found ''; expected text that is not empty"),
+        ("task: MMLU", "task: ''", "14: evals.mmlu.task: found ''; expected text that is not blank"),
+        ("limit: 100", "subjects: ['']", "16: evals.mmlu.subjects[0]: found ''; expected text that is not empty"),
+        (
+            "timezone: Europe/Berlin",
+            "deadline_hours: 1.0e+300",
+            "24: suites.nightly.deadline_hours: found 1.0e+300; expected a number",
+        ),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_with_its_line(folder: Path, old: str, new: str, problem: str) -> None:
+    text = GOOD.replace("models: [smollm2-135m, echo]", "models: [smollm2-135m]")
+    assert old in text
+    assert problems(folder, text.replace(old, new))[0].startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("10", 10),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("0.5", 0.5),
+        ("1.0e+3", 1000.0),
+        ("true", True),
+        ("'010'", "010"),
+        ("2026-01-31", "2026-01-31"),
+    ],
+)
+def test_a_scalar_that_has_one_meaning_is_read(text: str, value: object) -> None:
+    document = YamlDocument(f"a: {text}\n", "evals.yaml")
+    assert (document.value, document.problems) == ({"a": value}, {})
+
+
+@given(st.text("0123456789.eE+-:_xo", min_size=1, max_size=8))
+def test_what_is_added_to_a_file_is_read_as_it_was(text: str) -> None:
+    added = with_entries("evals:\n", {"evals": {"e": {"task": text}}})
+    document = YamlDocument(added, "evals.yaml")
+    assert (document.value, document.problems) == ({"evals": {"e": {"task": text}}}, {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("headers", '{"X-A": "a\\nb"}', "models.served.headers.X-A: found"),
+        ("headers", '{"X A": b}', "models.served.headers.X A: found"),
+        ("timeout_s", "1.0e+300", "models.served.timeout_s: found 1.0e+300; expected a number above 0 and of at most 1e+09"),
+        ("pin", "''", "models.served.pin: found ''; expected text that is not blank"),
+    ],
+)
+def test_a_setting_of_a_server_that_means_nothing_is_refused(folder: Path, key: str, value: str, found: str) -> None:
+    text = f"models: {{served: {{backend: openai, base_url: http://h/v1, model: m, {key}: {value}}}}}\nevals: {{e: {{task: MMLU}}}}\n"
+    (problem,) = problems(folder, text)
+    assert found in problem
