@@ -15,7 +15,7 @@ from eval_dagster.prompts.unusable import question_id, unaskable_prompt
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role, Row, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.adapter_task import AdapterTask
-from eval_dagster.tasks.answers import contexts_of, given_gold, gold_indices, texts_of, truths_of
+from eval_dagster.tasks.answers import check_prompt, check_settings, contexts_of, given_gold, gold_indices, shown, texts_of, truths_of
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.benchmark import RenderSettings
 from eval_dagster.tasks.formatter import Formatter
@@ -109,9 +109,13 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
     with _row_errors(sample):
         row = TaskRow(sample)
         made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
+        questions: object = made
+        if not isinstance(questions, Iterable):
+            raise DataError(f"the task made {shown(questions)} of the row; expected a list of TaskSample")
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     prompts = []
     for index, each in enumerate(made):
+        check_prompt(each, sample)
         try:
             prompts.append(asked.rendered(each, index))
         except SampleError as error:
@@ -251,7 +255,9 @@ class _AskedRow:
         config, task = self._generation(made), self.rendering.task
         caps = (made.max_tokens or task.max_tokens, config.max_tokens)
         stops = task.stop_sequences if made.stop_sequences is None else made.stop_sequences
-        return GenerationSettings(
+        if isinstance(stops, str) or not isinstance(stops, Iterable | None):
+            raise DataError(f"{place_of(self.sample)}: the task gives stop_sequences as {stops!r}; expected a list of texts")
+        settings = GenerationSettings(
             max_tokens=min((cap for cap in caps if cap is not None), default=None),
             stop_sequences=tuple(dict.fromkeys([*(stops or ()), *config.stop_sequences])),
             temperature=config.temperature,
@@ -262,6 +268,9 @@ class _AskedRow:
             seed=self._sampling_seed if config.temperature > 0 else 0,
             grammar=made.grammar,
         )
+        if not isinstance(task, AdapterTask):  # another package has checks of its own
+            check_settings(settings, self.sample)
+        return settings
 
     @property
     def _sampling_seed(self) -> int:

@@ -1,14 +1,16 @@
 """Checks task classes before anything runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, get_args
 
 from eval_dagster.code_versions.source_files import shown_name
 from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
 from eval_dagster.records import ResponseType
-from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.answers import is_count
+from eval_dagster.tasks.base import BaseTask, FewshotStrategy, subject_name
 from eval_dagster.tasks.doc_task import DocTask
 from eval_dagster.tasks.style import TaskStyler
 
@@ -27,6 +29,27 @@ _STYLED_HOOKS = {
     "_get_possible_completions": ("_get_choices", "_get_correct_index"),
 }
 """Hooks that a styler replaces -> the hooks that it needs for it."""
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_mark(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+_ATTRIBUTES: tuple[tuple[Sequence[str], Callable[[object], bool], str], ...] = (
+    (("NAME", "DATASET_PATH", "SAMPLE_SPLIT"), _is_text, "a text that is not blank"),
+    (("DATASET_REVISION", "SUBJECT_FIELD", "CLUSTER_FIELD", "ID_FIELD"), lambda value: value is None or _is_text(value), "a text, or None"),
+    (("FEWSHOT_SPLIT",), lambda value: isinstance(value, str | None), "the name of a split, or None"),
+    (("FEWSHOT_STRATEGY",), lambda value: value in get_args(FewshotStrategy), f"one of {', '.join(get_args(FewshotStrategy))}"),
+    (("MAX_TOKENS",), lambda value: value is None or is_count(value), "a whole number of at least 1, or None"),
+    (("NUM_SAMPLES",), is_count, "a whole number of at least 1"),
+)
+"""For attributes of a task what their values have to be."""
+_METRIC_SWITCHES = ("HIGHER_IS_BETTER", "IS_PROPORTION", "EXECUTES_CODE", "COMPARES_TEXTS")
+_METRIC_NAMES = ("PACKAGES", "COMPANIONS")
 
 
 def check_task(task: type[BaseTask[Any]]) -> None:
@@ -82,6 +105,20 @@ def _wrong_values(task: type[BaseTask[Any]]) -> Iterator[str]:
             yield f"has the {name} {value!r}; expected a list"
         elif not value and name in _NOT_EMPTY:
             yield f"has an empty {name}; name at least one"
+    for names, is_right, expected in _ATTRIBUTES:
+        for name in names:
+            value = getattr(task, name)
+            if not is_right(value):
+                yield f"has the {name} {value!r}; expected {expected}"
+    for name, inner in (("STOP_SEQUENCES", _is_mark), ("DATA_FILES", _is_text)):
+        value = getattr(task, name)
+        wrong = [each for each in value if not inner(each)] if isinstance(value, Sequence) else []
+        if wrong and not isinstance(value, str):
+            yield f"has {wrong[0]!r} among its {name}; expected texts that are not empty"
+    if isinstance(task.SUBJECTS, Sequence):
+        names = [subject_name(subject) for subject in task.SUBJECTS]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            yield f"has the subject {twice!r} twice among its SUBJECTS; expected each once"
     types: object = task.COLUMN_TYPES
     if not isinstance(types, Mapping) or not all(isinstance(name, str) and kind in _COLUMN_TYPES for name, kind in types.items()):
         yield f"has the COLUMN_TYPES {types!r}; expected names of columns with str, int, float or bool, such as {{'zip_code': str}}"
@@ -113,7 +150,8 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
                 f"has the metric {shown} with the BOUNDS {metric.BOUNDS!r}; expected the least and the largest value, such as (0.0, 1.0), "
                 "or None"
             )
-        if not isinstance(name, str) or not name or "/" in name:
+        yield from _wrong_traits(metric, shown)
+        if not isinstance(name, str) or not name.strip() or "/" in name:
             yield f"has the metric {shown} with the NAME {name!r}; expected a text without '/'"
         elif name in seen:
             yield f"has two metrics with the NAME {name!r}: {seen[name]} and {shown}; expected each once, under a name of its own"
@@ -124,6 +162,20 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
         yield f"has the HEADLINE_METRIC {getattr(headline, '__name__', headline)}, which is not among its METRICS; add it there, too"
     if task.HEADLINE_AGGREGATION not in ("micro", "macro"):
         yield f"has the HEADLINE_AGGREGATION {task.HEADLINE_AGGREGATION!r}; expected 'micro' or 'macro'"
+
+
+def _wrong_traits(metric: type[BaseMetric], shown: str) -> Iterator[str]:
+    """Attributes of a metric that are taken to say something else than is written: the text "no" would count as true."""
+    for trait in _METRIC_SWITCHES:
+        if not isinstance(getattr(metric, trait), bool):
+            yield f"has the metric {shown} with the {trait} {getattr(metric, trait)!r}; expected True or False"
+    for trait in _METRIC_NAMES:
+        names = getattr(metric, trait)
+        if not isinstance(names, list | tuple) or not all(map(_is_text, names)):
+            yield f"has the metric {shown} with the {trait} {names!r}; expected a tuple of names"
+    best: object = metric.BEST
+    if best is not None and (isinstance(best, bool) or not isinstance(best, int | float) or not math.isfinite(best)):
+        yield f"has the metric {shown} with the BEST {best!r}; expected a number, or None"
 
 
 def _fits(metric: type[BaseMetric], task: type[BaseTask[Any]]) -> bool:

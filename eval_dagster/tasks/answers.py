@@ -1,13 +1,68 @@
-"""Checks the gold answers and contexts that a task returns."""
+"""Checks what a task returns about a row: prompts, settings, gold answers and contexts."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
 
 from eval_dagster.errors import DataError, SampleError
-from eval_dagster.records import MetricContext, Sample
+from eval_dagster.records import GenerationSettings, Message, MetricContext, Sample, TaskSample
 from eval_dagster.tasks.samples import place_of
+
+
+def check_prompt(made: Any, sample: Sample) -> None:
+    """Check the texts of a prompt, before anything is made of them.
+
+    Raises:
+        DataError: One is no text, as if a hook returned None.
+    """
+    where = f"{place_of(sample)}: the task"
+    if not isinstance(made, TaskSample):
+        raise DataError(f"{where} made {shown(made)} of the row; expected a TaskSample")
+    messages: object = made.messages
+    if not isinstance(messages, list | tuple) or (not messages and made.prompt is None):
+        raise DataError(f"{where} made a prompt of the messages {shown(messages)}; expected a list of at least one Message")
+    for message in messages:
+        if not isinstance(message, Message) or not isinstance(message.content, str):
+            found = message.content if isinstance(message, Message) else message
+            raise DataError(f"{where} made a prompt with the message {shown(found)}; expected a Message with a text")
+    for name, text in (("prompt", made.prompt), ("unconditioned query", made.unconditioned_query)):
+        if text is not None and not isinstance(text, str):
+            raise DataError(f"{where} gave the {name} {shown(text)}; expected a text")
+
+
+def check_settings(settings: GenerationSettings, sample: Sample) -> None:
+    """Check the settings of a text to generate, which tasks, rows and models give together.
+
+    Raises:
+        DataError: One has no meaning, such as a negative number of tokens.
+    """
+    counts = {"max_tokens": settings.max_tokens, "num_samples": settings.num_samples, "top_k": settings.top_k}
+    expected = {name: "a whole number of at least 1" for name, value in counts.items() if value is not None and not is_count(value)}
+    if not all(isinstance(stop, str) and stop for stop in settings.stop_sequences):
+        expected["stop_sequences"] = "texts that are not empty"
+    if not _is_number(settings.temperature) or not 0 <= settings.temperature < math.inf:
+        expected["temperature"] = "a number of at least 0"
+    if settings.top_p is not None and (not _is_number(settings.top_p) or not 0 < settings.top_p <= 1):
+        expected["top_p"] = "a number above 0 and of at most 1"
+    for name, words in expected.items():
+        raise DataError(f"{place_of(sample)}: the task gives {name} as {shown(getattr(settings, name))}; expected {words}")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """A value in a message, cut if it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:

@@ -159,7 +159,10 @@ class BaseTask(Generic[SubjectType]):
 
     def _folded_question(self, item: Row) -> str:
         with self.comparing():
-            return " ".join(self._get_instruction_text(item).casefold().split())
+            text: object = self._get_instruction_text(item)
+        if not isinstance(text, str):
+            raise DataError(f"_get_instruction_text returned {text!r}; expected a text")
+        return " ".join(text.casefold().split())
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
@@ -268,7 +271,10 @@ class BaseTask(Generic[SubjectType]):
         examples = self._get_example_messages(item)
         self.rnd = own
         messages = [*examples, *self._get_instruction_messages(item)]
-        if initial := self._get_initial_prompt_text(item):
+        initial: object = self._get_initial_prompt_text(item)
+        if not isinstance(initial, str | None):
+            raise DataError(f"_get_initial_prompt_text returned {initial!r}; expected a text")
+        if initial:
             messages[0] = Message(messages[0].role, f"{initial}\n\n{messages[0].content}")
         if system := self._get_system_prompt_text(item):
             messages.insert(0, Message(Role.SYSTEM, system))

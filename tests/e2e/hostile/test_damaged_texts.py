@@ -206,4 +206,6 @@ def test_the_commands_show_what_is_damaged(
     assert "line 5: JSONDecodeError" in capsys.readouterr().out
     with pytest.raises(typer.Exit):  # its second metric gives every text 1
         show_task("words", None, None)
-    assert "2 of 5 rows are damaged and not shown; the first: row 3 of split 'test'" in " ".join(capsys.readouterr().err.split())
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "2 of 5 rows cannot be asked, which is an error of its sample in an eval; the first: " in printed
+    assert "row 3 of split 'test'" in printed

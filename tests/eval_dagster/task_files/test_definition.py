@@ -130,6 +130,59 @@ def test_what_is_wrong_with_a_task_class_is_named(attributes: dict[str, Any], me
         check_task(with_attributes(**attributes))
 
 
+COUNT = "expected a whole number of at least 1"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"MAX_TOKENS": -1}, f"has the MAX_TOKENS -1; {COUNT}, or None"),
+        ({"MAX_TOKENS": 0}, f"has the MAX_TOKENS 0; {COUNT}"),
+        ({"MAX_TOKENS": True}, f"has the MAX_TOKENS True; {COUNT}"),
+        ({"MAX_TOKENS": "16"}, f"has the MAX_TOKENS '16'; {COUNT}"),
+        ({"NUM_SAMPLES": 0}, f"has the NUM_SAMPLES 0; {COUNT}"),
+        ({"NUM_SAMPLES": None}, f"has the NUM_SAMPLES None; {COUNT}"),
+        ({"STOP_SEQUENCES": ["a", ""]}, "has '' among its STOP_SEQUENCES; expected texts that are not empty"),
+        ({"STOP_SEQUENCES": [None]}, "has None among its STOP_SEQUENCES; expected texts"),
+        ({"DATA_FILES": [5]}, "has 5 among its DATA_FILES; expected texts"),
+        ({"NAME": None}, "has the NAME None; expected a text that is not blank"),
+        ({"NAME": " "}, "has the NAME ' '; expected a text that is not blank"),
+        ({"DATASET_PATH": None}, "has the DATASET_PATH None; expected a text"),
+        ({"SAMPLE_SPLIT": ""}, "has the SAMPLE_SPLIT ''; expected a text that is not blank"),
+        ({"SUBJECT_FIELD": ""}, "has the SUBJECT_FIELD ''; expected a text, or None"),
+        ({"CLUSTER_FIELD": 5}, "has the CLUSTER_FIELD 5; expected a text, or None"),
+        ({"ID_FIELD": ["a"]}, "has the ID_FIELD ['a']; expected a text, or None"),
+        ({"FEWSHOT_STRATEGY": "best"}, "has the FEWSHOT_STRATEGY 'best'; expected one of random, first, balanced"),
+        ({"FEWSHOT_SPLIT": 5}, "has the FEWSHOT_SPLIT 5; expected the name of a split, or None"),
+        ({"SUBJECTS": ["a", "b", "a"]}, "has the subject 'a' twice among its SUBJECTS; expected each once"),
+    ],
+)
+def test_an_attribute_that_means_nothing_is_refused(attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskDefinitionError, match=rf"^task class Changed \(.*test_definition\) .*{re.escape(message)}"):
+        check_task(with_attributes(**attributes))
+
+
+@pytest.mark.parametrize(
+    ("traits", "message"),
+    [
+        ({"HIGHER_IS_BETTER": "no"}, "with the HIGHER_IS_BETTER 'no'; expected True or False"),
+        ({"HIGHER_IS_BETTER": None}, "with the HIGHER_IS_BETTER None; expected True or False"),
+        ({"IS_PROPORTION": 1}, "with the IS_PROPORTION 1; expected True or False"),
+        ({"EXECUTES_CODE": "false"}, "with the EXECUTES_CODE 'false'; expected True or False"),
+        ({"COMPARES_TEXTS": "no"}, "with the COMPARES_TEXTS 'no'; expected True or False"),
+        ({"PACKAGES": "sacrebleu"}, "with the PACKAGES 'sacrebleu'; expected a tuple of names"),
+        ({"COMPANIONS": [None]}, "with the COMPANIONS [None]; expected a tuple of names"),
+        ({"BEST": "1"}, "with the BEST '1'; expected a number, or None"),
+        ({"BEST": float("nan")}, "with the BEST nan; expected a number, or None"),
+        ({"NAME": " "}, "with the NAME ' '; expected a text"),
+    ],
+)
+def test_a_trait_of_a_metric_that_means_nothing_is_refused(traits: dict[str, Any], message: str) -> None:
+    metric = type("Odd", (ExactMatch,), traits)
+    with pytest.raises(TaskDefinitionError, match=re.escape(f"has the metric Odd {message}")):
+        check_task(with_attributes(METRICS=[metric]))
+
+
 def test_choices_are_needed_for_loglikelihoods_alone() -> None:
     with pytest.raises(TaskDefinitionError, match=r"lacks _get_possible_completions\(\); set the attributes and override the hooks"):
         check_task(with_attributes(RESPONSE_TYPE=ResponseType.LOGLIKELIHOODS))
