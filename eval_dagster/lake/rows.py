@@ -179,6 +179,7 @@ def answer_row(request_id: str, response: ModelResponse, model_version: str) -> 
         "worker": response.worker,
         "worker_s": response.worker_s,
         "gpu_s": response.gpu_s,
+        "server_finish_reason": response.report and (list(response.report.finish_reasons) or None),
     }
 
 

@@ -34,6 +34,7 @@ _RESPONSE = [
     pa.field("attempts", pa.int64()),
     pa.field("served_model", pa.string()),
     pa.field("server_fingerprint", pa.string()),
+    pa.field("server_finish_reason", TEXTS),
     pa.field("worker", pa.string()),
     pa.field("worker_s", pa.float64()),
     pa.field("gpu_s", pa.float64()),

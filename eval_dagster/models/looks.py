@@ -20,5 +20,7 @@ class Look:
     """What a person has to know, in one line each."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Text for the user interfaces."""
+    cost: float = 0.0
+    """US dollars; 0 without a price."""
     down: str | None = None
     """Why no request can be answered now. Cached answers stay valid."""

@@ -75,7 +75,9 @@ class ServerReport:
     model: str | None = None
     """The name of the model that answered."""
     fingerprint: str | None = None
-    """`system_fingerprint`: what the server names its own state."""
+    """`system_fingerprint`: what the server names its own state. Several, separated by commas, where the calls of a request differ."""
+    finish_reasons: Sequence[str | None] = ()
+    """The server's words for the end of each text, as they came; null where it gave none."""
 
 
 @dataclass(frozen=True, kw_only=True)

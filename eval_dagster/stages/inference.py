@@ -52,6 +52,8 @@ class ModelRun:
     `run_tokens_asked` (tokens to read if each choice and each text were computed alone), `run_tokens_computed` (all tokens that went
     through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`. Where they have a price also
     `run_cost` (US dollars for all calls, those included that failed) and `run_calls_of_estimated_cost`, if there are such calls."""
+    look_cost: float = 0.0
+    """US dollars for the look at a served model before the call."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """The way in which the model computed and the reason for it, and how memory was measured."""
 

@@ -33,6 +33,8 @@ from eval_dagster.versions import code_version, stable_hash
 _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
 """Endings of the names of tasks that ask the questions of another one for written answers."""
+_NAMES_IN_ANSWERS = {"answering_models": "served_model", "server_states": "server_fingerprint"}
+"""Counts of a file, and the columns whose different values they count."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
@@ -94,6 +96,7 @@ def materialize_outputs(
     of_evals = owners | {each: owners[name] for each, name in sent.items()}
     run = ModelRun(failure=look.down) if to_send and look.down else ask(asked, to_send, of_evals, reporter)
     run.notes = {**run.notes, **look.notes}
+    run.look_cost = look.cost
     rests = {sent[each]: row for each, row in (before | run.found | run.answers).items() if sent[each] in shared.heads}
     whole = {name: joined(name, shared.heads[name], row) for name, row in rests.items()}
     run.answers = {sent[each]: row for each, row in run.answers.items()}
@@ -105,6 +108,10 @@ def materialize_outputs(
         found = [answer for row in plan.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
         warnings = (*look.warnings, *([problem] if problem else []))
         if len(found) == len(plan.rows):
+            if (mixed := _mixed(found)) and getattr(project.model(model), "mixed_answers", "warn") == "error":
+                message = f"{_mixed_words(mixed)}, and `mixed_answers: error` is set. Change `pin` in evals.yaml, so that all is asked anew"
+                yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message="; ".join((message, *warnings)))
+                continue
             file = _write(plan, found, run, asked.version, merge_failures=int(problem is not None))
             yield _result(plan.partition, file, cached=False, warnings=warnings)
         else:
@@ -135,6 +142,8 @@ def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun)
     names = dict.fromkeys(row["request_id"] for row in plan.rows if row["error"] is None)
     asked = [run.answers[name] for name in names if name in run.answers and run.owners[name] == plan.partition.eval_name]
     costs = cost_counts(asked, has_price=plan.has_price) | time_counts(asked)
+    if run.look_cost:  # in one eval of the run
+        costs["cost"], run.look_cost = costs.get("cost", 0.0) + run.look_cost, 0.0
     return {
         "requests_computed": len(asked),
         "requests_cached": len(rows) - len(asked) - sum(row["error"] is not None for row in plan.rows),
@@ -210,6 +219,8 @@ def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], m
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
     warnings = (*warnings, *_escape_warning(partition, int(file.info.counts["escaped"])))
     warnings = (*warnings, *_scores_warning(partition, int(file.info.counts.get("without_scores", 0))))
+    if words := _mixed_words(file.info.counts):
+        warnings = (*warnings, f"{partition}: {words}, so that its score mixes them")
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
@@ -258,6 +269,7 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
             **cost_counts(rows, has_price=plan.has_price),
             **time_counts(rows),
             **_gaps(rows),
+            **_mixed(rows),
             "tokens_asked": sum(asked),
             # An eval that sent no request has no part in the call.
             **(run.figures if fresh else {}),
@@ -288,6 +300,20 @@ def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
     unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
     return {name: count for name, count in {"tokens_unknown": unknown, "without_scores": unscored}.items() if count}
+
+
+def _mixed(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """How many models and how many states of a server answered, by their names in the answers; nothing where it is one."""
+    rows = list(rows)
+    seen = {name: {row.get(column) for row in rows} - {None} for name, column in _NAMES_IN_ANSWERS.items()}
+    return {name: len(found) for name, found in seen.items() if len(found) > 1}
+
+
+def _mixed_words(counts: Mapping[str, float]) -> str:
+    """What `_mixed` found, in words; empty where it found nothing."""
+    names = {"answering_models": "models (`served_model`)", "server_states": "states of the server (`server_fingerprint`)"}
+    found = [f"{counts[name]:g} {words}" for name, words in names.items() if counts.get(name)]
+    return f"its answers are of {' and '.join(found)}" if found else ""
 
 
 def _declared(handle: ModelHandle) -> dict[str, str]:

@@ -13,7 +13,7 @@ Answer = Mapping[str, Any]
 
 _MOST_MORE = 64
 """A number of texts that is larger by more than this is not looked for."""
-_OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls")
+_OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls", "server_finish_reason")
 _SUMS = ("output_tokens", "padded_tokens", "latency_s", "cached_tokens", "reasoning_tokens", "cost", "attempts", "worker_s", "gpu_s")
 """Figures of all texts of an answer together. Those of a part are its share."""
 

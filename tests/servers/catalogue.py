@@ -349,6 +349,11 @@ CATALOGUE: tuple[Wrong, ...] = (
     Wrong(area="identity", name="a number as model", change=_top(model=5)),
     Wrong(area="identity", name="no model", change=_top(model=None)),
     Wrong(area="identity", name="another fingerprint", change=_top(system_fingerprint="fp_other")),
+    Wrong(
+        area="identity",
+        name="one of two fingerprints",
+        change=lambda answer: answer | {"system_fingerprint": f"fp_{int(str(answer['id']).rpartition('-')[2]) % 2}"},
+    ),
     Wrong(area="identity", name="a number as fingerprint", change=_top(system_fingerprint=7)),
     Wrong(area="identity", name="a year in the future as `created`", change=_top(created=10**12)),
     Wrong(area="time", name="no answer within the time limit", connection="hang"),

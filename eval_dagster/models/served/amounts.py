@@ -1,7 +1,7 @@
 """What calls to a served model use: dollars and tokens, estimated before the answer and known after it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,11 @@ class Estimates:
             most=self._amount(prompt if call.texts is None else prompt * _PROMPT_MARGIN, most),
             unknown=self._amount(prompt, seen.longest or maximum or _UNSEEN_TOKENS),
         )
+
+    def most_of(self, calls: Sequence[Call]) -> Amount:
+        """What some calls may use that have a maximum."""
+        amounts = [self._amount(_prompt_size(call), call.most_output or 0) for call in calls]
+        return Amount(cost=math.fsum(each.cost for each in amounts), tokens=math.fsum(each.tokens for each in amounts))
 
     def known(self) -> Known:
         """What other processes may expect."""

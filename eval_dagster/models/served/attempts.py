@@ -19,6 +19,8 @@ _UNHEEDED = 3
 """Failures of a request, with no answer to others meanwhile, before a probe is sent: a server that is busy answers it later."""
 _BETWEEN_PROBES_S = 2.0
 """Seconds after a probe without an answer, before the next one."""
+_TRIES, _BETWEEN_TRIES_S = 5, 0.3
+"""Probes before a refusal is believed, such as that of a key, and the seconds between them."""
 _LONGEST_PROBE_S = 60.0
 """Seconds after which a probe has no answer."""
 
@@ -79,8 +81,8 @@ class Attempts:
         """When a connection first broke after the last answer."""
         self._probe = probe
         self._probing = asyncio.Lock()
-        self._probed_at = self._no_probe_before = -math.inf
-        """When the last probe that was answered was sent, and when the next one may be sent."""
+        self._probed_at = self._answered_at = self._no_probe_before = -math.inf
+        """When the last probe and the last request that were answered were sent, and when the next probe may be sent."""
         self.stopped: StoppedError | None = None
         """Why no further call is sent, while those under way go on."""
 
@@ -144,7 +146,7 @@ class Attempts:
                 await asyncio.sleep(_backoff(max(1, failures)))
             except StoppedError as error:
                 pace.failed()
-                if isinstance(error, NotEvaluatedError) or self._probe is None or not await self._answers_others():
+                if isinstance(error, NotEvaluatedError) or self._probe is None or not await self._answers_others(tries=_TRIES):
                     raise
                 failures += 1
                 if failures >= min(self._config.attempts, FEW_ATTEMPTS):
@@ -157,6 +159,7 @@ class Attempts:
                 raise
             else:
                 self._last_answer, self._broken_since = time.monotonic(), None
+                self._answered_at = max(self._answered_at, began)
                 self._unanswered_since = self._last_answer if self._pace.under_way > 1 else None
                 return result, sent
 
@@ -173,28 +176,32 @@ class Attempts:
         self._require_patience(error)
         return False
 
-    async def _answers_others(self) -> bool:
-        """Whether the server answers a probe that is sent after this call. One probe serves all requests that wait for it."""
+    async def _answers_others(self, *, tries: int = 1) -> bool:
+        """Whether the server answers another request, or a probe, that is sent after this call. One probe serves all that wait for it."""
         asked = time.monotonic()
         if self._probe is None:
             return False
         async with self._probing:
-            if self._probed_at > asked:
-                return True
-            if asked < self._no_probe_before:
-                return False
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(min(self._config.timeout_s, _LONGEST_PROBE_S)):
-                    await self._probe()
-            except (TimeoutError, BadAnswerError, PushbackError, StoppedError) as error:
-                if isinstance(error, NotEvaluatedError):
-                    raise
-                self._no_probe_before = time.monotonic() + _BETWEEN_PROBES_S
-                return False
-            self._probed_at, self._unanswered_since, self._broken_since = began, None, None
-            self._pace.is_well()
-            return True
+            for time_left in reversed(range(tries)):
+                if max(self._probed_at, self._answered_at) > asked:
+                    return True
+                if tries == 1 and asked < self._no_probe_before:
+                    return False
+                began = time.monotonic()
+                try:
+                    async with asyncio.timeout(min(self._config.timeout_s, _LONGEST_PROBE_S)):
+                        await self._probe()
+                except (TimeoutError, BadAnswerError, PushbackError, StoppedError) as error:
+                    if isinstance(error, NotEvaluatedError):
+                        raise
+                    self._no_probe_before = time.monotonic() + _BETWEEN_PROBES_S
+                    if time_left:
+                        await asyncio.sleep(_BETWEEN_TRIES_S)
+                else:
+                    self._probed_at, self._unanswered_since, self._broken_since = began, None, None
+                    self._pace.is_well()
+                    return True
+            return False
 
     @property
     def _patience_s(self) -> float:

@@ -52,13 +52,18 @@ class StateFile:
 def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
     """What `/models` declares about a model, and the names of all models there. None where the model is not among them."""
     entries = models.get("data") if isinstance(models, dict) else models
-    listed = [each for each in entries or () if isinstance(each, dict) and isinstance(each.get("id"), str)]
+    listed = [each for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict) and isinstance(each.get("id"), str)]
     names = [each["id"] for each in listed]
-    known = next((each for each in listed if name == each["id"] or name in (each.get("aliases") or ())), None)
+    known = next((each for each in listed if name == each["id"] or name in _aliases(each)), None)
     return (None if known is None else {key: value for key, value in sorted(known.items()) if key in _FACTS}), names
+
+
+def _aliases(entry: Mapping[str, Any]) -> list[Any]:
+    found = entry.get("aliases")
+    return found if isinstance(found, list) else []
 
 
 def declared_length(facts: Mapping[str, Any]) -> int | None:
     """The tokens of context that the server declares; None where it declares none."""
     found = (facts.get(name) for name in ("max_model_len", "context_length"))
-    return next((length for length in found if isinstance(length, int) and length > 0), None)
+    return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)

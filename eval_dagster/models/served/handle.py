@@ -1,5 +1,6 @@
 """The backend `openai`: a model behind a server with the interface of OpenAI."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +16,7 @@ from eval_dagster.models.served.client import Client, PushbackError, StoppedErro
 from eval_dagster.models.served.endpoint_state import EndpointState, StateFile, declared, declared_length
 from eval_dagster.models.served.epochs import Epoch, minute
 from eval_dagster.models.served.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.looking import look_calls
 from eval_dagster.models.served.model import ServedModel
 from eval_dagster.models.served.pacing import Pace, PaceSettings
 from eval_dagster.models.served.replicas import Replica
@@ -32,6 +34,8 @@ from eval_dagster.versions import stable_hash
 ENGINE_VERSION = 2
 """Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""
 _LOOK_TIMEOUT_S = 15.0
+_LOOKS, _BETWEEN_LOOKS_S = 3, 0.2
+"""Times that the list of models is asked for, where the answer is none."""
 _PATIENCE_S = 60.0
 """Seconds without an answer to a canary after which a look ends."""
 
@@ -92,6 +96,8 @@ class ServedHandle:
             try:
                 self.check()
                 config = _hasty(self._config)
+                if (problem := self._spend.too_little_for(look_calls(config))) is not None:
+                    return Look(warnings=(f"it is not known whether {self._name} changed, because {problem}",))
                 return self._watch.look(self._model(config), config, known(), self._known().facts, run_id)
             except ModelNotFoundError as error:
                 return self._without_server(str(error))
@@ -279,6 +285,13 @@ class ServedHandle:
 
         async def look() -> Any:
             async with Client(self._name, base_url, headers, min(_LOOK_TIMEOUT_S, self._config.timeout_s)) as client:
+                for _ in range(_LOOKS - 1):
+                    try:
+                        return await client.get("/models")
+                    except (BadAnswerError, PushbackError, StoppedError) as error:
+                        if isinstance(error, PushbackError) and error.is_broken and not error.may_be_billed:
+                            raise  # nobody listens
+                        await asyncio.sleep(_BETWEEN_LOOKS_S)
                 return await client.get("/models")
 
         try:

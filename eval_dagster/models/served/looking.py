@@ -9,6 +9,7 @@ from typing import Any
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.models.looks import Known
 from eval_dagster.models.served.answers import BadAnswerError
+from eval_dagster.models.served.bodies import Call
 from eval_dagster.models.served.canaries import canaries_by_name, canary_call
 from eval_dagster.models.served.change_test import Answer, Change, Compared, differences
 from eval_dagster.models.served.epochs import ALLOWED, Answers, Epoch, answer_rows
@@ -197,6 +198,12 @@ class Looker:
             if response.report is not None:
                 self._calls += response.report.attempts
                 self._costs.append(response.report.cost)
+
+
+def look_calls(config: OpenAIModel) -> list[Call]:
+    """The calls for the canaries of a look."""
+    canaries, _ = _affordable(config)
+    return [canary_call(prompt, config, with_logprobs=False) for prompt in canaries.values()] * _TIMES
 
 
 def _affordable(config: OpenAIModel) -> tuple[Mapping[str, str], int]:

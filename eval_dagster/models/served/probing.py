@@ -8,7 +8,8 @@ from eval_dagster.errors import NotEvaluatedError
 from eval_dagster.models.served.answers import BadAnswerError
 from eval_dagster.models.served.client import PushbackError, StoppedError
 
-_ATTEMPTS = 5
+_ATTEMPTS, _FEW = 5, 3
+"""Attempts at a call, and those where the answer tells what the server cannot do: it may be wrong once."""
 _SPENT = (402, 429)
 """Statuses of a spent quota. With another one, the server lacks this path, or refuses it."""
 T = TypeVar("T")
@@ -29,11 +30,13 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
                 raise BadAnswerError(str(error)) from None
             await asyncio.sleep(min(error.retry_after_s or 2.0**attempt, 30.0))
         except StoppedError as error:
-            if error.status in _SPENT or isinstance(error, NotEvaluatedError):
+            if isinstance(error, NotEvaluatedError) or (error.status in _SPENT and attempt >= _FEW - 1):
                 raise
-            raise BadAnswerError(str(error), kind="NoLogprobsError") from None
+            if attempt >= _FEW - 1:
+                raise BadAnswerError(str(error), kind="NoLogprobsError") from None
+            await asyncio.sleep(0.1)
         except BadAnswerError as error:
-            if not error.helps_to_retry or error.kind == "NoLogprobsError" or attempt == _ATTEMPTS - 1:
+            if not error.helps_to_retry or attempt >= (_FEW if error.kind == "NoLogprobsError" else _ATTEMPTS) - 1:
                 raise
             await asyncio.sleep(2.0**attempt / 4)
     raise AssertionError

@@ -1,7 +1,7 @@
 """Puts the replies to the calls of a request together."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -59,7 +59,7 @@ def text_response(request: Request, replies: Sequence[CallReply], price: Price |
         reasonings=tuple(text.reasoning for text in texts) if has_reasoning else (),
         tool_calls=tuple(text.tool_calls for text in texts) if any(text.tool_calls for text in texts) else (),
         latency_s=max(each.reply.seconds for each in replies),
-        report=report_of(replies, price),
+        report=replace(report_of(replies, price), finish_reasons=tuple(text.server_reason for text in texts)),
     )
 
 
@@ -104,12 +104,20 @@ def report_of(replies: Sequence[CallReply], price: Price | None) -> ServerReport
     """What the server reports about some calls, together."""
     found = [each.reply for each in replies]
     report = ServerReport(
-        **{name: _total(found, name) for name in _COUNTS},
+        prompt_tokens=_total(found, "prompt_tokens"),
+        output_tokens=_total(found, "output_tokens"),
+        cached_tokens=_total(found, "cached_tokens"),
+        reasoning_tokens=_total(found, "reasoning_tokens"),
         attempts=sum(each.attempts for each in replies),
-        model=found[0].model,
-        fingerprint=found[0].fingerprint,
+        model=_names(each.model for each in found),
+        fingerprint=_names(each.fingerprint for each in found),
     )
     return replace(report, cost=cost_of(report, price))
+
+
+def _names(names: Iterable[str | None]) -> str | None:
+    """The name that the server gave, or the names where it gave several."""
+    return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 def _total(replies: Sequence[Reply], name: str) -> int | None:

@@ -22,6 +22,8 @@ from eval_dagster.models.served.token_logprobs import TokenLogprob, read_token_l
 
 _PROBE = "The capital of France is"
 _PROBE_TOKENS = 3
+_TIMES = 2
+"""Times that a way is tried which gives other numbers."""
 _CLOSE = 0.1
 """Two computations of a log-probability by one server differ less than this: a cache of prefixes moves logits by up to 0.06."""
 
@@ -53,11 +55,15 @@ async def find_scorer(name: str, config: OpenAIModel, client: Client, local: Tok
     except BadAnswerError as error:
         raise NoScoresError(_no_scores(name, config, [f"it gives no tokens with log-probabilities: {error}"])) from None
     for way, calls, expected in _trials(config, tokens, known, tokenizer.id_of):
-        try:
-            found = [token for call in calls for token in await _content(client, call)]
-            problem = _difference(found, expected)
-        except BadAnswerError as error:
-            problem = str(error)
+        for _ in range(_TIMES):
+            try:
+                found = [token for call in calls for token in await _content(client, call)]
+                problem = _difference(found, expected)
+            except BadAnswerError as error:
+                problem = str(error)
+                break
+            if problem is None:
+                break
         if problem is None:
             return Scorer(config, tokenizer, way, known[0].token_id or 0, context)
         seen.append(f"{way}: {problem}")

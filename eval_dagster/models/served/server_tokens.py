@@ -1,6 +1,5 @@
 """Encodes texts by the tokenizer of a server."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from eval_dagster.errors import ModelError
@@ -46,7 +45,7 @@ class ServerTokenizer:
         body: dict[str, Any] = {"content": text, "add_special": add_special_tokens, "parse_special": True}
         body |= {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
         found: Any = (await self._client.post_root("/tokenize", body)).get("tokens")
-        if not isinstance(found, Sequence) or not all(isinstance(each, int) and 0 <= each < 2**32 for each in found):
+        if not isinstance(found, list) or not all(type(each) is int and 0 <= each < 2**32 for each in found) or (text and not found):
             raise BadAnswerError("the server's /tokenize gave no list of token ids")
         return tuple(found)
 

@@ -5,7 +5,7 @@ Near a cap, calls are sent one by one. So the total ends within one call of the 
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +70,21 @@ class Spend:
         with Ledger(self._folder, self._name) as ledger:
             self._estimates.expect(ledger.known())
             yield ledger
+
+    def too_little_for(self, calls: Sequence[Call]) -> str | None:
+        """Why calls beside the requests must wait: they may need more than half of what a cap leaves. None where they need not."""
+        needed = self._estimates.most_of(calls)
+        caps = [("this run", self._run_cap, self.spent)]
+        if self._day_cap is not None:
+            with Ledger(self._folder, self._name) as ledger:
+                caps.append(("today", self._day_cap, ledger.spent()))
+        for when, cap, spent in caps:
+            if cap is not None and not (spent + needed + needed).is_within(cap):
+                return (
+                    f"its canaries may need ${needed.cost:.6f} and {needed.tokens:,.0f} tokens, more than half of what the caps leave for "
+                    f"{when}. They are asked when a cap can bear them; `canaries: 0` switches them off"
+                )
+        return None
 
     def take(self, call: Call, ledger: Ledger | None) -> _Sent | None:
         """Count a call that is about to be sent; None where it has no room at present."""

@@ -1,6 +1,7 @@
 """Watches a server for a change of the model behind a name: one process at a time looks, and records what it saw."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +70,11 @@ class Watch:
             run_id,
         )
         self._epoch = after
-        return Look(warnings=(message,) if is_changed or not last.answers() else (), notes={"endpoint": f"epoch {after.number}: {message}"})
+        return Look(
+            warnings=(message,) if is_changed or not last.answers() else (),
+            notes={"endpoint": f"epoch {after.number}: {message}"},
+            cost=math.fsum(seen.cost or 0.0 for seen in rounds),
+        )
 
     def difference(self, model: ServedModel, config: OpenAIModel) -> str | None:
         """How the answers of another server of the model differ from those of the epoch; None where they do not. Nothing is recorded."""

@@ -85,7 +85,18 @@ class Outcome:
     """Requests about samples that went wrong."""
     problems: list[str]
     """What must not be."""
-    kinds_of_errors: tuple[str, ...] = ()
+    is_kept: bool = False
+    """Whether the errors are final."""
+
+    @property
+    def word(self) -> str:
+        """The outcome in the table: fewer errors than a quarter of what went wrong are those of requests that went wrong each time."""
+        if self.errors == 0 or (self.wrong > 1 and 4 * self.errors < self.wrong and not self.is_alone):
+            return "same"
+        return "kept error" if self.is_kept else "error"
+
+    is_alone: bool = False
+    """Whether it was one prompt alone."""
 
 
 class Runs:
@@ -101,7 +112,7 @@ class Runs:
         if samples not in self._right:
             ran = self._run(f"right {samples}", samples)
             assert ran.lost is None, ran.lost
-            assert not ran.errors
+            assert not ran.errors, next(iter(ran.errors.values()))
             assert len(ran.answers) == samples
             self._right[samples] = ran.answers
         right = self._right[samples]
@@ -110,6 +121,7 @@ class Runs:
         self._control("reset")
         self._control("apply", name=f"{wrong.area}: {wrong.name}", share=share)
         first = self._run(pin, samples)
+        night = self._run(pin, samples) if share == 0 and first.errors else first
         counts = self._control("apply", name="", share=0)
         asked = sum(counts["received"].values())
         second = self._run(pin, samples)
@@ -119,9 +131,11 @@ class Runs:
             name for name, error in first.errors.items() if error.startswith(("ContentFilterError", "RefusalError", "PromptTooLongError"))
         }
         problems = []
-        if first.lost or second.lost:
-            problems.append(f"the eval is lost: {first.lost or second.lost}")
-        for when, ran in (("", first), (" after the second run", second)):
+        if lost := first.lost or night.lost or second.lost:
+            problems.append(f"the eval is lost: {lost}")
+        if not counts["wrong"]:
+            problems.append("nothing went wrong")
+        for when, ran in (("", first), (" in the second night", night), (" after the second run", second)):
             if other := [name for name, answer in ran.answers.items() if answer != right[name]]:
                 problems.append(f"{len(other)} other answers{when}, such as {ran.answers[other[0]]} for {right[other[0]]}")
         if second.errors.keys() != final:
@@ -129,16 +143,14 @@ class Runs:
             problems.append(f"{len(left)} samples are not healed: {next(iter(left.values()), 'kept errors are gone')}")
         missing = len(first.errors) - len(final)
         a_sample = self._calls_a_sample
-        if not missing <= again <= missing * a_sample:
+        # Some calls of the first run may arrive late.
+        if not missing <= again <= missing * a_sample + (3 * a_sample if missing and a_sample > 1 else 0):
             problems.append(f"the second run asked {again} requests for {missing} samples")
-        if first.errors and not counts["wrong"]:
-            problems.append(f"errors without a reason: {next(iter(first.errors.values()))}")
         # A request with several calls is asked again as a whole where one of them fails.
         twice = [key for key, count in after["right"].items() if count > 1]
         if a_sample == 1 and wrong.connection != "late" and twice:
             problems.append(f"{len(twice)} requests were answered rightly twice")
-        kinds = tuple(sorted({error.partition(":")[0] for error in first.errors.values()}))
-        return Outcome(errors=len(first.errors), wrong=counts["wrong"], problems=problems, kinds_of_errors=kinds)
+        return Outcome(errors=len(first.errors), wrong=counts["wrong"], problems=problems, is_kept=bool(final), is_alone=share == 0)
 
     @property
     def _calls_a_sample(self) -> int:
@@ -178,9 +190,11 @@ class Runs:
 def runs_of(kind: str, folder: Path) -> Iterator[Runs]:
     """Evaluations of a kind, with servers of their own."""
     (folder / "word_tasks.py").write_text(textwrap.dedent(TASKS))
-    settings = {"echo": "ignored"} if kind == "forced" else {}
+    settings: dict[str, Any] = (
+        {"mean_tokens": 1} if kind == "chat" else {"mean_tokens": 8, "echo": "right" if kind == "echo" else "ignored"}
+    )
     with (
-        stub_server(folder, mean_tokens=1, sigma=0, **settings) as stub,
+        stub_server(folder, sigma=0, **settings) as stub,
         running_server("catalogue_program", stub.server.url, model=stub.model, folder=folder) as proxy,
     ):
         yield Runs(kind, folder, proxy)

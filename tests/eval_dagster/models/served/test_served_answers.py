@@ -11,13 +11,14 @@ from aiohttp import web
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
 from eval_dagster.models.served.answer_records import Choice
-from eval_dagster.models.served.answers import BadAnswerError, Reply, TextReader, believable, read_reply
+from eval_dagster.models.served.answers import BadAnswerError, Reply, Text, TextReader, believable, read_reply
 from eval_dagster.models.served.bodies import text_calls
 from eval_dagster.models.served.client import Client, PushbackError, StoppedError
 from eval_dagster.models.served.handle import ServedHandle
-from eval_dagster.models.served.scoring_calls import forced_call
+from eval_dagster.models.served.scoring_calls import echo_call, forced_call
 from eval_dagster.models.served.secrets import Headers
 from eval_dagster.models.served.threads import result_of
+from eval_dagster.models.served.token_logprobs import read_token_logprobs
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
 
 SECRET = "sk-secret-12345"
@@ -90,6 +91,114 @@ def test_what_is_no_text(choice: dict[str, Any], kind: str, helps: bool) -> None
 def test_usage(usage: Any, counts: tuple[int | None, ...]) -> None:
     found = read_reply({"choices": [{}], "usage": usage}, lambda _: None)
     assert (found.prompt_tokens, found.output_tokens, found.cached_tokens, found.reasoning_tokens) == counts
+
+
+def ended(word: Any, text: str = "Par") -> Choice:
+    return Choice.of({"message": {"role": "assistant", "content": text}, "finish_reason": word})
+
+
+@pytest.mark.parametrize("word", ["stop", "end_turn", "eos", "COMPLETE", "tool_calls", "FINISH_REASON_STOP"])
+def test_words_for_a_text_that_is_complete(word: str) -> None:
+    found = TextReader()(ended(word))
+    assert (found.text, found.finish_reason, found.server_reason) == ("Par", "stop", word)
+
+
+@pytest.mark.parametrize("word", ["length", "max_tokens", "model_length", "MAX_TOKENS"])
+def test_words_for_a_text_that_is_cut(word: str) -> None:
+    assert TextReader()(ended(word)).finish_reason == "length"
+
+
+@pytest.mark.parametrize("word", ["content_filter", "content-filter", "SAFETY", "sensitive", "recitation"])
+def test_words_for_a_text_that_is_kept_back(word: str) -> None:
+    with pytest.raises(BadAnswerError) as found:
+        TextReader()(ended(word))
+    assert (found.value.kind, found.value.helps_to_retry) == ("ContentFilterError", False)
+
+
+@pytest.mark.parametrize("word", ["insufficient_system_resource", "network_error", "timeout", "aborted", "error", None])
+def test_words_for_a_text_that_is_asked_for_again(word: str | None) -> None:
+    with pytest.raises(BadAnswerError) as found:
+        TextReader()(ended(word))
+    assert (found.value.kind, found.value.helps_to_retry) == ("ServerError", True)
+
+
+def test_an_unknown_word_is_an_error_that_says_how_to_name_it() -> None:
+    with pytest.raises(BadAnswerError, match="that is not known") as found:
+        TextReader()(ended("gateway_drain"))
+    assert found.value.kind == "UnknownFinishReasonError"
+    assert '`finish_reasons: {"gateway_drain": complete}`' in str(found.value)
+    assert TextReader(reasons={"gateway_drain": "complete"})(ended("gateway_drain")).finish_reason == "stop"
+    assert TextReader(reasons={"null": "complete"})(ended(None)).finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "prompt", "context", "is_full"), [(16, 5, None, True), (4, 5, None, False), (4, 60, 64, True), (None, None, None, False)]
+)
+def test_a_text_that_is_cut_has_the_tokens_that_it_may_have(
+    tokens: int | None, prompt: int | None, context: int | None, is_full: bool
+) -> None:
+    choice = ended("length").model_copy(update={"output_tokens": tokens, "prompt_tokens": prompt})
+    read = TextReader(most=16, context=context)
+    if is_full:
+        assert read(choice).finish_reason == "length"
+    else:
+        with pytest.raises(BadAnswerError, match="cut the text after"):
+            read(choice)
+
+
+def test_an_empty_text_has_the_tokens_of_one() -> None:
+    for tokens in (1, 2, None):
+        assert TextReader()(ended("stop", "").model_copy(update={"output_tokens": tokens})).text == ""
+    for tokens in (0, 40):
+        with pytest.raises(BadAnswerError, match="the text is empty"):
+            TextReader()(ended("stop", "").model_copy(update={"output_tokens": tokens}))
+
+
+def test_the_choice_with_the_index_0_is_read() -> None:
+    choices = [{"index": 1, "text": "two", "finish_reason": "stop"}, {"index": 0, "text": "one", "finish_reason": "stop"}]
+    assert read_reply({"choices": choices}, TextReader()).content.text == "one"
+    for wrong in (choices[:1], [choices[1], choices[1]], [{**each, "index": None} for each in choices]):
+        with pytest.raises(BadAnswerError, match="expected one with 0"):
+            read_reply({"choices": wrong}, TextReader())
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "message"),
+    [
+        ({"tokens": ["a"], "token_logprobs": [7.5], "top_logprobs": None}, "which is no log-probability"),
+        ({"tokens": ["a"], "token_logprobs": [-1e308], "top_logprobs": None}, "a mark in place of"),
+        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"a": -3.0}]}, "with -1 and with -3"),
+        ({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": [{"b": -3.0}]}, "-3 for the most probable one"),
+        ({"tokens": ["token_id:1", "b"], "token_logprobs": [-1.0, -1.0]}, "the ids of 1 of 2 tokens"),
+        ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "another form"),
+        ({"tokens": ["a"], "token_logprobs": ["-1"]}, "another form"),
+        ({"content": [{"token": "a", "logprob": float("inf")}]}, "another form"),
+    ],
+)
+def test_log_probabilities_that_cannot_be(logprobs: Any, message: str) -> None:
+    with pytest.raises(BadAnswerError, match=message):
+        read_token_logprobs(Choice.of({"logprobs": logprobs}))
+
+
+def test_an_echo_of_another_prompt_with_the_same_end_is_none() -> None:
+    read = echo_call(config(), [1, 2], [3], lambda _: None).read
+    lists = {"token_logprobs": [None, -1.0, -0.5], "top_logprobs": [None, {}, {"token_id:3": -0.5}]}
+    [token] = read(Choice.of({"logprobs": {"tokens": ["token_id:1", "token_id:2", "token_id:3"], **lists}}))
+    assert token.logprob == -0.5
+    with pytest.raises(BadAnswerError, match="echoed another prompt"):
+        read(Choice.of({"logprobs": {"tokens": ["token_id:9", "token_id:2", "token_id:3"], **lists}}))
+
+
+@pytest.mark.parametrize("value", ["99999999999999999999", "Fri, 31 Dec 99999 23:59:59 GMT", "nan", "soon"])
+def test_a_time_to_wait_that_cannot_be_is_none(value: str) -> None:
+    found = answered(429, "", {"Retry-After": value})
+    assert isinstance(found, PushbackError)
+    assert found.retry_after_s is None
+
+
+@pytest.mark.parametrize("body", ['{"a": NaN}', '{"a": Infinity}'])
+def test_constants_that_are_no_json(body: str) -> None:
+    assert isinstance(answered(200, body), BadAnswerError)
 
 
 def test_bodies() -> None:
@@ -261,6 +370,11 @@ def test_counts_that_cannot_be_are_unknown() -> None:
     found = believable(asked, 100, 64)
     assert (found.prompt_tokens, found.cached_tokens, found.output_tokens, found.reasoning_tokens) == (None, None, None, None)
     assert believable(asked, 1_000, None) == asked
+    none = Reply(content=Text(text="Paris", finish_reason="stop"), prompt_tokens=0, output_tokens=0)
+    found = believable(none, 100, 64)
+    assert (found.prompt_tokens, found.output_tokens) == (None, None)
+    few = Reply(content=None, prompt_tokens=5, output_tokens=1)
+    assert believable(few, 100, 64, least_prompt=6).prompt_tokens is None
 
 
 def test_versions(tmp_path: Path) -> None:

@@ -209,3 +209,26 @@ def test_a_request_costs_little(is_queued: bool) -> None:
             return (time.process_time() - began) / count
 
     assert asyncio.run(main()) < 120e-6
+
+
+def test_a_server_that_rejects_a_third_of_the_requests_is_not_left_alone() -> None:
+    async def main(pace: Pace) -> None:
+        chance, ended = random.Random(0), [0]
+
+        async def one() -> None:
+            while True:
+                await pace.wait(10)
+                await asyncio.sleep(0.1)
+                if chance.random() < 1 / 3:
+                    pace.pushed_back(1.0)
+                    await asyncio.sleep(1.0)
+                else:
+                    pace.answered(10)
+                    ended[0] += 1
+                    return
+
+        await asyncio.gather(*(one() for _ in range(40)))
+        assert ended == [40]
+        assert now() < 15
+
+    in_pace(PaceSettings(), main)

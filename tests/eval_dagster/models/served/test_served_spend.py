@@ -15,6 +15,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 from servers.faults import Fault, faulty_proxy
+from servers.processes import running_server
 from servers.stub import Stub, stub_server
 from transformers import PreTrainedTokenizerFast
 
@@ -30,7 +31,7 @@ from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.inference import AskedModel, ask
-from eval_dagster.stages.results import STAGES, StageFailure
+from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 
 STAGES_WITHOUT_MLFLOW = [stage for stage in STAGES if stage != "task_metrics"]
 PRICE = Price(input=1, output=4)
@@ -387,3 +388,57 @@ def test_a_suite_over_its_daily_cap_is_judged_and_goes_on_the_next_day(start: Ru
     _, output, _ = end(start("leaderboard", "--cost", caps=caps))
     assert "$0.00" in output
     assert "cost" in output
+
+
+def test_a_usage_of_nothing_switches_no_cap_off(tmp_path: Path) -> None:
+    """The proxy replaces the counts of every answer by 0."""
+    wanted = requests(100)
+    with (
+        stub_server(tmp_path, mean_tokens=20, sigma=0) as stub,
+        running_server("catalogue_program", stub.server.url, model="stub", folder=tmp_path) as proxy,
+    ):
+        proxy.post("/control/apply", {"name": "usage: 0 tokens", "share": 1.0})
+        section = {
+            "backend": "openai",
+            "model": "stub",
+            "base_url": proxy.base_url,
+            "price": PRICE,
+            "cost_per_run": 0.003,
+            "concurrency": 4,
+        }
+        model = ServedHandle("served", OpenAIModel.model_validate(section), home=tmp_path).load()
+        answers: list[ModelResponse] = []
+        with pytest.raises(NotEvaluatedError, match="the cap `cost_per_run"):
+            answers.extend(response for _, response in model.respond(wanted))
+        total, _ = spent(stub)
+    assert 0.001 < total < 0.005, "the estimates are rather too high"
+    assert 0 < len(answers) < 100
+    assert {response.report.cost for response in answers if response.report} == {None}, "it is not known"
+
+
+LOOKED_AT = """
+    models:
+      served: {{backend: openai, base_url: "{base_url}", model: stub, price: {{input: 1, output: 4}}, canaries: 20, {cap}}}
+    evals:
+      sums: {{task: arithmetic, limit: 2}}
+"""
+
+
+@pytest.mark.parametrize("cap", ["cost_per_run: 0.0008", "tokens_per_day: 1000"])
+def test_canaries_wait_for_a_cap_that_can_bear_them(stub: Stub, tmp_path: Path, cap: str) -> None:
+    (tmp_path / "evals.yaml").write_text(textwrap.dedent(LOOKED_AT.format(base_url=stub.base_url, cap=cap)))
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / ".eval_dagster")
+    outcomes = list(evaluate(project, [("sums", "served")], stages=STAGES_WITHOUT_MLFLOW, run_id="run", reporter=SilentReporter()))
+    assert [each for each in outcomes if isinstance(each, StageFailure)] == []
+    [warning] = next(each.warnings for each in outcomes if isinstance(each, StageResult) and each.stage == "model_outputs")
+    assert "it is not known whether served changed, because its canaries may need" in warning
+    assert len(stub.counts().received) == 6, "the requests of the eval alone"
+
+
+def test_canaries_are_part_of_what_a_run_cost(stub: Stub, tmp_path: Path) -> None:
+    (tmp_path / "evals.yaml").write_text(textwrap.dedent(LOOKED_AT.format(base_url=stub.base_url, cap="cost_per_run: 1")))
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / ".eval_dagster")
+    list(evaluate(project, [("sums", "served")], stages=STAGES_WITHOUT_MLFLOW, run_id="run", reporter=SilentReporter()))
+    total, _ = spent(stub)
+    assert len(stub.counts().received) > 6
+    assert sum(each.cost or 0.0 for each in read_attempts(project.lake)) == pytest.approx(total)

@@ -1,0 +1,64 @@
+"""Whatever a server does wrong, the numbers are those of a server that does nothing wrong, or samples are counted errors."""
+
+from pathlib import Path
+
+import pytest
+from catalogue_runs import runs_of
+from catalogue_table import PAGE, SHARE, name_of, page
+from servers.catalogue import CATALOGUE, KINDS
+
+QUICK = {
+    "chat": ("status: 403 with an error object", "body: another choice before the first", "finish reason: half a text, `network_error`"),
+    "echo": ("token: another prompt with the same end", "token: half of the ids missing", "log-probability: +7.5"),
+}
+"""Entries that are tried in each run of the tests, at a fifth of the requests."""
+ALONE = ("status: 429", "finish reason: half a text, `gateway_drain`")
+"""Entries that are tried for one prompt alone."""
+TRIED = [*((kind, name, SHARE, 20) for kind, names in QUICK.items() for name in names), *(("chat", name, 0.0, 10) for name in ALONE)]
+
+
+@pytest.fixture(scope="module", params=["chat", "echo"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_part_of_the_catalogue(kind: str, tmp_path: Path) -> None:
+    shown = {line.split(" | ")[0].removeprefix("| "): line.strip("| ").split(" | ")[1:] for line in PAGE.read_text().splitlines()}
+    with runs_of(kind, tmp_path) as runs:
+        for of_kind, name, share, samples in TRIED:
+            if of_kind == kind:
+                wrong = next(each for each in CATALOGUE if name_of(each) == name)
+                outcome = runs.outcome(wrong, share, samples)
+                assert outcome.problems == [], name
+                assert shown[name][KINDS.index(kind) + (0 if share else len(KINDS))] == outcome.word, name
+
+
+def test_the_page_names_each_entry_and_nothing_else() -> None:
+    cells = [line.split(" | ")[0].removeprefix("| ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    names = [cell for cell in cells if ": " in cell]
+    assert names == [name_of(each) for each in CATALOGUE]
+    assert len(names) == len(set(names)) >= 60
+    assert {each.area for each in CATALOGUE} >= {
+        *("status", "connection", "body", "finish reason", "token", "log-probability", "usage", "identity", "time")
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(6 * 3600)
+def test_the_whole_catalogue_makes_the_page(tmp_path: Path) -> None:
+    """The page is written anew, and has to be what it was."""
+    words: dict[tuple[str, str, float], str] = {}
+    problems: dict[str, list[str]] = {}
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        with runs_of(kind, tmp_path / kind) as runs:
+            for wrong in CATALOGUE:
+                for share, samples in ((SHARE, 500), (0.0, 40)) if kind in wrong.kinds else ():
+                    outcome = runs.outcome(wrong, share, samples)
+                    words[kind, name_of(wrong), share] = outcome.word
+                    if outcome.problems:
+                        problems[f"{kind}, {share}, {name_of(wrong)}"] = outcome.problems
+    assert problems == {}
+    before, after = PAGE.read_text(), page(words)
+    PAGE.write_text(after)
+    assert after == before, "the page is written anew: look at what changed"
