@@ -147,6 +147,14 @@ def _usage(**values: Any) -> Change:
     return lambda answer: answer | {"usage": {**answer["usage"], **values}}
 
 
+_FIRST: dict[str, Any] = {}
+
+
+def _stale(answer: dict[str, Any]) -> dict[str, Any]:
+    """The first answer that went through this, again and again."""
+    return _FIRST.setdefault("answer", answer)
+
+
 _HALF_WORDS = (
     *("insufficient_system_resource", "network_error", "sensitive", "model_length", "max_tokens", "SAFETY", "recitation", "timeout"),
     *("aborted", None, "error", "content_filter", "gateway_drain", "length", "FINISH_REASON_OTHER", "user_cancel", ""),
@@ -185,6 +193,7 @@ CATALOGUE: tuple[Wrong, ...] = (
             (403, "an error object", _error("this prompt was flagged")),
             (404, "a page of HTML", _PAGE),
             (405, "nothing", ""),
+            (413, "a context that is said to be too short", _error("maximum context length is 8 tokens")),
             (418, "an error object", _error("teapot")),
             (422, "an error object", _error("unprocessable")),
             (204, "nothing", ""),
@@ -349,6 +358,7 @@ CATALOGUE: tuple[Wrong, ...] = (
     Wrong(area="identity", name="a number as model", change=_top(model=5)),
     Wrong(area="identity", name="no model", change=_top(model=None)),
     Wrong(area="identity", name="another fingerprint", change=_top(system_fingerprint="fp_other")),
+    Wrong(area="identity", name="the answer to an earlier request", change=_stale),
     Wrong(
         area="identity",
         name="one of two fingerprints",

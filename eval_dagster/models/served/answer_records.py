@@ -72,6 +72,7 @@ class AnswerRecord(Record):
     """The body of an answer to `/chat/completions` or `/completions`."""
 
     choices: list[Choice]
+    id: SomeText = None
     model: str | None = None
     system_fingerprint: SomeText = None
 

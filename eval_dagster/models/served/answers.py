@@ -19,8 +19,10 @@ _MOST_TIMES, _MOST_MORE, _FEW_MORE = 4, 100_000, 1024
 """Times the allowed tokens of a text, and more tokens, with reasoning and without, up to which a count is believed."""
 BYTES_OF_TOKEN = 32
 """Most bytes that the tokens of a text have on average; a count of fewer tokens is not believed."""
-_TOKENS_OF_NOTHING = 3
-"""Most tokens of a text that is empty: its end, and marks around it."""
+_TOKENS_OF_NOTHING = 1
+"""Most tokens of a text that is empty: its end."""
+_FEW = 3
+"""Tokens by which counts of the same text differ."""
 FEW_ATTEMPTS = 3
 """Attempts at a call whose answer shows a habit of the server rather than an accident."""
 
@@ -66,6 +68,8 @@ class Reply:
     reasoning_tokens: int | None = None
     model: str | None = None
     fingerprint: str | None = None
+    answer_id: str | None = None
+    """What identifies the answer; null where the server gives nothing."""
     seconds: float = 0.0
     """From sending the call to the whole reply."""
 
@@ -123,7 +127,7 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
             raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
         try:
             answer = AnswerRecord.of(found)
-            reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint)
+            reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint, answer_id=answer.id)
             counts = {"prompt_tokens": reply.prompt_tokens, "output_tokens": reply.output_tokens}
             choice = _first(answer.choices).model_copy(update=counts)
             return replace(reply, content=read(choice))
@@ -225,8 +229,8 @@ class TextReader:
         """Require that a text that is cut has the tokens that it may have, or ends where the context does."""
         tokens, prompt = choice.output_tokens, choice.prompt_tokens
         if tokens is None:  # a token has a byte at least
-            tokens = len(text.encode()) + _TOKENS_OF_NOTHING if text else self.most
-        is_at_end = self.context is not None and prompt is not None and prompt + (tokens or 0) >= self.context - _TOKENS_OF_NOTHING
+            tokens = len(text.encode()) + _FEW if text else self.most
+        is_at_end = self.context is not None and prompt is not None and prompt + (tokens or 0) >= self.context - _FEW
         if self.most is not None and tokens is not None and tokens < self.most and not is_at_end:
             raise BadAnswerError(
                 f"the server cut the text after {tokens} tokens, of {self.most} that it may have. If it allows no more, set `max_tokens` "

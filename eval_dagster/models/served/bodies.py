@@ -23,6 +23,8 @@ _MOST_STOPS = 4
 """Stop sequences that a chat of OpenAI accepts. The text is cut at all of them when it is there."""
 _CHARACTERS_PER_TOKEN = 3
 """For a rough estimate of the tokens of a prompt, as a limit of tokens a minute needs it before the server counts them."""
+_TOKENS_OF_MESSAGE = 64
+"""Most tokens that a template adds to a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,13 @@ class Call:
         """Fewest tokens that the prompt can have."""
         texts = self.texts
         return max(1, len(self.body["prompt"]) if texts is None else sum(len(text.encode()) for text in texts) // BYTES_OF_TOKEN)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens that prompt and answer can have: one a byte, and some for each message."""
+        texts = self.texts
+        size = len(self.body["prompt"]) if texts is None else sum(len(text.encode()) + _TOKENS_OF_MESSAGE for text in texts)
+        return size + (self.most_output or 0)
 
     @property
     def most_output(self) -> int | None:

@@ -21,7 +21,7 @@ from eval_dagster.stages.results import STAGES, StageFailure
 CONFIG = """
     models:
       served:
-        {{backend: openai, base_url: "{base_url}", model: stub, canaries: 0, pin: "{pin}", timeout_s: 1, patience_s: 6, attempts: 3,
+        {{backend: openai, base_url: "{base_url}", model: stub, canaries: 0, pin: "{pin}", timeout_s: 2, patience_s: 6, attempts: 3,
           concurrency: 32, prompt_format: {prompt_format}}}
     evals:
       numbers: {{task: "word_tasks.py:{task}", limit: {samples}}}
@@ -45,7 +45,7 @@ TASKS = '''
             return f"Which word stands for the{marked} number {item['number']}?"
 
         def _get_ground_truth(self, item):
-            return WORDS[item["number"] % 4]
+            return f"{WORDS[item['number'] % 4]} it is"
 
     class Choices(Texts):
         """The same, by the log-probabilities of the words."""
@@ -59,6 +59,7 @@ TASKS = '''
         def _get_ground_truth(self, item):
             return f" {WORDS[item['number'] % 4]}"
 '''
+_WORDS = ("red", "green", "blue", "moon")
 _STAGES = [stage for stage in STAGES if stage != "task_metrics"]
 Answers = dict[str, tuple[Any, ...]]
 """What the model answered, by sample: its texts and log-probabilities, and the score."""
@@ -190,9 +191,9 @@ class Runs:
 def runs_of(kind: str, folder: Path) -> Iterator[Runs]:
     """Evaluations of a kind, with servers of their own."""
     (folder / "word_tasks.py").write_text(textwrap.dedent(TASKS))
-    settings: dict[str, Any] = (
-        {"mean_tokens": 1} if kind == "chat" else {"mean_tokens": 8, "echo": "right" if kind == "echo" else "ignored"}
-    )
+    settings: dict[str, Any] = {"echo": "ignored" if kind == "forced" else "right"}
+    if kind == "chat":  # four of five answers are right
+        settings["answers"] = {f"number {number}?": f"{_WORDS[(number + (number % 5 == 0)) % 4]} it is" for number in range(500)}
     with (
         stub_server(folder, sigma=0, **settings) as stub,
         running_server("catalogue_program", stub.server.url, model=stub.model, folder=folder) as proxy,
