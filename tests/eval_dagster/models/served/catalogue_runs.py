@@ -21,7 +21,7 @@ from eval_dagster.stages.results import STAGES, StageFailure
 CONFIG = """
     models:
       served:
-        {{backend: openai, base_url: "{base_url}", model: stub, canaries: 0, pin: "{pin}", timeout_s: 2, patience_s: 6, attempts: 3,
+        {{backend: openai, base_url: "{base_url}", model: stub, canaries: 0, pin: "{pin}", timeout_s: 2, patience_s: 60, attempts: 3,
           concurrency: 32, prompt_format: {prompt_format}}}
     evals:
       numbers: {{task: "word_tasks.py:{task}", limit: {samples}}}

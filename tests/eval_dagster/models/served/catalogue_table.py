@@ -18,6 +18,7 @@ prompts (*echo*) or one token at a time (*forced*), and where texts of a chat ar
   answer. At a fifth of the requests, the few that go wrong each time are errors of their samples.
 - `error`: an error of the sample, which is counted. The next run asks for it alone.
 - `kept error`: the provider refused the prompt. The error of the sample is kept.
+- `not tried`: the entry is newer than the last whole run of that test.
 
 No eval was lost, no other number came out, and no right answer was asked for twice.
 
@@ -29,11 +30,11 @@ def name_of(wrong: Wrong) -> str:
 
 
 def page(words: Words) -> str:
-    """The page; a dash where an entry does not apply."""
+    """The page. A dash stands where an entry does not apply."""
     columns = [(kind, share) for share in (SHARE, 0.0) for kind in KINDS]
     heads = [f"{kind}, {'a fifth' if share else 'one prompt'}" for kind, share in columns]
     lines = [f"| what | {' | '.join(heads)} |", f"|---|{'---|' * len(columns)}"]
     for wrong in CATALOGUE:
-        cells = [words.get((kind, name_of(wrong), share), "–") for kind, share in columns]
+        cells = [words.get((kind, name_of(wrong), share), "not tried") if kind in wrong.kinds else "–" for kind, share in columns]
         lines.append(f"| {name_of(wrong)} | {' | '.join(cells)} |")
     return _HEAD + "\n".join(lines) + "\n"
