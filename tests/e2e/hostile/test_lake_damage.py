@@ -19,7 +19,7 @@ from eval_dagster.errors import LakeError
 from eval_dagster.lake import damage, responses, scanning
 from eval_dagster.lake.attempts import read_attempts
 from eval_dagster.lake.catalog import catalog_path, publish, read_rows, refresh
-from eval_dagster.lake.files import Lake, parquet_files, read_info, table_of, write_parquet
+from eval_dagster.lake.files import Lake, parquet_files, read_info, read_table, table_of, write_parquet
 from eval_dagster.lake.files import read_rows as rows_of_file
 from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.lake.rows import response_row
@@ -83,7 +83,7 @@ def test_flipped_bits_in_responses_are_named_by_queries(lake: Lake, capsys: pyte
 def test_a_flipped_bit_in_a_past_state_is_left_out_of_its_history(lake: Lake) -> None:
     current = file_of(lake, "scores")
     older = current.with_name("20250101T000000000000Z-older-00000000.parquet")
-    older.write_bytes(current.read_bytes())
+    write_parquet(older, read_table(current), read_info(current))
     metrics = file_of(lake, "metrics")
     [row] = rows_of_file(metrics)
     rows = [{**row, "scores_file": str(older.relative_to(lake.root))}]
