@@ -156,4 +156,5 @@ def test_a_daemon_that_is_killed_while_it_sends_tells_it_when_it_starts_again(tm
     finally:
         ui.interrupt()
         ui.kill()
+    checkout.do("check-nights")  # for a gate that Ctrl-C ended
     _require_told_once(checkout, receiver)
