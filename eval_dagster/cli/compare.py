@@ -9,10 +9,11 @@ from rich.text import Text
 
 from eval_dagster.cli.console import cell, errors, interval, number, out, print_next, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
-from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.comparison import MetricComparison, cause_words, changed_samples, compare_points
 from eval_dagster.gate.materializations import Point, PointName, overall
 from eval_dagster.gate.records import ChangedSample
+from eval_dagster.gate.scored_again import Rescorer
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
 
@@ -30,14 +31,25 @@ def compare(a: str, b: str, *, evals: Sequence[str], all_metrics: bool, alpha: f
     """
     project = Project.open()
     pairs, left_out = _pairs(project, a, b, evals)
-    found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha)]
+    rescorer, apart = Rescorer(project), dict[str, None]()
+
+    def alike(of_a: Point, of_b: Point, metric: str) -> tuple[Point, Point]:
+        try:
+            return rescorer.alike(of_a, of_b, metric)
+        except EvalDagsterError as error:
+            apart[f"{of_a.eval_name} · {metric}: the metric has changed, and the answers cannot be scored again: {error}"] = None
+            return of_a, of_b
+
+    found = [each for pair in pairs for each in compare_points(*pair, project.task(pair[0].eval_name).METRICS, alpha=alpha, alike=alike)]
     shown = [each for each in found if all_metrics or each.is_headline]
-    left_out += [_without_metric(pair, a, b) for pair in pairs if not any(each.a is pair[0] for each in shown)]
+    left_out += [_without_metric(pair, a, b) for pair in pairs if not any(each.a.eval_name == pair[0].eval_name for each in shown)]
     if not shown:
         offer = " (--all-metrics compares the others)" if found else ""
         raise UsageError(f"there is nothing to compare: {'; '.join(left_out)}{offer}")
     for reason in left_out:
         errors.print(f"not compared: {reason}", style="yellow", soft_wrap=True)
+    for reason in apart:
+        errors.print(f"compared by two forms of a metric: {reason}", style="yellow", soft_wrap=True)
     judged = judge_suite([Case(comparison=each.comparison, higher_is_better=each.higher_is_better) for each in shown], alpha=alpha)
     results = list(zip(shown, judged, strict=True))
     if output is not Format.TABLE:

@@ -1,6 +1,6 @@
 """Compares two materializations of an eval: the difference of each metric, its possible causes, and the samples that flipped."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,7 +41,14 @@ class MetricComparison:
     """Everything that differs between the points. Empty if only chance can explain a difference."""
 
 
-def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> list[MetricComparison]:
+def compare_points(
+    a: Point,
+    b: Point,
+    metrics: Sequence[type[BaseMetric[Any]]],
+    *,
+    alpha: float = ALPHA,
+    alike: Callable[[Point, Point, str], tuple[Point, Point]] | None = None,
+) -> list[MetricComparison]:
     """Compare every overall metric that both points have, on the samples that both have.
 
     If the headline is the mean of the subjects' means, these means are compared. A corpus metric is compared over all subjects together.
@@ -51,23 +58,28 @@ def compare_points(a: Point, b: Point, metrics: Sequence[type[BaseMetric[Any]]],
         b: The baseline.
         metrics: The task's metrics. A corpus metric is computed from the statistics of the common samples.
         alpha: Two-sided level of significance, for the smallest detectable difference.
+        alike: Gives both points as one form of a metric scores them, from the points and the metric's name.
 
     Raises:
         LakeError: The scores of a point were deleted.
     """
-    return [
-        MetricComparison(
-            a=a,
-            b=b,
-            metric=name,
-            higher_is_better=row["higher_is_better"],
-            is_headline=row["is_headline"],
-            comparison=comparison,
-            causes=causes(a, b, name),
-        )
-        for name, row in overall(a).items()
-        if (comparison := compare_metric(a, b, name, metrics, alpha=alpha)) is not None
-    ]
+    found: list[MetricComparison] = []
+    for name, row in overall(a).items():
+        of_a, of_b = (a, b) if alike is None else alike(a, b, name)
+        comparison = compare_metric(of_a, of_b, name, metrics, alpha=alpha) if name in overall(of_a) else None
+        if comparison is not None:
+            found.append(
+                MetricComparison(
+                    a=of_a,
+                    b=of_b,
+                    metric=name,
+                    higher_is_better=overall(of_a)[name]["higher_is_better"],
+                    is_headline=row["is_headline"],
+                    comparison=comparison,
+                    causes=causes(a, b, name),
+                )
+            )
+    return found
 
 
 def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:

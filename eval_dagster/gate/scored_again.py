@@ -105,6 +105,16 @@ class Rescorer:
             )
         return again
 
+    def alike(self, a: Point, b: Point, metric: str) -> tuple[Point, Point]:
+        """Two results as one form of a metric scores them: that of either, or that of now. Raises `LakeError` and others as `like`."""
+        if metric in overall(b) and _is_same_ruler(a, b, metric):
+            return a, b
+        again_b = self._scored(b)
+        if metric not in overall(again_b) or _is_same_ruler(a, again_b, metric):
+            return a, again_b
+        again_a = self._scored(a)
+        return again_a, b if metric in overall(b) and _is_same_ruler(again_a, b, metric) else again_b
+
     def readable(self, eval_name: str, model: str, time: datetime) -> Point:
         """The result of a time, whose scores can be read. Where a file is damaged or gone, it is scored again from its answers.
 
