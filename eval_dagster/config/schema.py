@@ -100,7 +100,7 @@ class GateConfig(Section):
     smallest_difference: Number = Field(default=0.0, ge=0)
     """The smallest difference that matters, in the metric's unit. A smaller one is no change, even if it is significant."""
     max_error_rate: Number = Field(default=0.05, ge=0, le=1)
-    """The largest share of errors that is allowed among the samples that the baseline could evaluate."""
+    """The largest share of errors: among samples that the baseline could evaluate, among those that the anchor could, and among all."""
     metrics: Literal["headline", "all"] = "headline"
     """The metrics that are compared: the one of each eval that the leaderboard shows, or all. More comparisons have less power each."""
     require: Require = "all"

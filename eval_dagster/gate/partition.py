@@ -99,8 +99,13 @@ class Partition:
         shown = {name for name, row in overall(current).items() if row["is_headline"]} or set(overall(current))
         names = dict.fromkeys([*overall(current), *before])
         found = {name: name in shown or before.get(name, False) for name in names}
-        gone = {name for name in found if name not in overall(current) and self.standings.is_let_go(self.key, name)}
+        gone = {name for name in found if name not in overall(current) and self._is_let_go(name)}
         return {name: is_shown for name, is_shown in found.items() if name not in gone and (is_shown or self.gate.metrics == "all")}
+
+    def _is_let_go(self, metric: str) -> bool:
+        """Whether a person accepted a state without a metric since a judgement named it."""
+        point = point_at(self.points, self.standings.accepted_since(self.key, metric))
+        return point is not None and metric not in overall(point)
 
     def _guarded(self, metric: str, current: Point, is_shown: bool) -> Finding:
         """The finding of a metric. An error is the reason why it is not judged."""

@@ -106,12 +106,12 @@ class Standings:
                 break
         return found
 
-    def is_let_go(self, key: Key, metric: str) -> bool:
-        """Whether a person accepted a state or a gap after the last judgement that names a metric."""
-        accepted = [each.accepted_at for each in self.acceptances if (each.eval, each.model) == key and each.metric in (None, metric)]
+    def accepted_since(self, key: Key, metric: str) -> datetime | None:
+        """The state that a person accepted after the last judgement that names a metric; None if there is none."""
         named = (path for path, _, rows in self.judgements() if any((row.eval, row.model, row.metric) == (*key, metric) for row in rows))
         last = next(named, None)
-        return last is not None and bool(accepted) and max(accepted) >= time_of(last)
+        accepted = None if last is None else self._accepted(key, metric, last)
+        return None if accepted is None else accepted.materialized_at
 
     def passed(self, key: Key, metric: str) -> Iterator[datetime]:
         """The states in which a metric passed, or that were accepted, the newest first."""

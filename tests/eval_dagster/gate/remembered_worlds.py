@@ -3,7 +3,7 @@
 import gc
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
@@ -21,13 +21,13 @@ from eval_dagster.lake.files import FileInfo
 from eval_dagster.lake.rows import prompt_row, sample_row
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric
 from eval_dagster.project import Project
-from eval_dagster.records import Completion, Message, Request, ResponseType, Role, Row, Sample
+from eval_dagster.records import Completion, Message, Request, ResponseType, Role, Row, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
-from eval_dagster.stages import aggregation
+from eval_dagster.stages import aggregation, old_answers
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.old_answers import OldAnswers, score_again
 from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.scores import content_version, scoring_versions
+from eval_dagster.stages.scores import content_version, scores_of, scoring_versions
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions import stable_hash
 
@@ -301,7 +301,18 @@ def remembered_worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     monkeypatch.setattr(aggregation, "metric_versions", lambda task, metrics: {each.NAME: each.__name__ for each in metrics})
     for module in (scored_again, sys.modules[__name__]):
         monkeypatch.setattr(module, "scoring_versions", lambda task: {"task": str([each.__name__ for each in task.METRICS]), "code": ""})
-    gc.freeze()  # statsmodels collects garbage in each call
+    monkeypatch.setattr(gc, "collect", lambda *generation: 0)  # statsmodels collects garbage in each call
+    known: dict[Any, list[Score]] = {}
+
+    def scores(task: BaseTask[Any], samples: Any, answered: Any, asked: Any) -> Iterator[tuple[RenderedPrompt, Score]]:
+        """Each text is scored once by each form of the metrics, which are pure."""
+        for prompt, response in answered:
+            key = tuple(task.METRICS), tuple(response.text), response.error
+            if key not in known:
+                known[key] = [score for _, score in scores_of(task, samples, iter([(prompt, response)]), asked)]
+            yield from ((prompt, score) for score in known[key])
+
+    monkeypatch.setattr(old_answers, "scores_of", scores)
 
     def world(seed: int) -> World:
         lake = held["lake"] = RememberedLake()

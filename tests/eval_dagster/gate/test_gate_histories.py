@@ -17,7 +17,7 @@ from eval_dagster.gate.records import Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 FALL = 0.2
-SHORT, LONG = 100, 10_000
+SHORT, LONG = 200, 10_000
 
 
 @dataclass(frozen=True)
