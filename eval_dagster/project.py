@@ -28,7 +28,7 @@ from eval_dagster.task_files.registry import registered_tasks
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.ordered import shots_of
 from eval_dagster.tracking.tracker import Tracker
-from eval_dagster.users_code import calling
+from eval_dagster.users_code import calling, limited
 
 TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
@@ -152,7 +152,8 @@ class Project:
     def named_task(self, name: str) -> TaskClass:
         """The task of a name of the registry, or of `path/to/file.py:Class`. Raises TaskDefinitionError as `task` does."""
         if name not in self._loaded_tasks:
-            self._loaded_tasks[name] = load_task(name, self.tasks, self.folder, self.config.environments)
+            with limited(self.config.code_timeout):
+                self._loaded_tasks[name] = load_task(name, self.tasks, self.folder, self.config.environments)
         return self._loaded_tasks[name]
 
     def task_names(self) -> list[str]:
@@ -218,7 +219,7 @@ class Project:
                 problems["eval", name] = f"eval {name}: its task raised {described(error)}"
         for name in models:
             try:
-                with calling(f"the check of the model {name}", is_limited=False):
+                with limited(self.config.code_timeout), calling(f"the check of the model {name}", is_limited=False):
                     self.handle(name).check()
             except ModelUnreachableError:
                 continue  # cached answers can be used; the run warns
