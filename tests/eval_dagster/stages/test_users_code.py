@@ -1,14 +1,17 @@
 """Users' code that ends the process by an exception, gives what does not fit, or changes what it was given."""
 
 import asyncio
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from running_stages import run_all
-from users_code_cells import DEADLY, EVAL, EXPECTED, SAMPLE, SAMPLES, STAGES, cells, write_project
+from users_code_cells import DEADLY, EVAL, EXPECTED, PLACES, SAMPLE, SAMPLES, STAGES, cells, write_project
 
 from eval_dagster.errors import DataError, EndedError, ModelError, described
 from eval_dagster.lake.catalog import read_rows
@@ -51,6 +54,25 @@ def test_what_ends_a_process_is_an_error_of_its_sample_or_its_eval(tmp_path: Pat
 
 def test_no_deadly_cell_is_left_out() -> None:
     assert {fault for _, fault in cells(faults=DEADLY)} == set(DEADLY)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("places", [["metric"], [each for each in PLACES if each != "model"]], ids=["metric", "all"])
+def test_code_that_ends_the_process_costs_its_eval_alone(tmp_path: Path, places: Sequence[str]) -> None:
+    chosen = cells(places, DEADLY if len(places) > 1 else ["dies"])
+    write_project(tmp_path, chosen)
+    program = Path(__file__).with_name("watched_stages.py")
+    done = subprocess.run([sys.executable, str(program), "run", str(tmp_path)], capture_output=True, text=True, timeout=900, check=True)
+    found = json.loads(done.stdout)
+    assert found["scores"] == {"good": 1.0}
+    for place, fault in chosen:
+        stage, message = found["failed"][f"{place}-{fault}"]
+        assert stage == STAGES[place]
+        assert "the process ended" in message
+        assert ("code_timeout" in message) is (fault == "loops")
+    assert found["failed"].keys() == {"-".join(cell) for cell in chosen}
+    assert done.stderr.count("error: the process ended") == len(chosen), "no part is tried twice"
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError("late"), BaseException("odd")])
