@@ -30,9 +30,10 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
                 raise BadAnswerError(str(error)) from None
             await asyncio.sleep(min(error.retry_after_s or 2.0**attempt, 30.0))
         except StoppedError as error:
-            if isinstance(error, NotEvaluatedError) or (error.status in _SPENT and attempt >= _FEW - 1):
+            is_last = attempt == _ATTEMPTS - 1
+            if isinstance(error, NotEvaluatedError) or (is_last and error.status in _SPENT):
                 raise
-            if attempt >= _FEW - 1:
+            if is_last:
                 raise BadAnswerError(str(error), kind="NoLogprobsError") from None
             await asyncio.sleep(0.1)
         except BadAnswerError as error:
