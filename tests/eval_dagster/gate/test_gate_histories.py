@@ -101,7 +101,9 @@ def _history(world: World) -> tuple[list[str], int]:
         elif not result.is_green and world.random.random() < 0.3:
             try:
                 world.accept()
-                passed = None if world.is_gone else now
+                # A person can accept that accuracy is judged no more. Then a fall of it is no fault of the gate.
+                is_judged = any(row.metric in OF_ACCURACY and "any more" not in (row.reason or "") for row in rows)
+                passed = now if is_judged else None
                 world.log.append("  accepted")
             except UsageError as error:
                 world.log.append(f"  not accepted: {error}")
