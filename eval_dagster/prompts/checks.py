@@ -37,6 +37,8 @@ class CheckedPrompt:
     """The metrics that were seen to give the gold answer a better value than a wrong one, by name."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     """For each metric whose values do not show that, the reason."""
+    unbounded: frozenset[str] = frozenset()
+    """The metrics that declare no bounds although the values of these answers lie between 0 and 1, by name."""
 
 
 def checked_prompt(
@@ -73,6 +75,7 @@ def checked_prompt(
         problems=[*problems, *(each.problem for each in judged if each.problem is not None)],
         told=frozenset(each.metric.NAME for each in judged if each.problem is each.unchecked is None),
         unchecked={each.metric.NAME: each.unchecked for each in judged if each.unchecked is not None},
+        unbounded=frozenset(each.metric.NAME for each in judged if each.lacks_bounds),
     )
 
 

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eval_dagster.metrics.base import BaseMetric, CorpusMetric, RepeatedMetric, RowMetric, is_higher_better, metrics_for, named_values
+from eval_dagster.metrics.base import (
+    BaseMetric,
+    CorpusMetric,
+    RepeatedMetric,
+    RowMetric,
+    bounds_of,
+    is_higher_better,
+    metrics_for,
+    named_values,
+)
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Completion, GenerationSettings, Loglikelihood, ModelResponse, ResponseType
@@ -38,6 +47,8 @@ class Judged:
     """One sentence."""
     unchecked: str | None = None
     """Why its values do not show whether it tells right from wrong. Without this and a problem, it does."""
+    lacks_bounds: bool = False
+    """Whether its class declares no bounds although all values lie between 0 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +165,9 @@ def _judged(metric: type[BaseMetric], right: Answers, wrong: Answers, texts: int
         if problem := _value_problem(metric, values, is_right=words in right, has_gold=bool(right)):
             seen = ", ".join(f"{name} = {value:g}" for name, value in values.items())
             return Judged(metric=metric, problem=f"{words} gets {seen}{problem}")
-    return Judged(metric=metric, unchecked=_untold(metric, found, right))
+    numbers = [value for each in found.values() for value in each.values()]
+    lacks_bounds = bounds_of(metric) is None and bool(numbers) and all(0.0 <= value <= 1.0 for value in numbers)
+    return Judged(metric=metric, unchecked=_untold(metric, found, right), lacks_bounds=lacks_bounds)
 
 
 def _untold(metric: type[BaseMetric], found: Mapping[str, Mapping[str, float]], right: Answers) -> str | None:

@@ -18,7 +18,8 @@ class Check(StrEnum):
     DUPLICATES = "duplicates"
     CONTRADICTIONS = "contradictions"
     TIES = "ties"
-    """Of the answers of a model; all others are of the rows and prompts."""
+    """Of the answers of a model, as is the next one; all others are of the rows and prompts."""
+    NO_BOUNDS = "no_bounds"
 
 
 class Status(StrEnum):

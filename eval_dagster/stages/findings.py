@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from eval_dagster.lake.files import LakeFile
+from eval_dagster.metrics.base import BaseMetric, bounds_of
 from eval_dagster.prompts.lint import LINT_VERSION
 from eval_dagster.records import Check, Finding, Status
 
@@ -28,13 +29,41 @@ def stored_findings(prompts: LakeFile) -> list[Finding] | None:
     return [Finding(**{**each, "check": Check(each["check"]), "status": Status(each["status"])}) for each in note["findings"]]
 
 
-def findings_column(prompts: LakeFile, metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]]) -> str | None:
-    """The findings of the prompts and of the answers to them, as JSON for the headline's row of `metrics`; None if nobody looked."""
+def findings_column(
+    prompts: LakeFile, metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
+) -> str | None:
+    """The findings of the prompts and of the answers to them, as JSON for the headline's row of `metrics`; None if nobody looked.
+
+    `classes` are the metrics of the task.
+    """
     found = stored_findings(prompts)
     if found is None:
         return None
-    ties = ties_finding(metrics, scores)
-    return json.dumps([asdict(each) for each in [*found, *([ties] if ties else [])]], ensure_ascii=False)
+    of_answers = [ties_finding(metrics, scores), bounds_finding(metrics, scores, classes)]
+    return json.dumps([asdict(each) for each in [*found, *filter(None, of_answers)]], ensure_ascii=False)
+
+
+def bounds_finding(
+    metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
+) -> Finding | None:
+    """Whether the interval of the headline leaves 0 to 1, where all values lie, since its class declares no bounds."""
+    row = next((row for row in metrics if row["is_headline"]), None)
+    if row is None or row["ci_low"] is None or row["ci_high"] is None or 0.0 <= row["ci_low"] <= row["ci_high"] <= 1.0:
+        return None
+    name = row["metric"]
+    values = [each["value"] for each in scores if each["metric"] == name and each["value"] is not None]
+    declared = [bounds_of(metric) for metric in classes if name == metric.NAME or name.startswith(f"{metric.NAME}/")]
+    if not values or not all(0.0 <= value <= 1.0 for value in values) or any(declared):
+        return None
+    return Finding(
+        check=Check.NO_BOUNDS,
+        status=Status.FOUND,
+        n=len(values),
+        n_of=len(values),
+        seen=f"all {len(values)} values of {name} lie between 0 and 1, and its class declares no BOUNDS",
+        effect=f"the interval, {row['ci_low']:.3f} – {row['ci_high']:.3f}, does not know where they end",
+        advice="write BOUNDS = (0.0, 1.0), or what they can be, in the class of the metric",
+    )
 
 
 def ties_finding(metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]] = ()) -> Finding | None:

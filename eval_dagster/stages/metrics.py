@@ -42,7 +42,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
         return _result(partition, plan.fresh, cached=True, warnings=warnings)
     scored = read_rows(scores.path)
     rows = metric_rows(partition.task, scored)
-    findings = findings_column(require_outputs(partition)[0], rows, scored)
+    findings = findings_column(require_outputs(partition)[0], rows, scored, partition.task.METRICS)
     rows = [{**row, "findings": findings if row["is_headline"] else None} for row in rows]
     key = stable_hash([partition.eval_name, partition.model, scores.info.inputs, scores.info.version, _content_version(rows)])
     mlflow_run = None

@@ -51,6 +51,8 @@ def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], wa
     found = [_night(state, name, judged[name]) for name in names]
     found += [{"suite": name, "tone": None} for name in suites if name not in judged]
     found = [{**each, "missing": watched.missing.get(each["suite"])} for each in found]
+    # A judgement from before something broke says nothing of now: it is shown with its time, and is not green.
+    found = [{**each, "is_old": bool(each["missing"] or watched.problem)} for each in found]
     found.sort(key=lambda each: _URGENCY.index(Tone.BAD if each["missing"] else each["tone"]))
     left = [name for name in judged if name not in names]
     return page("start.html", nights=found, others=left, problem=watched.problem, **boards(state, parameters))
@@ -110,6 +112,7 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
     return {
         "suite": suite,
         "missing": None,
+        "is_old": False,
         "result": result,
         "judged_at": judged_at,
         "tone": tone(result),

@@ -28,7 +28,7 @@ TASK_FILE = '''
     from dataclasses import replace
 
     from eval_dagster import Doc, ExactMatch, doc_task
-    from eval_dagster.metrics.base import RowMetric
+    from eval_dagster.metrics.base import CompletionMetric, RowMetric
     from eval_dagster.records import Loglikelihood, Message, ResponseType, Role
     from eval_dagster.tasks.base import BaseTask
     from eval_dagster.task_defs.arithmetic import Arithmetic
@@ -96,6 +96,19 @@ TASK_FILE = '''
 
         def _get_ground_truth(self, item):
             return item["team"]
+
+    class Partly(CompletionMetric):
+        NAME = "partly"
+
+        def calculate(self, response):
+            return float(response.completion_text.strip() in response.ground_truths)
+
+    class Within(Partly):
+        NAME = "within"
+        BOUNDS = (0.0, 1.0)
+
+    class Scored(Folder):
+        METRICS = [Partly, Within, ExactMatch]
 
     class Mistyped(Tickets):
         ID_FIELD = "tickt_id"
@@ -241,6 +254,14 @@ def test_a_metric_of_several_questions_is_not_checked(shown: Callable[..., str])
     page = shown("quizzes/mine.py:Together", 0)
     assert "not checked: of_row, which needs the answers to all questions about a row" in page
     assert "✓" in page
+
+
+def test_a_metric_without_bounds_is_named(shown: Callable[..., str]) -> None:
+    page = shown("quizzes/mine.py:Scored")
+    assert "partly: values between 0 and 1, and no BOUNDS; an interval may leave them, and ten values of 0 have none." in page
+    assert "within:" not in page
+    assert "exact_match:" not in page
+    assert "✓ checked the only row" in page
 
 
 def test_the_rows_of_a_folder_are_read(shown: Callable[..., str]) -> None:

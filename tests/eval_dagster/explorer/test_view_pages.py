@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,10 +19,10 @@ from eval_dagster.cli.main import app
 from eval_dagster.errors import QueryError
 from eval_dagster.explorer.server import charts
 from eval_dagster.explorer.server.application import application
-from eval_dagster.explorer.server.nights import compared_with
+from eval_dagster.explorer.server.nights import Watched, compared_with
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import Regression
-from eval_dagster.gate.results import write_result
+from eval_dagster.gate.results import result_at, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.reader import CatalogReader
@@ -272,6 +273,26 @@ def test_a_suite_that_was_never_judged_says_so(site: Site) -> None:
     assert "○ weekly: not judged" in shown(text)
     alone = TestClient(application(site.reader, suites=[]), base_url="http://127.0.0.1:4000").get("/").text
     assert "not judged" not in alone
+
+
+def test_a_verdict_from_before_something_broke_is_not_green(site: Site, tmp_path: Path) -> None:
+    shutil.copytree(site.lake.home, tmp_path / "home")
+    lake = Lake(tmp_path / "home")
+    [last] = rows(site, f"select max(judged_at) as at from regressions_history where suite = '{SUITE}'")
+    red = result_at(lake, SUITE, last["at"])  # type: ignore[arg-type]
+    assert red is not None
+    at = datetime(2030, 1, 31, 2, 10, tzinfo=UTC)
+    write_result(lake, replace(red, judged_at=at, regressions=[row for row in red.regressions if not row.is_red]))
+    publish(lake)
+    reader = CatalogReader(lake)
+    well = shown(TestClient(application(reader)).get("/").text)
+    assert "✓ passed" in well
+    broken = TestClient(application(reader, watch=lambda: Watched(problem="evals.yaml cannot be read"))).get("/").text
+    reader.close()
+    assert "✗ the next night cannot start" in shown(broken)
+    assert "○ passed on 2030-01-31 02:10 UTC, not since" in shown(broken)
+    assert "✓ passed" not in shown(broken)
+    assert 'class="line good"' not in broken
 
 
 @pytest.mark.parametrize(

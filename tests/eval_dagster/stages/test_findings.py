@@ -10,6 +10,7 @@ from eval_dagster.cli.console import score_table
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import QueryError
 from eval_dagster.lake.catalog import read_rows
+from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.project import Project
 from eval_dagster.stages import findings as stored
 
@@ -130,6 +131,25 @@ def test_results_from_before_the_checks_say_that_nobody_looked(
     assert {stage for (stage, _), each in results.items() if not each.cached} == {"rendered_prompts", "task_metrics"}
     assert asked() == [], "no answer is asked for again"
     assert sorted(row["findings"] for row in read_rows(project.lake, "select * from leaderboard")) == [[], ["examples_tell_gold"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "is_found"),
+    [(0.5, None, True), (0.5, (0.0, 1.0), False), (1.5, None, False)],
+    ids=["undeclared", "declared", "wide"],
+)
+def test_an_interval_that_leaves_the_values_is_a_finding(value: float, bounds: tuple[float, float] | None, is_found: bool) -> None:
+    class Own(CompletionMetric):
+        NAME = "own"
+        BOUNDS = bounds
+
+    scores = [{"metric": "own", "value": each} for each in (0.0, value)]
+    row = {"metric": "own", "is_headline": True, "ci_low": -0.015, "ci_high": 0.215}
+    finding = stored.bounds_finding([row], scores, [Own])
+    assert (finding is not None) == is_found
+    seen = "no_bounds: all 2 values of own lie between 0 and 1, and its class declares no BOUNDS; the interval, -0.015 – 0.215, "
+    assert finding is None or str(finding).startswith(seen)
+    assert stored.bounds_finding([{**row, "ci_low": 0.0}], scores, [Own]) is None
 
 
 def test_the_findings_of_trials_are_asked_for_as_such(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
