@@ -14,7 +14,6 @@ from eval_dagster.cli.console import errors, out, say
 from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
-from eval_dagster.code_versions.source_files import is_user_module
 from eval_dagster.config.schema import EvalConfig
 from eval_dagster.errors import DataError, UsageError
 from eval_dagster.metrics.base import RowMetric
@@ -297,7 +296,7 @@ def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
     reasons = {name: reason for _, each in reversed(found) for name, reason in each.unchecked.items() if name not in told}
     for name, reason in reasons.items():
         _print_unchecked(f"{name}, whose values do not show whether an answer is right: {reason}")
-    own = {metric.NAME for metric in page.rendering.task.METRICS if is_user_module(metric.__module__)}
+    own = {metric.NAME for metric in page.rendering.task.METRICS if not metric.__module__.startswith("eval_dagster.")}
     if unbounded := sorted({name for _, each in found for name in each.unbounded if name in own}):
         words = f"{', '.join(unbounded)}: values between 0 and 1, and no BOUNDS; an interval may leave them, and ten values of 0 have none"
         out.print(Text(f"{words}. Write BOUNDS = (0.0, 1.0) in the class", style="yellow"), soft_wrap=True)
