@@ -17,6 +17,8 @@ from eval_dagster.gate.records import Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 FALL = 0.2
+LEAST = 10
+"""Fewer answers that got worse can be chance at the level of a night: of 20 questions, a fifth is four."""
 SHORT, LONG = 200, 10_000
 
 
@@ -34,6 +36,10 @@ class Truth:
     def share_of(self, later: "Truth") -> float:
         """The share of its questions that a later model answers right."""
         return len(self.questions & later.right) / len(self.questions)
+
+    def lost(self, later: "Truth") -> int:
+        """How many more of its questions it answers right than a later model."""
+        return len(self.questions & self.right) - len(self.questions & later.right)
 
     def rose(self, later: "Truth", *, common: bool) -> bool:
         questions = self.questions & later.questions if common else self.questions
@@ -86,7 +92,7 @@ def _history(world: World) -> tuple[list[str], int]:
         )
         world.log.append(f"  {result.outcome.value}: {seen}")
         rows = [row for row in result.regressions if row.metric in OF_ACCURACY or row.metric is None]
-        has_fallen = passed is not None and passed.share_of(now) <= passed.share - FALL
+        has_fallen = passed is not None and passed.share_of(now) <= passed.share - FALL and passed.lost(now) >= LEAST
         falls += has_fallen
         if result.is_green and has_fallen and not any(map(_is_marked, rows)):
             wrong.append(
