@@ -24,7 +24,7 @@ SHORT, LONG = 200, 10_000
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a state: the questions that were asked, and the answers that were right."""
+    """What is true of a state: the questions that were evaluated, and the answers that a model knows."""
 
     questions: frozenset[int]
     right: frozenset[int]
@@ -84,7 +84,7 @@ def _history(world: World) -> tuple[list[str], int]:
             world.log.append(f"{night} {change.__name__}")
             change(world)
         world.questions = list(world.questions)
-        now = Truth(questions=frozenset(world.questions), right=frozenset(world.right))
+        now = Truth(questions=frozenset(world.questions) - world.errors, right=frozenset(world.right))
         result = world.night()
         states |= {row.materialized_at: now for row in result.regressions if row.materialized_at}
         seen = "; ".join(
