@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 from remembered_worlds import World, remembered_worlds
+from scipy.stats import binomtest
 
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.records import Regression
 from eval_dagster.statistics.verdicts import Verdict
 
 FALL = 0.2
-LEAST = 10
-"""Fewer answers that got worse can be chance at the level of a night: of 20 questions, a fifth is four."""
+LEVEL = 2 * 0.5 / 30 / 4
+"""Level of a judgement of the suite for one of at most four comparisons: two metrics with baseline and anchor."""
 SHORT, LONG = 200, 10_000
 
 
@@ -37,9 +38,11 @@ class Truth:
         """The share of its questions that a later model answers right."""
         return len(self.questions & later.right) / len(self.questions)
 
-    def lost(self, later: "Truth") -> int:
-        """How many more of its questions it answers right than a later model."""
-        return len(self.questions & self.right) - len(self.questions & later.right)
+    def is_plainly_above(self, later: "Truth") -> bool:
+        """Whether a later model answers a fifth less of its questions right, and more than chance explains at the level of a night."""
+        down, up = len(self.questions & (self.right - later.right)), len(self.questions & (later.right - self.right))
+        is_large = self.share_of(later) <= self.share - FALL
+        return is_large and bool(binomtest(down, down + up).pvalue <= LEVEL)
 
     def rose(self, later: "Truth", *, common: bool) -> bool:
         questions = self.questions & later.questions if common else self.questions
@@ -92,7 +95,7 @@ def _history(world: World) -> tuple[list[str], int]:
         )
         world.log.append(f"  {result.outcome.value}: {seen}")
         rows = [row for row in result.regressions if row.metric in OF_ACCURACY or row.metric is None]
-        has_fallen = passed is not None and passed.share_of(now) <= passed.share - FALL and passed.lost(now) >= LEAST
+        has_fallen = passed is not None and passed.is_plainly_above(now)
         falls += has_fallen
         if result.is_green and has_fallen and not any(map(_is_marked, rows)):
             wrong.append(
