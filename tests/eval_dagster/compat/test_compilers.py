@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from eval_dagster.compat.eval_framework import compilers
 from eval_dagster.compat.eval_framework.metrics import multipl_e
@@ -111,6 +112,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
+@needs("a C compiler")
 def test_of_a_shared_folder_rust_shows_its_own_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rustc = program(tmp_path / "bin/rustc", f"#!/bin/sh\necho {tmp_path}\n")
     for name in ("lib/rustlib/core", "lib/librustc_driver-1.so", "lib/python3/secret", "bin/other", "notes"):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from needs import needs
 
 from eval_dagster.errors import RequirementError
 from eval_dagster.sandbox import SandboxResult, Toolchain, walls
@@ -85,6 +86,7 @@ def test_the_home_of_the_user_is_no_compiler(run_program: Run, folder: str, tmp_
         run_program("pass", toolchain=wide)
 
 
+@needs("bubblewrap")
 def test_what_every_program_sees_is_not_shown_twice() -> None:
     plain = walls.bubblewrap(2**20)
     command = walls.bubblewrap(2**20, Toolchain(executable="/usr/bin/true", paths=("/usr/bin/true", "/usr/lib")))
