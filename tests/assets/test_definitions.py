@@ -165,7 +165,7 @@ def _made(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> set[s
 def test_a_command_is_one_run_and_loads_each_model_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
     load = ScriptedHandle.load
-    monkeypatch.setattr(ScriptedHandle, "load", lambda handle: loads.append(handle._name) or load(handle))
+    monkeypatch.setattr(ScriptedHandle, "load", lambda handle: loads.append(handle.name) or load(handle))
     with noted(project.home, {"mlflow": "http://127.0.0.1:5017"}, os.getpid()):
         summary = run_evaluation(project, ["one", "two", "three"], ["a", "b"])
     assert not summary.failures
