@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eval_dagster.errors import ConfigError
+from eval_dagster.errors import ConfigError, TaskDefinitionError
 from eval_dagster.project import Project
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.arithmetic import Arithmetic
@@ -83,8 +83,9 @@ def test_broken_tasks_are_left_out_with_one_warning(
 def test_an_eval_of_a_task_that_was_left_out_is_an_error_of_that_eval(install: Install, tmp_path: Path) -> None:
     install(*BROKEN["import"][:2])
     (tmp_path / "evals.yaml").write_text("models: {m: {backend: scripted}}\nevals: {mine: {task: doubles}}\n")
-    with pytest.raises(ConfigError, match=r"evals\.mine\.task: found 'doubles'; expected a name that `eval-dagster tasks` lists"):
-        Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    project = Project.open(config_path=tmp_path / "evals.yaml", home=tmp_path / "home")
+    with pytest.raises(TaskDefinitionError, match="there is no task 'doubles'; `eval-dagster tasks` lists all names"):
+        project.task("mine")
 
 
 def test_an_installation_that_is_older_than_the_code_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
