@@ -133,7 +133,7 @@ def test_half_a_character_in_an_error_hides_no_error(evaluated: Evaluate, tmp_pa
     """
     (tmp_path / "answer.py").write_text(textwrap.dedent(answer))
     _, results = evaluated()
-    assert scores(results) == [(None, r"ValueError: half \ud83d")] * 3
+    assert scores(results) == [(None, r"ValueError: half \ud83d (answer.py, line 3)")] * 3
 
 
 def test_an_answer_of_ten_megabytes_is_an_answer(evaluated: Evaluate, tmp_path: Path) -> None:
