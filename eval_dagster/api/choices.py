@@ -74,7 +74,7 @@ def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, pro
         found, spec, default = project.named_task(task), task, task.rpartition(":")[2]
     else:
         _require_code(task)
-        found, spec, default = task, "", str(getattr(task, "NAME", task.__name__))
+        found, spec, default = task, f"<{task.__name__}>", str(getattr(task, "NAME", task.__name__))
     try:
         config = EvalConfig(task=spec, **{key: value for key, value in keys.items() if value is not None})
     except ValidationError as error:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -260,11 +261,18 @@ def test_an_interrupt_ends_a_runaway_query_with_one_line(lake: Lake, query: str,
 
 @pytest.fixture
 def wait_for_query() -> Callable[[int], None]:
-    """A function that waits until a process has the catalog open, and a moment more."""
+    """A function that waits until a child of a process has the catalog open, and a moment more."""
+
+    def opened(pid: int) -> list[str]:
+        found = []
+        for child in psutil.Process(pid).children():
+            with suppress(psutil.Error):
+                found += [file.path for file in child.open_files()]
+        return found
 
     def wait(pid: int) -> None:
         deadline = time.monotonic() + 60
-        while not any(file.path.endswith("evals.duckdb") for file in psutil.Process(pid).open_files()):
+        while not any(path.endswith("evals.duckdb") for path in opened(pid)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
         time.sleep(1)
