@@ -1,7 +1,7 @@
 """Adds entries to the sections of an evals.yaml, whose other lines stay as they are."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -48,8 +48,14 @@ def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
 class _Dumper(yaml.SafeDumper):
     """Writes texts in quotes that a later version of YAML reads as numbers."""
 
-
-_Dumper.add_implicit_resolver("number", LATER_NUMBER, list("-+.0123456789"))
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        **yaml.SafeDumper.yaml_implicit_resolvers,
+        **{
+            first: [*resolvers.get(first, []), ("number", LATER_NUMBER)]
+            for resolvers in [yaml.SafeDumper.yaml_implicit_resolvers]
+            for first in "-+.0123456789"
+        },
+    }
 
 
 def _inline(value: Any) -> str:

@@ -110,7 +110,11 @@ class Rescorer:
         if metric in overall(b) and _is_same_ruler(a, b, metric):
             return a, b
         again_b = self._scored(b)
-        if metric not in overall(again_b) or _is_same_ruler(a, again_b, metric):
+        if metric not in overall(again_b):
+            if metric in overall(b):
+                raise LakeError(f"the task has no {metric} any more")
+            return a, b
+        if _is_same_ruler(a, again_b, metric):
             return a, again_b
         again_a = self._scored(a)
         return again_a, b if metric in overall(b) and _is_same_ruler(again_a, b, metric) else again_b

@@ -163,9 +163,9 @@ def test_results_as_json(cli: Cli) -> None:
         (["knows", "gueses"], "unknown model 'gueses'; did you mean 'guesses'?"),
         (["knows", "knows@soon"], "'soon' is no time; expected a date (2026-01-31)"),
         (["knows", "new", "--eval", "sums"], "there is nothing to compare: new has no results of sums"),
-        (["new", "knows"], "own: no metric is common: new has f1, knows has prefix_exact_match, exact_match"),
-        (["new", "knows", "--format", "json"], "own: no metric is common"),
-        (["new", "knows", "--all-metrics"], "own: no metric is common"),
+        (["knows", "new"], "own: no metric is common: knows has prefix_exact_match, exact_match, new has f1"),
+        (["knows", "new", "--format", "json"], "own: no metric is common"),
+        (["knows", "new", "--all-metrics"], "own: no metric is common"),
         (["knows", "guesses", "--eval", "own"], "own: guesses has no exact_match, the headline of knows; both have prefix_exact_match"),
         (["knows", "knows@previous"], "knows@previous has no results"),
         (["knows", "guesses", "--eval", "capital"], "unknown eval 'capital'; did you mean 'capitals'?"),
@@ -190,6 +190,12 @@ def test_what_is_left_out_of_a_comparison_is_said(cli: Cli) -> None:
     everything = cli("compare", "knows", "guesses", "--eval", "own", "--all-metrics", "--samples", "0")
     assert everything.returncode == 0, everything.stderr
     assert "prefix_exact_match" in everything.stdout
+
+
+def test_a_metric_that_is_new_scores_the_answers_of_the_other_result(cli: Cli) -> None:
+    done = cli("compare", "new", "knows", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    assert [(row["eval"], row["metric"]) for row in json.loads(done.stdout)] == [("own", "f1")]
 
 
 def test_a_tie_is_named_where_its_sample_is_shown(

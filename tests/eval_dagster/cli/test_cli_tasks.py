@@ -168,7 +168,7 @@ def test_the_list_needs_no_evals_file(folder: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("wrong", "kind", "message"),
     [
-        ("task: capitals", "task: capitls", "evals.yaml:4: evals.capitals.task: found 'capitls'"),
+        ("task: capitals", "task: capitls", "there is no task 'capitls'; did you mean 'capitals'"),
         ("mine.py:Sums", "mine.py:Empty", "quizzes/mine.py:Empty: .*Empty.* has an empty METRICS"),
     ],
 )

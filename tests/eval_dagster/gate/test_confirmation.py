@@ -208,7 +208,7 @@ def _require_rows_of_their_own(project: Project, judged: GateResult) -> None:
     assert [each.confirmation for each in result.regressions] == ["unconfirmed", "refuted", "unconfirmed"]
     for each in (result.regressions[0], result.regressions[2]):
         assert each.verdict is Verdict.REGRESSED
-        assert "2020-01-01 00:00:00+00:00 is no longer in the lake" in (each.reason or "")
+        assert "of 2020-01-01 00:00 UTC is damaged or no longer in the lake" in (each.reason or "")
     assert len(result.warnings) == 1
 
 
