@@ -36,13 +36,14 @@ def keep_night(lake: Lake) -> None:
     if past:
         day = max(time_of(path).date() for path in past)
         if _path(lake, day).relative_to(lake.root) not in listed:
-            made = lake.home / f".night-{secrets.token_hex(4)}.parquet"
+            folder = lake.home / f".night-{secrets.token_hex(4)}"
+            made = folder / _path(lake, day).relative_to(lake.root)  # the name that it will have in the lake, for its footer
             try:
                 write_parquet(made, pa.table({_COLUMN: sorted(_shown(past))}))
                 with suppress(UsageError):  # this machine may only read
                     lake.mirror.store.put_new(lake.mirror.name(_path(lake, day)), made.read_bytes())
             finally:
-                made.unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
     mark.write_text(str(today), "utf-8")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from eval_dagster.cli.task_page import PromptFormat, show_task
 from eval_dagster.errors import EvalDagsterError
@@ -126,7 +127,6 @@ def test_a_folder_of_files_needs_no_subject(
         ),
         ("Bare", r"task class Bare \(\S+/quiz\.py\) lacks DATASET_PATH, SAMPLE_SPLIT, RESPONSE_TYPE, METRICS, _get_instruction_text"),
         ("Number", r"row 0 of split 'test' \(subject 'default'\): the task returned 0 as ground truth; expected a text \(such as '0'\)"),
-        ("beyond", r"row 1 of split 'test' \(subject 'default'\): a Doc has the gold_index 2; expected positions of its 2 choices, from 0"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(folder: Path, task: str, message: str) -> None:
@@ -134,6 +134,14 @@ def test_what_is_wrong_is_named_with_its_place(folder: Path, task: str, message:
     with pytest.raises(EvalDagsterError, match=message) as raised:
         show_task(f"quiz.py:{task}", None, None)
     assert "user_files_" not in str(raised.value)
+
+
+def test_what_is_wrong_with_a_later_row_is_a_problem_of_the_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_csv(folder / "tickets/test")
+    with pytest.raises(typer.Exit):
+        show_task("quiz.py:beyond", None, None)
+    printed = " ".join("".join(capsys.readouterr()).split())
+    assert "row 1 of split 'test' (subject 'default'): a Doc has the gold_index 2; expected positions of its 2 choices, from 0" in printed
 
 
 @pytest.mark.parametrize(("prompt_format", "model"), [(PromptFormat.CHAT, None), (PromptFormat.CHAT, "chatty"), (None, "chatty")])
