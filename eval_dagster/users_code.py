@@ -312,7 +312,8 @@ class calling:  # noqa: N801 - a block, as those of `contextlib`
 
 def raised_at(error: BaseException) -> str:
     """The file and line of users' code from which an exception comes, in brackets; empty where no file of theirs was called."""
-    found, trace = "", error.__traceback__
+    cause = error.__cause__ if isinstance(error, EndedError) else None
+    found, trace = "", (cause or error).__traceback__
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__")).startswith(USER_MODULES):
             found = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"

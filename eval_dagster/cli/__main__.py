@@ -2,4 +2,5 @@
 
 from eval_dagster.cli.program import program
 
-program()
+if __name__ == "__main__":
+    program()

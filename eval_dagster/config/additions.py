@@ -48,7 +48,7 @@ def _written(entries: Mapping[str, Any], indent: int) -> list[str]:
 class _Dumper(yaml.SafeDumper):
     """Writes texts in quotes that a later version of YAML reads as numbers."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # as PyYAML itself does for each class
         **yaml.SafeDumper.yaml_implicit_resolvers,
         **{
             first: [*resolvers.get(first, []), ("number", LATER_NUMBER)]

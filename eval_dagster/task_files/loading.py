@@ -17,7 +17,7 @@ from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.compat.lighteval.members import Metrics
 from eval_dagster.compat.lighteval.task import LightevalTask
-from eval_dagster.errors import TaskDefinitionError, described
+from eval_dagster.errors import EndedError, TaskDefinitionError, described
 from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.task_files.registries import opened_registry
@@ -161,7 +161,8 @@ def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any
         with aliases(beside=package_of(file, folder)) as own:
             return load_file(file, folder), own
     except (Exception, SystemExit) as error:  # a script that ends the process when it is imported
-        where = f"{file}{_line_of(error, file)}"
+        raised = error.__cause__ if isinstance(error, EndedError) and error.__cause__ is not None else error
+        where = f"{file}{_line_of(raised, file)}"
         if isinstance(error, TaskDefinitionError):
             raise TaskDefinitionError(f"{where.removesuffix(',')}: {error}") from error
         reason = _missing_module(error, file, folder) or f"{shown_text(described(error))}{_place_in_neighbour(error, file)}"
