@@ -18,6 +18,7 @@ CONFIG = """
 
 @pytest.mark.timeout(900)
 def test_no_server_outlives_the_command(tmp_path: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` lets a whole run of tests ignore
     (tmp_path / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     for number in (signal.SIGHUP, signal.SIGKILL):
         ui = RunningUi(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / f"{number.name}.out")

@@ -26,6 +26,7 @@ PARENT = """
     import signal, sys, time
     from pathlib import Path
     from eval_dagster.cli.ui import _processes
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` lets a whole run of tests ignore
     logs = Path(sys.argv[1])
     with _processes({{"Server": ["-c", {server!r}]}}, logs):
         (logs / "started").touch()
