@@ -49,7 +49,7 @@ def test_what_ends_a_process_is_an_error_of_its_sample_or_its_eval(tmp_path: Pat
         errors = int(expected == SAMPLE)
         assert found.get(key) == (None if expected == EVAL else (1.0, SAMPLES - errors, errors)), (place, fault)
     texts = {row["error"] for row in read_rows(project.lake, "select error from scores where error is not null")}
-    assert "SystemExit: 0" in texts
+    assert "SystemExit: 0 (model-model-exit0.py, line 12)" in texts
 
 
 def test_no_deadly_cell_is_left_out() -> None:
