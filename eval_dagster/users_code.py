@@ -44,7 +44,7 @@ class DiedError(EvalDagsterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a process was doing."""
+    """The work of a process at a moment."""
 
     stage: str = ""
     """The stage; empty outside of one."""
@@ -177,7 +177,7 @@ class Record:
 
 @dataclass(kw_only=True)
 class _State:
-    """What this process does, and what it knows of earlier ones."""
+    """The work of this process, and the deaths of earlier ones."""
 
     record: Record = field(default_factory=lambda: Record(mmap.mmap(-1, SIZE)))
     is_watched: bool = False

@@ -294,7 +294,7 @@ class OpenAIModel(ModelSection):
     max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """The key of the body for the most tokens of an answer. OpenAI's reasoning models want `max_completion_tokens`."""
     mixed_answers: Literal["warn", "error"] = "warn"
-    """What comes of an eval whose answers name several models, or several states of the server (`system_fingerprint`)."""
+    """The fate of an eval whose answers name several models, or several states of the server (`system_fingerprint`)."""
     canaries: Integer = Field(default=20, ge=0, le=24)
     """Prompts that each run asks twice, to notice another model behind the name. 0 switches this off; fewer than 10 notice nothing."""
     pin: Text | None = None

@@ -15,7 +15,7 @@ from eval_dagster.tasks.samples import WrittenRow, unreadable
 _LONGEST_CELL = 2**20
 """Most characters of a cell. A quote that is never closed would otherwise make one cell of the rest of the file."""
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,3899}")
-"""What Python writes for a whole number that a row can hold."""
+"""A whole number that a row can hold, as Python writes it."""
 _FLOAT = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?")
 _BOOLEANS = {"True": True, "False": False}
 

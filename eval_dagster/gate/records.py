@@ -133,7 +133,7 @@ class Regression:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What else differs from the baseline than the model's answers: the metric, and the samples that were asked."""
+        """Differences from the baseline beside the model's answers: the metric, and the samples that were asked."""
         ruler = [(self.stored_baseline_value, self.baseline_value), (self.baseline_value, self.value)]
         metric, model = (f"{_figure(before)} → {_figure(after)}" for before, after in ruler)
         is_other = self.stored_baseline_value is not None

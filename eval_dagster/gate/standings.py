@@ -32,7 +32,7 @@ Gap = tuple[str, str, str | None, Verdict]
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What earlier judgements of a suite say about a metric of an eval and a model. All times are times of materialization."""
+    """The word of earlier judgements of a suite on a metric of an eval and a model. All times are times of materialization."""
 
     baseline_at: datetime | None = None
     """The newest state that passed or was accepted. If there is none: the baseline of the oldest judgement; null without one."""

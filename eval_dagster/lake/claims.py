@@ -37,7 +37,7 @@ class Other:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a process may ask now."""
+    """The requests that a process may send now."""
 
     known: Rows
     """The answers that were stored by then."""

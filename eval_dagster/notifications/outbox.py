@@ -49,7 +49,7 @@ _COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What a notice says."""
+    """The text of a notice."""
 
     kind: Kind
     title: str

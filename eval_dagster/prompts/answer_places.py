@@ -46,7 +46,7 @@ def shown_place(before: str, after: str) -> str:
 
 
 def _found_in(text: str, answer: str) -> Iterator[re.Match[str]]:
-    """Where an answer stands as a word. An underscore ends a word, and so does a digit after letters: `team_1`, `team1`."""
+    """Each place at which an answer stands as a word. An underscore ends a word, and so does a digit after letters: `team_1`, `team1`."""
     if not answer or len(answer) > _LONGEST_ANSWER:
         return iter(())
     not_after = r"[^\W\d_]" if len(answer) > 1 and answer[-1].isalpha() else r"[^\W_]"

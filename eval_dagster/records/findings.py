@@ -18,7 +18,7 @@ class Check(StrEnum):
     DUPLICATES = "duplicates"
     CONTRADICTIONS = "contradictions"
     TIES = "ties"
-    """Of the answers of a model, as is the next one; all others are of the rows and prompts."""
+    """The answers of a model have it, as they have the next one; all others are of the rows and prompts."""
     NO_BOUNDS = "no_bounds"
 
 

@@ -245,7 +245,7 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
 
 
 def _misfit(request: Request, response: object) -> str | None:
-    """What is wrong about an answer, which a model of users may have made; None if it fits its request."""
+    """The fault of an answer, which a model of users may have made; None if it fits its request."""
     if not isinstance(response, ModelResponse):
         return f"{type(response).__name__}; expected a ModelResponse"
     if response.error is not None:

@@ -310,7 +310,7 @@ def _mixed(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _mixed_words(counts: Mapping[str, float]) -> str:
-    """What `_mixed` found, in words; empty where it found nothing."""
+    """The findings of `_mixed` in words; empty without any."""
     names = {"answering_models": "models (`served_model`)", "server_states": "states of the server (`server_fingerprint`)"}
     found = [f"{counts[name]:g} {words}" for name, words in names.items() if counts.get(name)]
     return f"its answers are of {' and '.join(found)}" if found else ""

@@ -62,7 +62,7 @@ class StoreClaims:
         self._folder = f"claims/model_version={model_version}"
         self._locks = home / "locks" / "claims" / model_version
         self._entries: dict[str, _Entry] = {}
-        """What the objects hold, by name. It does not change while an object is not empty."""
+        """The contents of the objects, by name. It does not change while an object is not empty."""
         self._started: datetime | None = None
         """When this machine started, by the server's clock."""
         self._looked: tuple[float, dict[str, StoredObject]] = (-_LOOK_S, {})

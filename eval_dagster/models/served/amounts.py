@@ -96,7 +96,7 @@ class Estimates:
         )
 
     def most_of(self, calls: Sequence[Call]) -> Amount:
-        """What some calls may use that have a maximum."""
+        """The most that some calls may use, if each has a maximum."""
         amounts = [self._amount(_prompt_size(call), call.most_output or 0) for call in calls]
         return Amount(cost=math.fsum(each.cost for each in amounts), tokens=math.fsum(each.tokens for each in amounts))
 

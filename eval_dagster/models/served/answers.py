@@ -69,7 +69,7 @@ class Reply:
     model: str | None = None
     fingerprint: str | None = None
     answer_id: str | None = None
-    """What identifies the answer; null where the server gives nothing."""
+    """The name of the answer; null if the server gives none."""
     seconds: float = 0.0
     """From sending the call to the whole reply."""
 

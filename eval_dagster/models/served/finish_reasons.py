@@ -26,7 +26,7 @@ _PREFIX = "finish_reason_"
 
 
 def ending_of(word: str | None, own: Mapping[str, Ending]) -> Ending | None:
-    """What a word means; None where that is not known.
+    """The meaning of a word; None if it is unknown.
 
     Args:
         word: As the server wrote it; None where it gave none, which counts as an interruption.

@@ -18,7 +18,7 @@ def record(folder: Path) -> None:
 
 
 def damage(folder: Path, *, weights: bool = True) -> str | None:
-    """What differs between a folder and its checksums; None for a sound folder.
+    """The difference between a folder and its checksums; None for a sound folder.
 
     All bytes are read, because a lost block of a disk changes no time of its file. A folder without checksums counts as damaged.
 
