@@ -128,8 +128,9 @@ def _is_released(finding: Finding, level: float) -> bool:
     """Whether a red result turns green: it is significantly better than the red state, or its estimate is as good as a good state.
 
     Good states are the anchor, and the baseline unless drift led to it. A result with the same scores as the baseline is good. The anchor
-    counts because chance can make a baseline look better than it is; a result that was never worse would stay red for months. A result on
-    few samples turns green only if it turned red on few samples.
+    counts because chance can make a baseline look better than it is; a result that was never worse would stay red for months. It does not
+    count while the result is worse than the baseline by more than chance: a real improvement that was lost again stays red. A result on few
+    samples turns green only if it turned red on few samples.
     """
     is_drift = finding.held is not None and finding.held.against == "anchor"
     step = None if is_drift and finding.drift is not None else finding.step
@@ -138,7 +139,14 @@ def _is_released(finding: Finding, level: float) -> bool:
         return False
     if finding.is_as_baseline or _is_better_than_red(finding, level):
         return True
-    return any(map(_is_as_good, good))
+    return any(map(_is_as_good, good)) and not (step is not None and _has_fallen(step, level))
+
+
+def _has_fallen(case: Case, level: float) -> bool:
+    """Whether the result is worse by more than chance, taken alone."""
+    found = case.comparison
+    is_down = (found.difference or 0) * (1 if case.higher_is_better else -1) < 0
+    return is_down and found.p_value is not None and found.p_value <= level
 
 
 def _is_better_than_red(finding: Finding, level: float) -> bool:

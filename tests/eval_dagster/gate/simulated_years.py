@@ -182,7 +182,8 @@ class Gate:
         drifts = (drift_p <= level) & (since_anchor[1] < 0) & ~falls
         reference = np.where(self._by_drift, since_anchor[1], np.maximum(since_anchor[1], step[1]))
         is_better = (since_red[0] <= level) & (since_red[1] > 0)
-        held = self._is_red & ~is_better & (reference < 0)
+        fallen = (step[0] <= level) & (step[1] < 0) & ~self._by_drift
+        held = self._is_red & ~is_better & ((reference < 0) | fallen)
         red = falls | drifts | held
         self._by_drift = drifts | (held & ~falls & self._by_drift)
         self._move(now, red)

@@ -68,17 +68,9 @@ OF_ACCURACY = ("accuracy", "share_right")
 
 
 def _is_marked(row: Regression) -> bool:
-    """Whether a row says that more than the model's answers differs: samples went, files could not be read, a person accepted a gap.
-
-    So does one that was red, and is again as good as the anchor, or better than the red state: it says that it is red no longer.
-    """
+    """Whether a row says that more than the model's answers differs: samples went, files could not be read, a person accepted a gap."""
     reason = row.reason or ""
-    return (
-        any("went" in mark for mark in row.marks)
-        or "cannot be read" in reason
-        or "no longer regressed" in reason
-        or row.verdict is Verdict.ACCEPTED_GAP
-    )
+    return any("went" in mark for mark in row.marks) or "cannot be read" in reason or row.verdict is Verdict.ACCEPTED_GAP
 
 
 def _history(world: World) -> tuple[list[str], int]:

@@ -64,6 +64,18 @@ def test_small_steps_back_are_green_as_one_large_step_is(nights: Nights) -> None
     assert (recovered.verdict, recovered.is_passed) == (SAME, True)
 
 
+def test_an_improvement_that_was_lost_again_stays_red_though_the_anchor_was_no_better(nights: Nights) -> None:
+    nights.night(wrong=range(16))
+    assert row(nights.night()).verdict is Verdict.IMPROVED
+    for wrong in (range(14), range(14), range(1, 15)):
+        lost = row(nights.night(wrong=wrong))
+        assert (lost.verdict, lost.baseline_value) == (REGRESSED, 1.0)
+        assert lost.value is not None
+        assert lost.anchor_value is not None
+        assert lost.value > lost.anchor_value
+    assert row(nights.night(wrong=[0])).verdict is SAME
+
+
 @pytest.mark.long
 def test_the_scores_of_the_baseline_end_a_drift(nights: Nights) -> None:
     lost = _drift(nights)
