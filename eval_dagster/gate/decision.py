@@ -37,6 +37,8 @@ class Finding:
     """Whether a fall is red only if fresh answers confirm it, where answers can differ."""
     is_start: bool = False
     """Whether there is no earlier result, so that later results are compared with this one."""
+    too_few: str | None = None
+    """Why it has too few samples of the anchor, whatever the baseline has; null if it has enough."""
     changes: Sequence[ChangedSample] = ()
 
 
@@ -115,6 +117,8 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
         return Verdict.NOT_COMPARABLE, None, _why_not(finding.step.comparison)
     if row.is_partial:
         return Verdict.NOT_COMPARABLE, None, _too_few(row)
+    if finding.too_few is not None:  # a little less each night is a lot in the end
+        return Verdict.NOT_COMPARABLE, None, finding.too_few
     if Verdict.IMPROVED in verdicts and _has_risen(finding.step):  # since the anchor only, it can be worse than the baseline
         return Verdict.IMPROVED, None, None
     return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)

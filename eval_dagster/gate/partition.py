@@ -223,14 +223,14 @@ class Partition:
             smallest_difference=self.gate.smallest_difference,
             noise_floor=0.0 if noise is None else noise.difference,
         )
-        anchor, since_anchor = self._anchor(metric, current, baseline) or (None, None)
+        anchor, since_anchor, too_few = self._anchor(metric, current, baseline)
         row = replace(row, anchor_materialized_at=None if anchor is None else anchor.materialized_at)
         if anchor is not None and since_anchor is not None:
             row = replace(row, anchor=anchor.name(), anchor_value=since_anchor.value_b)
             row = replace(row, drift=since_anchor.difference, drift_p_value=since_anchor.p_value)
         drift = None if since_anchor is None else replace(case, comparison=since_anchor)
         changes = list(changed_samples(current, baseline, metric))
-        finding = Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, changes=changes)
+        finding = Finding(row=row, step=case, drift=drift, is_to_confirm=self.gate.confirm, too_few=too_few, changes=changes)
         return self._with_past(finding, metric, current, baseline, anchor)
 
     def _require_few_refused(self, baseline: Point, metric: str) -> None:
@@ -301,18 +301,18 @@ class Partition:
         verdict, reason = (Verdict.FIRST_RESULT, reason) if has_value else (Verdict.NOT_COMPARABLE, f"the result has no value of {metric}")
         return Finding(row=replace(self.unjudged_row(verdict, reason, current, baseline), metric=metric), is_start=has_value)
 
-    def _anchor(self, metric: str, current: Point, baseline: Point) -> tuple[Point, Comparison | None] | None:
-        """The anchor of a metric's drift, and the comparison with it; without one where the anchor is the baseline.
+    def _anchor(self, metric: str, current: Point, baseline: Point) -> tuple[Point | None, Comparison | None, str | None]:
+        """The anchor of a metric's drift, the comparison with it, and why the result has too few of the anchor's samples.
 
         An anchor that cannot be read, or that has too little in common with the result, gives way to the oldest state that passed after it.
-        None where there is no such state, or where the anchor is the result itself.
+        There is no comparison if the anchor is the baseline, and nothing if no state is left or the anchor is the result itself.
         """
-        anchor_at = self._standing(metric).anchor_at
+        anchor_at, too_few = self._standing(metric).anchor_at, None
         if anchor_at is None or anchor_at == current.materialized_at:
-            return None
+            return None, None, None
         for time in self._anchor_times(metric, anchor_at):
             if time == baseline.materialized_at:
-                return baseline, None
+                return baseline, None, too_few
             try:
                 anchor = self.rescorer.like(current, self.rescorer.readable(self.eval_name, self.model, time), metric)
                 self._require_few_refused(anchor, metric)
@@ -320,8 +320,13 @@ class Partition:
             except EvalDagsterError:
                 continue
             if found is not None and found.p_value is not None and found.n_common >= found.n_only_b:
-                return anchor, found
-        return None
+                return anchor, found, too_few
+            if found is not None and time == anchor_at:
+                too_few = (
+                    f"only {found.n_common} of the {found.n_common + found.n_only_b} samples of the anchor {anchor.name()} have a value "
+                    "now; expected at least half of them"
+                )
+        return None, None, too_few
 
     def _anchor_times(self, metric: str, anchor_at: datetime) -> Iterator[datetime]:
         yield anchor_at

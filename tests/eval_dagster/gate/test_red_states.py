@@ -76,6 +76,16 @@ def test_an_improvement_that_was_lost_again_stays_red_though_the_anchor_was_no_b
     assert row(nights.night(wrong=[0])).verdict is SAME
 
 
+def test_rows_that_go_a_few_a_night_are_missed(nights: Nights) -> None:
+    nights.night(numbers=range(20))
+    assert row(nights.night(numbers=range(13))).verdict is SAME
+    thin = row(nights.night(numbers=range(8)))
+    assert (thin.verdict, thin.is_passed, thin.is_partial) == (Verdict.NOT_COMPARABLE, False, False)
+    assert "only 8 of the 20 samples of the anchor" in (thin.reason or "")
+    accept(nights.project().lake, "nightly", evals=[thin.eval], models=[], by="me", why="the others are gone")
+    assert row(nights.night(numbers=range(8), wrong=[0])).verdict is SAME
+
+
 @pytest.mark.long
 def test_the_scores_of_the_baseline_end_a_drift(nights: Nights) -> None:
     lost = _drift(nights)
