@@ -83,6 +83,8 @@ class Attempts:
         self._probing = asyncio.Lock()
         self._probed_at = self._answered_at = self._no_probe_before = -math.inf
         """When the last probe and the last request that were answered were sent, and when the next probe may be sent."""
+        self._all_tries_failed_at = -math.inf
+        """When the last of several probes, of which none was answered, was sent."""
         self.stopped: StoppedError | None = None
         """Why no further call is sent, while those under way go on."""
 
@@ -177,7 +179,7 @@ class Attempts:
         return False
 
     async def _answers_others(self, *, tries: int = 1) -> bool:
-        """Whether the server answers another request, or a probe, that is sent after this call. One probe serves all that wait for it."""
+        """Whether the server answers another request, or a probe, that is sent after this call. Probes serve all that wait for them."""
         asked = time.monotonic()
         if self._probe is None:
             return False
@@ -185,7 +187,7 @@ class Attempts:
             for time_left in reversed(range(tries)):
                 if max(self._probed_at, self._answered_at) > asked:
                     return True
-                if tries == 1 and asked < self._no_probe_before:
+                if asked < (self._no_probe_before if tries == 1 else self._all_tries_failed_at):
                     return False
                 began = time.monotonic()
                 try:
@@ -197,6 +199,8 @@ class Attempts:
                     self._no_probe_before = time.monotonic() + _BETWEEN_PROBES_S
                     if time_left:
                         await asyncio.sleep(_BETWEEN_TRIES_S)
+                    elif tries > 1:
+                        self._all_tries_failed_at = began
                 else:
                     self._probed_at, self._unanswered_since, self._broken_since = began, None, None
                     self._pace.is_well()

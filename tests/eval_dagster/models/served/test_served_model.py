@@ -14,6 +14,7 @@ from servers.stub import Stub
 
 from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import ModelError, ModelNotFoundError
+from eval_dagster.models.served.attempts import _TRIES
 from eval_dagster.models.served.client import StoppedError
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.records import GenerationSettings, Grammar, Message, ModelResponse, Request, Role
@@ -26,7 +27,9 @@ def stub(running: Stub) -> Iterator[Stub]:
     """The stub as it starts, without what other tests sent and set."""
     running.reset()
     yield running
-    running.change(answers={}, salt="", echo="right", logit_bias="unbiased", logprobs="lists", tokenize=True, usage=True, context=8192)
+    running.change(
+        model="stub", answers={}, salt="", echo="right", logit_bias="unbiased", logprobs="lists", tokenize=True, usage=True, context=8192
+    )
 
 
 @pytest.fixture
@@ -206,6 +209,15 @@ def test_a_model_under_another_name_stops_with_the_cure(ask: Ask, stub: Stub, tm
         pytest.raises(ModelError, match="set `served_as: "),
     ):
         ask([text(f"number {number}") for number in range(20)], base_url=proxy.base_url, concurrency=1)
+
+
+def test_a_server_that_refuses_all_is_probed_once_for_all_that_wait(ask: Ask, stub: Stub) -> None:
+    wanted = [text(f"number {number}") for number in range(40)]
+    stub.change(model="another")
+    with pytest.raises(StoppedError, match="404"):
+        ask(wanted, concurrency=40, pin="p")
+    prompts = [sent["body"].get("prompt") for sent in stub.requests()]
+    assert len([prompt for prompt in prompts if prompt not in {request.prompt for request in wanted}]) <= 2 * _TRIES
 
 
 @pytest.mark.long
