@@ -117,6 +117,7 @@ select
     -- Null where nobody has looked.
     case when found.eval is not null then coalesce(found.checks, []) end as findings,
     newer_attempts.newer_attempt,
+    mixed_answers,
     is_configured
 from compared
 left join found

@@ -167,12 +167,12 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. Three columns are shown where a row has a value.
+    """Columns and cells of rows of the relation `leaderboard`. Four columns are shown where a row has a value.
 
-    `differs` is that of rows without a rank, `last run` that of results which a newer run did not replace, `findings` their number, or that
-    nobody has looked for any.
+    `differs` is that of rows without a rank, `last run` that of results which a newer run did not replace, `mixed answers` that of scores
+    which mix models or states of a server, `findings` their number, or that nobody has looked for any.
     """
-    more = [name for name in ("differs", "newer_attempt") if any(row[name] for row in rows)]
+    more = [name for name in ("differs", "newer_attempt", "mixed_answers") if any(row[name] for row in rows)]
     cells = [[*_score_row(row), *(row[name] for name in more)] for row in rows]
     columns = [*_SCORE_COLUMNS, *(_MORE_COLUMNS[name] for name in more)]
     if all(row["findings"] == [] for row in rows):
@@ -207,5 +207,5 @@ def dollars(cost: float) -> str:
 
 
 _SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")
-_MORE_COLUMNS = {"differs": "differs", "newer_attempt": "last run"}
+_MORE_COLUMNS = {"differs": "differs", "newer_attempt": "last run", "mixed_answers": "mixed answers"}
 SCORE_NUMBERS = ("rank", "score", "± stderr", "samples", "errors")

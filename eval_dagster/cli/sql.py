@@ -29,6 +29,7 @@ from eval_dagster.project import Project, default_config_path
 from eval_dagster.suggestions import did_you_mean
 
 _MOST_DAMAGES = 5
+_ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"
 
 
 def show_leaderboard(
@@ -83,6 +84,9 @@ def print_leaderboard(
     if any(row["newer_attempt"] for row in rows):
         words = f"A result is older than the last run that the table names: {program_name()} sql attempts{option}"
         out.print(words, style="yellow", soft_wrap=True)
+    if any(row["mixed_answers"] for row in rows):
+        query = f'{program_name()} sql "{_ANSWERING}"{option}'
+        out.print(f"A score mixes answers of what the table names: {query}", style="yellow", soft_wrap=True)
     if any(row["findings"] for row in rows):
         out.print(
             f"⚠ Signs that a score measures something else: {program_name()} sql eval_findings{option}", style="yellow", soft_wrap=True

@@ -12,18 +12,23 @@ from eval_dagster.gate.records import ChangedSample
 from eval_dagster.lake.lineage import InputCause, changed_inputs
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
 from eval_dagster.metrics.items import ItemMetric, item_of
+from eval_dagster.stages.mixed_answers import mixed_words
 from eval_dagster.stages.sample_preview import answer_text
 from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired_corpora import compare_corpora
 from eval_dagster.statistics.paired_items import compare_items
 from eval_dagster.statistics.paired_means import compare_means
 
-Cause = InputCause | Literal["model", "engine", "endpoint", "metric"]
+Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
 """What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype, settings of requests), what
-a server has behind the model's name, or the metric's code."""
+a server has behind the model's name, or the metric's code. Or one of the results itself mixes several models or states of a server."""
 
 
-_WORDS = {"endpoint": "endpoint (another model behind the server's name)"}
+_WORDS = {
+    "endpoint": "endpoint (another model behind the server's name)",
+    "mixed answers": "mixed answers (of several models or states of the server)",
+    "mixed baseline": "mixed baseline (answers of several models or states of the server)",
+}
 """Causes whose names do not explain them."""
 
 
@@ -101,11 +106,16 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
 
 
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
-    """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample."""
+    """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample.
+
+    That a point mixes answers of several models or states of a server is named where either does.
+    """
     found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
     found += _model_causes(a, b)
     if metric_versions(a).get(metric) != metric_versions(b).get(metric):
         found.append("metric")
+    found += ["mixed answers"] if mixed_words(a.metrics.info.counts) else []
+    found += ["mixed baseline"] if mixed_words(b.metrics.info.counts) else []
     return tuple(found)
 
 

@@ -123,7 +123,7 @@ class Regression:
     """A `fresh_p_value` below this confirms the fall."""
     cause: str | None = None
     """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`, with commas between; empty if
-    nothing."""
+    nothing. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models or states of a server."""
     reason: str | None = None
     """Why the result was not judged, what it drifted from, or why it is still worse."""
     materialized_at: datetime | None = None

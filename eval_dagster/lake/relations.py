@@ -27,7 +27,7 @@ _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
-FORMAT = 11
+FORMAT = 12
 """Version of the catalog's form. A catalog of another form is made again."""
 _JUDGED = """
     with stored as ({rows}),

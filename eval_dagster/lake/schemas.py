@@ -153,6 +153,7 @@ METRICS = pa.schema(
         pa.field("samples_version", pa.string()),
         pa.field("questions_version", pa.string()),
         pa.field("findings", pa.string()),
+        pa.field("mixed_answers", pa.string()),
     ]
 )
 

@@ -51,6 +51,8 @@ class Standing:
     """Why there is no result, or why it is not from the last evaluation."""
     findings: Sequence[str] = ()
     """The checks that found a sign that the score measures something else, by name."""
+    mixed_answers: str | None = None
+    """The models or states of a server whose answers the score mixes, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +188,7 @@ def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], proble
         differs=ranked.get("differs"),
         problem=problem,
         findings=ranked.get("findings") or (),
+        mixed_answers=ranked.get("mixed_answers"),
         **figures,
     )
 

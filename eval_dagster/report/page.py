@@ -158,6 +158,8 @@ def _note(standing: Standing) -> str:
         parts.append(f"no rank, other {standing.differs}")
     if standing.n_errors:
         parts.append(f"{standing.n_errors:,} errors")
+    if standing.mixed_answers:
+        parts.append(f"mixes {standing.mixed_answers}")
     if standing.findings:
         parts.append(f"⚠ findings: {', '.join(standing.findings)}")
     if standing.problem:

@@ -15,6 +15,7 @@ from eval_dagster.records import Status
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.example_sets import set_spread
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_column, ties_finding
+from eval_dagster.stages.mixed_answers import mixed_words, stored_mixed_counts
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan
 from eval_dagster.stages.results import StageResult
@@ -137,6 +138,7 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
         "changed_inputs": changed,
         "samples_version": samples_version,
         "questions_version": questions_version,
+        "mixed_answers": mixed_words(scores.info.counts),
     }
     info = FileInfo(
         fingerprint=plan.fingerprint,
@@ -147,6 +149,7 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
         counts={
             "metrics": len(rows),
             **{name: scores.info.counts[name] for name in ("samples", "errors")},
+            **stored_mixed_counts(scores.info.counts),
             **_spread(prompts, scores, rows),
         },
         made_of=plan.made_of,

@@ -23,6 +23,7 @@ from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
 from eval_dagster.stages.costs import cost_counts, time_counts
 from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask
+from eval_dagster.stages.mixed_answers import mixed_counts, mixed_words
 from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageFailure, StageResult
@@ -33,8 +34,6 @@ from eval_dagster.versions import code_version, stable_hash
 _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
 """Endings of the names of tasks that ask the questions of another one for written answers."""
-_NAMES_IN_ANSWERS = {"answering_models": "served_model", "server_states": "server_fingerprint"}
-"""Counts of a file, and the columns whose different values they count."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
@@ -108,8 +107,11 @@ def materialize_outputs(
         found = [answer for row in plan.rows if (answer := _answer_to(row, answers, asked.version)) is not None]
         warnings = (*look.warnings, *([problem] if problem else []))
         if len(found) == len(plan.rows):
-            if (mixed := _mixed(found)) and getattr(project.model(model), "mixed_answers", "warn") == "error":
-                message = f"{_mixed_words(mixed)}, and `mixed_answers: error` is set. Change `pin` in evals.yaml, so that all is asked anew"
+            mixed = mixed_words(mixed_counts(found), with_columns=True)
+            if mixed is not None and getattr(project.model(model), "mixed_answers", "warn") == "error":
+                message = (
+                    f"its answers are of {mixed}, and `mixed_answers: error` is set. Change `pin` in evals.yaml, so that all is asked anew"
+                )
                 yield StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=model, message="; ".join((message, *warnings)))
                 continue
             file = _write(plan, found, run, asked.version, merge_failures=int(problem is not None))
@@ -219,8 +221,8 @@ def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], m
 def _result(partition: Partition, file: LakeFile, *, cached: bool, warnings: Sequence[str] = ()) -> StageResult:
     warnings = (*warnings, *_escape_warning(partition, int(file.info.counts["escaped"])))
     warnings = (*warnings, *_scores_warning(partition, int(file.info.counts.get("without_scores", 0))))
-    if words := _mixed_words(file.info.counts):
-        warnings = (*warnings, f"{partition}: {words}, so that its score mixes them")
+    if mixed := mixed_words(file.info.counts, with_columns=True):
+        warnings = (*warnings, f"{partition}: its answers are of {mixed}, so that its score mixes them")
     return partition.result(_STAGE, file, cached=cached, preview=read_head(file.path, 5, _PREVIEW), warnings=warnings)
 
 
@@ -269,7 +271,7 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
             **cost_counts(rows, has_price=plan.has_price),
             **time_counts(rows),
             **_gaps(rows),
-            **_mixed(rows),
+            **mixed_counts(rows),
             "tokens_asked": sum(asked),
             # An eval that sent no request has no part in the call.
             **(run.figures if fresh else {}),
@@ -300,20 +302,6 @@ def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
     unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
     return {name: count for name, count in {"tokens_unknown": unknown, "without_scores": unscored}.items() if count}
-
-
-def _mixed(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """How many models and how many states of a server answered, by their names in the answers; nothing where it is one."""
-    rows = list(rows)
-    seen = {name: {row.get(column) for row in rows} - {None} for name, column in _NAMES_IN_ANSWERS.items()}
-    return {name: len(found) for name, found in seen.items() if len(found) > 1}
-
-
-def _mixed_words(counts: Mapping[str, float]) -> str:
-    """The findings of `_mixed` in words; empty without any."""
-    names = {"answering_models": "models (`served_model`)", "server_states": "states of the server (`server_fingerprint`)"}
-    found = [f"{counts[name]:g} {words}" for name, words in names.items() if counts.get(name)]
-    return f"its answers are of {' and '.join(found)}" if found else ""
 
 
 def _declared(handle: ModelHandle) -> dict[str, str]:

@@ -30,6 +30,7 @@ from eval_dagster.prompts.views import AnsweredPrompt, apart
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, RepeatedScore, ResponseType, Sample, Score
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import allowed_execution, require_execution
+from eval_dagster.stages.mixed_answers import stored_mixed_counts
 from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageResult
@@ -72,6 +73,7 @@ def materialize_scores(partition: Partition) -> StageResult:
                 "samples": len({row["sample_id"] for row in rows}),
                 "errors": len({row["sample_id"] for row in rows if row["error"] is not None}),
                 "retryable_errors": len({row["sample_id"] for row in rows if row["retryable"]}),
+                **stored_mixed_counts(outputs.info.counts),
             },
             made_of=plan.made_of,
         )

@@ -99,6 +99,7 @@ def test_long_names_keep_a_table_a_table(
         "n_errors": 0,
         "differs": None,
         "newer_attempt": None,
+        "mixed_answers": None,
         "findings": [],
     }
     rows = [{**row, "eval": name, "model": model, "metric": "accuracy_norm"} for name in (LONG, "sums") for model in (f"{LONG}-bf16", "m")]
