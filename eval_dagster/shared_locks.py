@@ -17,7 +17,8 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from eval_dagster.errors import LockLostError, RequirementError, StoreError
-from eval_dagster.locks import locked
+from eval_dagster.locks import TOLD_AFTER_S, locked
+from eval_dagster.progress.reporting import tell
 
 _PATIENCE_S = 60.0
 """Seconds for which a database may be out of reach, as it is while it restarts."""
@@ -115,11 +116,14 @@ class _DatabaseHold:
 
     def take(self) -> None:
         """Wait for the lock. A restart of the database meanwhile is waited for, too."""
-        wait = _FIRST_WAIT_S
+        wait, begin, is_told = _FIRST_WAIT_S, time.monotonic(), False
         while True:
             self._connection = _idle_connection(self._address) or _connect(self._address)
             try:
                 while not self._ask("select pg_try_advisory_lock(%s)"):
+                    if not is_told and time.monotonic() - begin >= TOLD_AFTER_S:
+                        tell(f"waiting for the lock {self._name!r} in PostgreSQL at {shown(self._address)}, which another process holds")
+                        is_told = True
                     time.sleep(wait)
                     wait = min(wait * 1.5, _LONGEST_WAIT_S)
                 return

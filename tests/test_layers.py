@@ -10,7 +10,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
     "errors": "",
-    "locks": "",
     "reasoning": "",
     "suggestions": "",
     "user_cache": "",
@@ -19,9 +18,10 @@ ARROWS = {
     "whole_files": "",
     "users_code": "errors",
     "code_versions": "user_cache users_code whole_files",
-    "shared_locks": "errors locks",
     "terminal": "visible_text",
     "progress": "terminal",
+    "locks": "progress",
+    "shared_locks": "errors locks progress",
     "statistics": "",
     "records": "reasoning",
     "rendered_prompt": "records",

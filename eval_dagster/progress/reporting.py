@@ -4,10 +4,11 @@ Work calls `track` on the reporter that it was given, or on `current_reporter()`
 terminal, does both, or does nothing.
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -167,6 +168,16 @@ _current: ContextVar[Reporter] = ContextVar("eval_dagster_reporter")
 def current_reporter() -> Reporter:
     """The reporter that `use_reporter` has set; a silent one by default."""
     return _current.get(_SILENT)
+
+
+def tell(line: str) -> None:
+    """Show a line that is no progress: by the reporter that `use_reporter` has set, on standard error if there is none."""
+    reporter = _current.get(None)
+    if reporter is not None:
+        reporter.note(line)
+    elif sys.stderr is not None:
+        with suppress(OSError, ValueError):  # it may be closed
+            print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
