@@ -1,8 +1,11 @@
 """Runs that start from Python: the jobs of the UI, executed in this process and recorded in the persistent instance."""
 
 import os
+import signal
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -88,5 +91,25 @@ def _execute(
         run = instance.create_run_for_job(
             job, run_id=run_id, run_config=run_config, tags={**job.run_tags, **tags}, remote_job_origin=origin
         )
-        result = execute_run(InMemoryJob(job), run, instance)
+        with _interruption_kept():
+            result = execute_run(InMemoryJob(job), run, instance)
     return RunEvents(run_id=run_id, succeeded=result.success, events=result.all_events)
+
+
+@contextmanager
+def _interruption_kept() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` at the end of the block if a signal told this process to end. Dagster drops signals between steps."""
+    if threading.current_thread() is not threading.main_thread():  # other threads get no signals
+        yield
+        return
+    end, begin = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(begin, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(begin)
+        with os.fdopen(end, "rb") as pipe:
+            is_interrupted = not {signal.SIGINT, signal.SIGTERM}.isdisjoint(pipe.read())
+        if is_interrupted:
+            raise KeyboardInterrupt

@@ -56,7 +56,11 @@ def _holder(path: Path) -> str:
         text = path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace")
     except OSError:
         text = ""
-    return "another thread of this process" if text.startswith(f"process {os.getpid()} on {socket.gethostname()} ") else text or "another process"
+    return (
+        "another thread of this process"
+        if text.startswith(f"process {os.getpid()} on {socket.gethostname()} ")
+        else text or "another process"
+    )
 
 
 def _this_process() -> str:

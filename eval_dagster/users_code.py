@@ -93,7 +93,8 @@ class Death:
     @property
     def message(self) -> str:
         """How and where, and what to do."""
-        return f"the process ended {self.how} {self.place.words()}; expected a result or an exception: correct that code, and run again"
+        cure = "correct that code" if self.place.call else "look for what ended it, such as a want of memory"
+        return f"the process ended {self.how} {self.place.words()}; expected a result or an exception: {cure}, and run again"
 
 
 def how_ended(code: int) -> str:

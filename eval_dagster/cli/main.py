@@ -1,5 +1,6 @@
 """The command `eval-dagster`. Exit status: 0 done, 1 something failed or a suite is red, 2 wrong usage or configuration, 3 a cap."""
 
+import logging
 import os
 import signal
 import sys
@@ -13,14 +14,21 @@ from eval_dagster import users_code
 from eval_dagster.cli.app import app
 from eval_dagster.cli.console import errors, say
 from eval_dagster.cli.os_errors import full_disk_of, os_error_message
+from eval_dagster.cli.program import INTERRUPTED, leave_at_once
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
 from eval_dagster.errors import EvalDagsterError, UsageError, described
 
-_INTERRUPTED = 130
+_AGAIN_S = 0.01
+"""Seconds after which an interrupt that a callback swallowed is raised again."""
 
 
 def program() -> NoReturn:
     """Run the command line as a process of its own, which then ends without the interpreter's cleanup."""
+    if signal.getsignal(signal.SIGINT) is leave_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.unraisablehook = _unraised
+    if logging.lastResort is not None:  # SQLAlchemy logs an interrupt with its traceback, and raises it again
+        logging.lastResort.addFilter(lambda record: not (record.exc_info and _is_interrupt(record.exc_info[0])))
     try:
         main()
     except SystemExit as stop:
@@ -40,7 +48,7 @@ def main() -> NoReturn:
         status = app(standalone_mode=False)
         flush(sys.stdout, sys.stderr)
     except (typer.Abort, KeyboardInterrupt):
-        status = _INTERRUPTED
+        status = INTERRUPTED
     except EvalDagsterError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except (OSError, SystemExit) as error:
@@ -58,12 +66,29 @@ def main() -> NoReturn:
         is_help = message.startswith("Usage:")
         errors.print(message if is_help else f"error: {message}; see eval-dagster --help", style="" if is_help else "red", markup=False)
         sys.exit(2)
-    if status == _INTERRUPTED:  # typer returns the same status for an interrupt
+    if status == INTERRUPTED:  # typer returns the same status for an interrupt
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         is_run = sys.argv[1:2] == ["run"]
         errors.print("interrupted" + (": answers so far are kept, the next run continues from there" if is_run else ""))
     if status == 1:
         _say_full_disk()
     _leave(status if isinstance(status, int) else 0)
+
+
+def _unraised(lost: "sys.UnraisableHookArgs") -> None:
+    """Deal with an exception that Python would print and drop: of a destructor or a callback, or of a thread that cannot begin."""
+    if _is_interrupt(lost.exc_type):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    elif issubclass(lost.exc_type, MemoryError) and "thread" in (lost.err_msg or ""):
+        os.kill(os.getpid(), signal.SIGKILL)  # who started the thread waits for it for ever
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _is_interrupt(kind: type[BaseException] | None) -> bool:
+    """Whether it is the class of an interrupt: Python's, or Dagster's."""
+    return kind is not None and (issubclass(kind, KeyboardInterrupt) or kind.__name__ == "DagsterExecutionInterruptedError")
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -7,9 +7,11 @@ said so; the exit status alone says nothing, since `os._exit(0)` has that of suc
 import ctypes
 import mmap
 import os
+import resource
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import NoReturn
 
 from eval_dagster import users_code
@@ -23,8 +25,14 @@ _MOST_DEATHS = 50
 _LOOK_S = 1.0
 """Seconds between two looks at the time of users' code."""
 _SIGNALS = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+FULL_S = 20.0
+"""Seconds for which the memory of a process may be at its bound (`ulimit -v`). Libraries that get none wait or try again for ever."""
+_LITTLE = 36 * 2**20
+"""Bytes. If less is left, the smallest buffer of OpenBLAS cannot be had."""
 _SETTLE_S = 0.05
 """Seconds in which a signal to all processes of a command reaches each."""
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
 _PR_SET_PDEATHSIG = 1
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -32,6 +40,8 @@ _SHOW_CURSOR = "\x1b[?25h"
 def program() -> NoReturn:
     """Run the command line in a child process, again without what it died in, and end with the status that it says."""
     command = sys.argv[1] if sys.argv[1:] else ""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it may be ignored, as in the background of a script
+        signal.signal(signal.SIGINT, leave_at_once)
     if command in _SERVERS or not hasattr(signal, "sigtimedwait"):
         _work()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -46,13 +56,13 @@ def program() -> NoReturn:
             record.begin(os.getpid())
             users_code.watched(record, deaths)
             _work()
-        code, told, is_over = _wait(child, record, heard)
+        code, told, why = _wait(child, record, heard)
         if record.status is not None:
             os._exit(record.status)
         if told:
             _end_by(-code if code < 0 else told)
         place = record.place()
-        death = Death(place=place, how="when its time was over (code_timeout)" if is_over else how_ended(code))
+        death = Death(place=place, how=why or how_ended(code))
         is_new = place not in [each.place for each in deaths] and len(deaths) < _MOST_DEATHS
         goes_on = command in _GOES_ON and bool(place.stage or place.call) and is_new
         _say(death.message, goes_on=goes_on)
@@ -61,30 +71,39 @@ def program() -> NoReturn:
         deaths.append(death)
 
 
+def leave_at_once(*_: object) -> NoReturn:
+    """End the process on Ctrl-C while it imports: there is nothing to keep, and a library would print a traceback or go on."""
+    os.write(2, b"interrupted\n")
+    users_code.ended(INTERRUPTED)
+    os._exit(INTERRUPTED)
+
+
 def _work() -> NoReturn:
     """Do the work of the command in this process."""
     try:
         from eval_dagster.cli.main import program as work  # not before the fork: threads of libraries do not survive it
 
         work()
+    except KeyboardInterrupt:
+        leave_at_once()
     except BaseException:
         sys.excepthook(*sys.exc_info())
         users_code.ended(1)
         os._exit(1)
 
 
-def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, bool]:
+def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, str]:
     """Pass signals on to a child until it ends, unless `heard` says that all processes got them.
 
     Returns its exit status, or the negative number of the signal that ended it; the last signal that told this process to end, or 0; and
-    whether the time of users' code was over.
+    why this process ended it, in words, or an empty text.
     """
-    told, over = 0, 0.0
+    told, over, begin, size = 0, 0.0, time.monotonic(), 0
     while True:
         signalled = signal.sigtimedwait(_SIGNALS, _LOOK_S)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status), told, False
+            return os.waitstatus_to_exitcode(status), told, ""
         if signalled is not None and signalled.si_signo != signal.SIGCHLD:
             told = signalled.si_signo
             time.sleep(_SETTLE_S)
@@ -94,10 +113,36 @@ def _wait(child: int, record: Record, heard: mmap.mmap) -> tuple[int, int, bool]
                 os.kill(child, signalled.si_signo)
         elif 0 < record.deadline < time.monotonic() and not told:
             if record.deadline == over:  # the same call as at the look before
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return -signal.SIGKILL, 0, True
+                return _kill(child), 0, "when its time was over (code_timeout)"
             over = record.deadline
+        elif (now := _size_at_bound(child)) is None or now != size:
+            begin, size = time.monotonic(), now or 0
+        elif time.monotonic() - begin > FULL_S:
+            return _kill(child), told, "when it waited for memory"
+
+
+def _kill(child: int) -> int:
+    """Kill a child. Returns how it ended, as `_wait` does."""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGKILL
+
+
+def _bound() -> int | None:
+    """The bytes of memory that a process may map; None without a bound."""
+    bound = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if bound == resource.RLIM_INFINITY else bound
+
+
+def _size_at_bound(process: int) -> int | None:
+    """The bytes of memory that a process has mapped; None if there is no bound, or it may map more."""
+    if (bound := _bound()) is None:
+        return None
+    try:
+        size = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * mmap.PAGESIZE
+    except (OSError, ValueError, IndexError):
+        return None
+    return size if size > bound - _LITTLE else None
 
 
 def _listener() -> mmap.mmap:
@@ -133,6 +178,8 @@ def _say(message: str, *, goes_on: bool) -> None:
     """Print how the child ended. It may have left the terminal without a cursor."""
     cursor = _SHOW_CURSOR if os.isatty(2) else ""
     rest = "; this part of the work is set aside as failed, and the rest goes on" if goes_on else ""
+    if (bound := _bound()) is not None:
+        rest += f". Its memory was bounded to {bound / 1e9:.1f} GB (ulimit -v), which may be the cause: raise the bound"
     shown = "".join(letter if letter.isprintable() else "?" for letter in message)
     os.write(2, f"{cursor}error: {shown}{rest}\n".encode("utf-8", "replace"))
 

@@ -177,7 +177,8 @@ def tell(line: str) -> None:
         reporter.note(line)
     elif sys.stderr is not None:
         with suppress(OSError, ValueError):  # it may be closed
-            print(line, file=sys.stderr, flush=True)
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ SETTING = """
     {work}
 
     program._work = work
+    {setting}
     sys.argv = ["eval-dagster", "{command}"]
     program.program()
 """
@@ -43,17 +44,17 @@ ONE_OF_TWO = """
 """
 
 
-def started(work: str, command: str = "run", *, start_new_session: bool = False) -> "subprocess.Popen[str]":
-    """A command whose work is other code."""
-    code = textwrap.dedent(SETTING).format(work=textwrap.indent(textwrap.dedent(work), "    "), command=command)
+def started(work: str, command: str = "run", *, setting: str = "", start_new_session: bool = False) -> "subprocess.Popen[str]":
+    """A command whose work is other code, with statements before it begins."""
+    code = textwrap.dedent(SETTING).format(work=textwrap.indent(textwrap.dedent(work), "    "), command=command, setting=setting)
     return subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=start_new_session
     )
 
 
-def ended(work: str, command: str = "run") -> tuple[int, str, str]:
+def ended(work: str, command: str = "run", *, setting: str = "") -> tuple[int, str, str]:
     """Status and output of a command whose work is other code."""
-    process = started(work, command)
+    process = started(work, command, setting=setting)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
@@ -105,13 +106,23 @@ def test_what_dies_again_is_not_tried_for_ever() -> None:
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_reaches_the_work_which_says_the_status(sent: signal.Signals) -> None:
     process = started(
-        "signal.signal(signal.SIGTERM, signal.default_int_handler)\ntry:\n    print('at work', flush=True)\n    time.sleep(60)\n"
-        "except KeyboardInterrupt:\n    end(130)"
+        "for each in (signal.SIGTERM, signal.SIGINT):\n    signal.signal(each, signal.default_int_handler)\n"
+        "try:\n    print('at work', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    end(130)"
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "at work\n"
     process.send_signal(sent)
     assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == 130
+
+
+def test_an_interrupt_while_the_work_imports_is_one_line() -> None:
+    """A library would print a traceback, or go on without what it could not import."""
+    process = started("try:\n    print('at work', flush=True)\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "interrupted\n")
     assert process.returncode == 130
 
 
@@ -166,6 +177,25 @@ def test_the_work_dies_with_the_process_that_waits_for_it() -> None:
     while Path(f"/proc/{child}/stat").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_process_that_waits_for_memory_ends_and_the_bound_is_named() -> None:
+    """As OpenBLAS does, which tries for ever to get some."""
+    status, _, err = ended(
+        """
+        kept = []
+        try:
+            while True:
+                kept.append(bytearray(2**20))
+        except MemoryError:
+            while True:
+                time.sleep(0.1)
+    """,
+        setting="program.FULL_S = 1; import resource; resource.setrlimit(resource.RLIMIT_AS, (600 * 2**20,) * 2)",
+    )
+    assert status == 1
+    assert "the process ended when it waited for memory" in err
+    assert "Its memory was bounded to 0.6 GB (ulimit -v), which may be the cause: raise the bound" in err
 
 
 def test_the_process_that_waits_imports_nothing_of_the_work() -> None:
