@@ -8,15 +8,16 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientSession, web
 
 from servers.catalogue import BY_NAME, Wrong
 from servers.fault_answers import _close, _reset
-from servers.lifetime import announce, end_with_standard_input
+from servers.proxying import serve_proxy
 
 _TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")
 _SAMPLE, _MARKED = " stands", " marked"
@@ -135,22 +136,6 @@ class Proxy:
         return _reset(request, response) if how == "reset in body" else _close(request, response)
 
 
-async def main() -> None:
-    end_with_standard_input()
-    address, upstream = sys.argv[1:]
-    connector = TCPConnector(limit=0, force_close=False, keepalive_timeout=2)
-    async with ClientSession(connector=connector, timeout=ClientTimeout(total=None), auto_decompress=False) as session:
-        proxy = Proxy(upstream, session)
-        application = web.Application(client_max_size=2**28)
-        application.router.add_route("*", "/control/{name}", proxy.control)
-        application.router.add_route("*", "/{path:.*}", proxy.handle)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
-        await site.start()
-        announce(Path(address), f"http://127.0.0.1:{runner.addresses[0][1]}")
-        await asyncio.Event().wait()
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    address, upstream = sys.argv[1:]
+    asyncio.run(serve_proxy(Path(address), partial(Proxy, upstream), keeps_connections=True))

@@ -5,19 +5,18 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import ClientSession, web
 
 from servers.fault_answers import altered, lost
 from servers.faults import ALTERING, Fault, FaultSettings, body_key
-from servers.lifetime import announce, end_with_standard_input
+from servers.proxying import serve_proxy
 
 _TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")
-_LARGEST = 2**28
-"""Bytes of a request."""
 
 
 class Proxy:
@@ -91,23 +90,7 @@ def _prompt(body: dict[str, Any]) -> str:
     return prompt if isinstance(prompt, str) else json.dumps(prompt)
 
 
-async def main() -> None:
-    end_with_standard_input()
-    address, upstream, settings = sys.argv[1:]
-    # Servers drop idle connections, which is no fault that is asked for here.
-    connector = TCPConnector(limit=0, force_close=True)
-    async with ClientSession(connector=connector, timeout=ClientTimeout(total=None), auto_decompress=False) as session:
-        proxy = Proxy(upstream, session, FaultSettings(**json.loads(settings)))
-        application = web.Application(client_max_size=_LARGEST)
-        application.router.add_route("*", "/control/{name}", proxy.control)
-        application.router.add_route("*", "/{path:.*}", proxy.handle)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=4096)
-        await site.start()
-        announce(Path(address), f"http://127.0.0.1:{runner.addresses[0][1]}")
-        await asyncio.Event().wait()
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    address, upstream, settings = sys.argv[1:]
+    proxy_of = partial(Proxy, upstream, settings=FaultSettings(**json.loads(settings)))
+    asyncio.run(serve_proxy(Path(address), proxy_of, keeps_connections=False))
