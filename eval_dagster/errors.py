@@ -53,6 +53,10 @@ class RowError(DataError):
     """One row is wrong, or a task's hook fails on it. The message names the row."""
 
 
+class WholeEvalError(DataError):
+    """No row of an eval can be asked, whatever the row is: there are too few rows to draw examples from, or another package fails."""
+
+
 class SampleError(RowError):
     """One question cannot be asked, whatever the others are: a choice is empty. It is the error of its sample."""
 

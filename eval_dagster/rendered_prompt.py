@@ -36,6 +36,8 @@ class RenderedPrompt:
     """Whether the system message stands at the beginning of the first user turn, since the chat template has no turn for it."""
     error: str | None = None
     """Why it cannot be sent to a model."""
+    is_retryable: bool = False
+    """Whether the next run makes it again, since code of the task raised an exception, which may not come again."""
 
     @property
     def ground_truth(self) -> str | list[str] | None:

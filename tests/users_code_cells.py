@@ -33,7 +33,7 @@ _OF_SAMPLE = {**dict.fromkeys(FAULTS, SAMPLE), **dict.fromkeys(DEADLY, EVAL)}
 EXPECTED: Mapping[str, Mapping[str, str]] = {
     "task": {**dict.fromkeys(FAULTS, EVAL), "changes": NONE},
     "loader": {**dict.fromkeys(FAULTS, EVAL), "changes": NONE},
-    "prompt": {**dict.fromkeys(FAULTS, EVAL), "changes": NOTHING},
+    "prompt": {**_OF_SAMPLE, "changes": NOTHING},
     "model": _OF_SAMPLE,
     "post-processing": {**_OF_SAMPLE, "changes": NOTHING},
     "metric": {**_OF_SAMPLE, "changes": NOTHING},

@@ -15,7 +15,7 @@ from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_facts import TaskClass
 from eval_dagster.cli.task_list import open_project
 from eval_dagster.config.schema import EvalConfig
-from eval_dagster.errors import DataError, UsageError
+from eval_dagster.errors import DataError, UsageError, WholeEvalError
 from eval_dagster.metrics.base import RowMetric
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
@@ -24,7 +24,7 @@ from eval_dagster.prompts.fewshot import FewshotPool
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
-from eval_dagster.prompts.unusable import checked, unreadable_prompt
+from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
 from eval_dagster.records import Sample, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
@@ -63,10 +63,15 @@ class _Page:
     pool: FewshotPool
 
     def prompts(self, sample: Sample) -> list[RenderedPrompt]:
-        """The prompts of a row as an eval makes them. That of a damaged row has an error."""
+        """The prompts of a row as an eval makes them. That of a damaged row, or of one on which the task fails, has an error."""
         if unread := unreadable_prompt(self.rendering.task, sample):
             return [unread]
-        return [checked(prompt, sample) for prompt in render_sample(self.rendering, sample, self.pool)]
+        try:
+            return [checked(prompt, sample) for prompt in render_sample(self.rendering, sample, self.pool)]
+        except WholeEvalError:
+            raise
+        except DataError as error:
+            return [failed_prompt(self.rendering.task, sample, error)]
 
 
 @dataclass(kw_only=True)
@@ -80,9 +85,12 @@ class _Rendered:
     prompts: list[RenderedPrompt] = field(default_factory=list)
     """Those that a model can be asked."""
     failed: list[str] = field(default_factory=list)
-    """One message for each row on which the task fails. One such row ends an eval."""
+    """One message for each row on which the task fails. It is an error of its sample, unless it is so on all rows."""
     damaged: list[str] = field(default_factory=list)
     """One message for each row that cannot be asked. It is an error of its sample."""
+
+    is_of_all: bool = False
+    """Whether one of the failures ends each eval, whatever the other rows are."""
 
     def __post_init__(self) -> None:
         for page in self.pages:
@@ -90,11 +98,15 @@ class _Rendered:
                 self.rows += 1
                 try:
                     made = page.prompts(sample)
-                except DataError as error:
+                except WholeEvalError as error:
+                    self.is_of_all = True
                     self.failed.append(str(error))
                     continue
                 wrong = [prompt.error for prompt in made if prompt.error is not None]
-                self.damaged += wrong[:1]
+                if any(prompt.is_retryable for prompt in made):
+                    self.failed += [each.removeprefix("RowError: ") for each in wrong]
+                else:
+                    self.damaged += wrong[:1]
                 self.sound |= set() if wrong else {sample.sample_id}
                 self.prompts += [prompt for prompt in made if prompt.error is None]
 
@@ -125,10 +137,14 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     shots = task.customary().num_fewshot if given is None else given
     pages = _pages(project, task, settings, shots, formatter)
     page = next(pages)
-    asked = ((sample, page.prompts(sample)) for sample in page.samples)
-    sample, prompts = next(((sample, prompts) for sample, prompts in asked if any(each.error is None for each in prompts)), (None, []))
-    if sample is None:
-        raise DataError(f"task {name} makes no prompt of any of its {len(page.samples)} rows; expected at least one prompt")
+    for sample in page.samples:
+        prompts = page.prompts(sample)
+        if any(each.error is None for each in prompts):
+            break
+    else:
+        first = next((each.error for sample in page.samples for each in page.prompts(sample)), None)
+        why = f"; the first: {first}" if first else ""
+        raise DataError(f"task {name} makes no prompt of any of its {len(page.samples)} rows; expected at least one prompt{why}")
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
@@ -262,8 +278,10 @@ def _print_failures(rendered: _Rendered) -> None:
     later = ((sample.sample_name, sample.sample_id) for page in rendered.pages for sample in page.samples[_LINTED_ROWS:])
     if words := shared_names([*((prompt.sample_name, prompt.source_id) for prompt in rendered.prompts), *later]):
         say(errors, "warning", words, style="yellow")
+    ends = "with it each eval of the task" if not rendered.sound or rendered.is_of_all else "each is an error of its sample in an eval"
+    failing = f"the task fails on {{}}, and {ends}"
     for messages, effect in (
-        (rendered.failed, "the task fails on {}, and with it each eval of the task"),
+        (rendered.failed, failing),
         (rendered.damaged, "{} cannot be asked, which is an error of its sample in an eval"),
     ):
         if messages:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from eval_dagster.config.schema import FewshotSets
-from eval_dagster.errors import DataError
+from eval_dagster.errors import WholeEvalError
 from eval_dagster.records import Sample
 from eval_dagster.tasks.base import FewshotStrategy
 from eval_dagster.versions import stable_hash
@@ -97,7 +97,7 @@ class FewshotPool:
             sets: How many sets the samples of a subject have between them, or `per_sample`: one each, in the order of the split.
 
         Raises:
-            DataError: The pool has too few samples that may be drawn.
+            WholeEvalError: The pool has too few samples that may be drawn.
         """
         by = draw_seed(sample, seed, sets)
         if sets == "per_sample":
@@ -180,9 +180,9 @@ class FewshotPool:
             self._contents[key] = _Content(sample.content_id, question, words)
         return self._contents[key]
 
-    def _too_small(self, sample: Sample, count: int, found: int) -> DataError:
+    def _too_small(self, sample: Sample, count: int, found: int) -> WholeEvalError:
         splits = sorted({each.split for each in self._samples})
-        return DataError(
+        return WholeEvalError(
             f"subject {sample.subject!r} has {found} distinct few-shot examples for row {sample.row_index} of split {sample.split!r}, "
             f"expected {count}: its pool (split {', '.join(map(repr, splits)) or 'none'}) holds {len(self._samples)} rows, and neither the "
             f"row itself nor a duplicate may be drawn; set num_fewshot to {found} or less"

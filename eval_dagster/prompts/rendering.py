@@ -8,7 +8,7 @@ from typing import Any
 
 from eval_dagster.config.models import GenerationConfig
 from eval_dagster.config.schema import FewshotSets
-from eval_dagster.errors import DataError, RowError, SampleError, described
+from eval_dagster.errors import DataError, EndedError, EvalDagsterError, RowError, SampleError, WholeEvalError, described
 from eval_dagster.prompts.fewshot import FewshotPool, draw_seed, fewshot_set
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, verbatim
 from eval_dagster.prompts.unusable import question_id, unaskable_prompt
@@ -103,15 +103,18 @@ def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None
         pool: The samples that examples are drawn from; not needed without examples.
 
     Raises:
+        WholeEvalError: No row can be asked.
         DataError: A field that a hook reads is missing or null, a hook failed on the row, or the gold answer is not among the choices.
     """
     task, number = rendering.task, _prepare(rendering, sample, pool)
-    with _row_errors(sample):
+    with _row_errors(sample, task):
         row = TaskRow(sample)
-        made = task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
-        questions: object = made
-        if not isinstance(questions, Iterable):
-            raise DataError(f"the task made {shown(questions)} of the row; expected a list of TaskSample")
+        given: Any = (
+            task.questions(sample) if isinstance(task, OrderedTask) else task._create_samples(row, sample.row_index, sample.subject)
+        )
+        if not isinstance(given, Iterable):
+            raise DataError(f"the task made {shown(given)} of the row; expected a list of TaskSample")
+        made = list(given)
     asked = _AskedRow(rendering=rendering, sample=sample, row=row, fewshot_set=number)
     prompts = []
     for index, each in enumerate(made):
@@ -130,15 +133,23 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
         The number of the set; None without examples, or where they may differ from those of the set.
     """
     task = how.task
+    task.written_example = None
     if isinstance(task, OrderedTask):
         task.formatter = how.formatter
         return None
 
     def draw(_item: Row) -> list[Row]:
         if pool is None:
-            raise DataError(f"{how.num_fewshot} few-shot examples are wanted, but task {task.NAME} names no split for them (FEWSHOT_SPLIT)")
+            raise WholeEvalError(
+                f"{how.num_fewshot} few-shot examples are wanted, but task {task.NAME} names no split for them (FEWSHOT_SPLIT)"
+            )
         strategy = how.strategy or task.FEWSHOT_STRATEGY
-        drawn = pool.draw(sample, count=how.num_fewshot, seed=how.seed, strategy=strategy, sets=how.sets)
+        try:
+            drawn = pool.draw(sample, count=how.num_fewshot, seed=how.seed, strategy=strategy, sets=how.sets)
+        except RowError as error:
+            if str(error).startswith(place_of(sample)):
+                raise
+            raise RowError(f"{place_of(sample)}: its few-shot examples cannot be drawn: {error}") from error
         return [TaskRow(example) for example in drawn]
 
     task.num_fewshot = how.num_fewshot
@@ -321,18 +332,24 @@ def named(request: Request) -> Request:
 
 
 @contextmanager
-def _row_errors(sample: Sample) -> Iterator[None]:
-    """Turn every exception of a hook into a `RowError` that names the row."""
+def _row_errors(sample: Sample, task: AnyTask | None = None) -> Iterator[None]:
+    """Turn every exception of a hook into a `RowError` that names the row, and the example that `task` was writing."""
     try:
         with calling("a hook of the task", sample.sample_id):
             yield
     except RowError:
         raise
-    except DataError as error:
-        raise RowError(f"{place_of(sample)}: {error}") from error
-    except NullFieldError as error:
-        raise RowError(f"{error.args[0]}; fill it in, or read it with item.get where it may be absent") from error
-    except MissingFieldError as error:
-        raise RowError(f"{error.args[0]}{raised_at(error)}") from error
+    except WholeEvalError as error:
+        raise WholeEvalError(f"{place_of(sample)}: {error}") from error
     except Exception as error:
-        raise RowError(f"{place_of(sample)}: the task raised {described(error)}{raised_at(error)}") from error
+        example = None if task is None or task.written_example is None else place_of(task.written_example)
+        if isinstance(error, NullFieldError):
+            seen = f"{error.args[0]}; fill it in, or read it with item.get where it may be absent"
+        elif isinstance(error, MissingFieldError):
+            seen = f"{error.args[0]}{raised_at(error)}"
+        else:
+            what = str(error) if isinstance(error, DataError) else f"the task raised {described(error)}{raised_at(error)}"
+            seen = f"{example or place_of(sample)}: {what}"
+        if isinstance(error, EvalDagsterError) and not isinstance(error, DataError | EndedError):
+            raise WholeEvalError(seen) from error  # a package is missing, for instance
+        raise RowError(seen if example is None else f"{place_of(sample)}: its few-shot example, {seen}") from error

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from eval_dagster.errors import SampleError
+from eval_dagster.errors import DataError, SampleError
 from eval_dagster.records import Request, ResponseType, Sample, TaskSample
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
@@ -35,6 +35,12 @@ def unaskable_prompt(task: BaseTask[Any], sample: Sample, made: TaskSample, inde
         sample_name=made.sample_name or sample.sample_name,
         messages=tuple(made.messages),
     )
+
+
+def failed_prompt(task: BaseTask[Any], sample: Sample, error: DataError) -> RenderedPrompt:
+    """The prompt with an error for a row on which the task's own code fails. Another error is another prompt, so that answers name it."""
+    prompt = _unasked(task.RESPONSE_TYPE, sample, stable_hash(["failed", sample.content_id, str(error)]), f"RowError: {error}")
+    return replace(prompt, is_retryable=True)
 
 
 def question_id(sample: Sample, index: int) -> str:

@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from eval_dagster.errors import DataError
+from eval_dagster.errors import DataError, WholeEvalError
 from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
 from eval_dagster.lake.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
-from eval_dagster.prompts.unusable import checked, unreadable_prompt
+from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
 from eval_dagster.records import Sample, Status
 from eval_dagster.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.code_execution import require_execution
@@ -33,7 +33,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
 
     Raises:
         RequirementError: The eval has metrics that run code, and the project or the machine does not permit it.
-        DataError: A row lacks a field, a gold answer is not among the choices, or the few-shot pool is too small.
+        DataError: The task fails on every row, or the few-shot pool is too small.
         LakeError: The snapshot is missing or damaged.
     """
     project, eval_name = partition.project, partition.eval_name
@@ -72,8 +72,14 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
             "model settings": stable_hash([formatter, generation]),
         },
         current=current,
-        again=["findings"] if current is not None and stored_findings(current) is None else (),
+        again=[] if current is None else _reasons_again(current),
     )
+
+
+def _reasons_again(current: LakeFile) -> list[str]:
+    """Why current prompts are made again although they are of the same versions."""
+    is_incomplete = bool(current.info.counts.get("retryable_errors"))
+    return [*(["errors"] if is_incomplete else []), *(["findings"] if stored_findings(current) is None else [])]
 
 
 def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
@@ -100,7 +106,13 @@ def render_eval(project: Project, eval_name: str, rendering: Rendering, most: in
 def render_samples(
     project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None = None
 ) -> list[RenderedPrompt]:
-    """Render the samples of a snapshot as `render_eval` does."""
+    """Render the samples of a snapshot as `render_eval` does.
+
+    A row on which the task fails has a prompt with an error.
+
+    Raises:
+        DataError: No row can be asked.
+    """
     task, limit = rendering.task, project.eval(eval_name).limit
     if isinstance(task, AdapterTask):
         task.prepare(samples, rendering.settings)
@@ -113,6 +125,7 @@ def render_samples(
                 pools[sample.subject].append(sample)
     drawn_from = {subject: fewshot_pool(task, pool) for subject, pool in pools.items()}
     rendered: list[RenderedPrompt] = []
+    first_failure: DataError | None = None
     asked_of = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
     if not isinstance(task, AdapterTask | OrderedTask):
         rendering = rendering.knowing(asked_of)  # of all rows, so that a limit changes no prompt
@@ -123,9 +136,15 @@ def render_samples(
             continue
         try:
             asked = render_sample(rendering, sample, drawn_from.get(sample.subject))
-        except DataError as error:
+        except WholeEvalError as error:
             raise DataError(f"eval {eval_name}: {error}") from error
+        except DataError as error:
+            first_failure = first_failure or error
+            rendered.append(failed_prompt(task, sample, error))
+            continue
         rendered += [checked(prompt, sample) for prompt in asked]
+    if first_failure is not None and all(prompt.error is not None for prompt in rendered):
+        raise DataError(f"eval {eval_name}: {first_failure}") from first_failure
     if not rendered:
         raise DataError(f"eval {eval_name}: its task asks nothing about any of the rows; expected at least one question")
     return rendered
@@ -169,6 +188,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
             "errors": sum(row["error"] is not None for row in rows),
             "choices": sum(len(row["choices"] or ()) for row in rows),
             "mean_characters": round(sum(len(row["prompt"]) for row in rows) / len(rows), 1),
+            **({"retryable_errors": count} if (count := sum(prompt.is_retryable for prompt in prompts)) else {}),
             **({"merged_system_messages": count} if (count := sum(row["is_system_merged"] for row in rows)) else {}),
             **({"repeated_names": count} if (count := len(_by_name(_named(rows)))) else {}),
         },

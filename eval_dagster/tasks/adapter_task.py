@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, ClassVar
 
-from eval_dagster.errors import RequirementError
+from eval_dagster.errors import DataError, RequirementError, WholeEvalError, described
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.metrics.explanations import Explanation, explained
 from eval_dagster.metrics.items import Item, ItemMetric
@@ -40,7 +40,7 @@ class AdapterTask(BaseTask[str]):
         super().__init__(num_fewshot)
         self._rows: dict[str, BenchmarkRows] = {}
         self._settings: RenderSettings | None = None
-        self._asked: dict[str, tuple[int, Iterator[Sequence[TaskSample]]]] = {}
+        self._asked: dict[str, tuple[int, Iterator[Sequence[TaskSample] | BaseException]]] = {}
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings | None = None) -> None:
         """Take all rows of the eval, before the first is asked or scored. The settings are needed to ask."""
@@ -99,8 +99,13 @@ class AdapterTask(BaseTask[str]):
             if self._settings is None:
                 raise RuntimeError(f"task {self.NAME} is not prepared; it is rendered by an eval")
             start, rendered = 0, iter(self.BENCHMARK.render(subject, self._rows[subject], self._settings))
-        made = next(islice(rendered, index - start, None))
+        try:
+            made = next(islice(rendered, index - start, None))
+        except (Exception, SystemExit) as error:  # its later rows may depend on this one
+            raise WholeEvalError(str(error) if isinstance(error, DataError) else f"the task raised {described(error)}") from error
         self._asked[subject] = (index + 1, rendered)
+        if isinstance(made, BaseException):
+            raise made
         return list(made)
 
 

@@ -4,7 +4,7 @@
 The hooks bear the names of Aleph Alpha's eval-framework, so that a benchmark written for it reads the same here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from inspect import Parameter, signature
@@ -97,6 +97,9 @@ class BaseTask(Generic[SubjectType]):
     VERSION: ClassVar[str] = ""
     """Version of what decides rows, prompts or scores and is no code of the task."""
 
+    written_example: Row | None = None
+    """The example that is written now, so that an exception can name it; null outside of examples."""
+
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take the attributes that the class does not set from its styler."""
         super().__init_subclass__(**arguments)
@@ -154,7 +157,9 @@ class BaseTask(Generic[SubjectType]):
         """The examples of `_sample_fewshot_examples` without those that reveal the answer: the row itself, or one that asks the same."""
         asked = self._folded_question(item)
         self.examples_used[:] = self._sample_fewshot_examples(item)
-        self.examples_used[:] = [each for each in self.examples_used if each != item and self._folded_question(each) != asked]
+        self.examples_used[:] = [
+            each for each in self._in_turn(self.examples_used) if each != item and self._folded_question(each) != asked
+        ]
         return list(self.examples_used)
 
     def _folded_question(self, item: Row) -> str:
@@ -163,6 +168,13 @@ class BaseTask(Generic[SubjectType]):
         if not isinstance(text, str):
             raise DataError(f"_get_instruction_text returned {text!r}; expected a text")
         return " ".join(text.casefold().split())
+
+    def _in_turn(self, examples: Iterable[Row]) -> Iterator[Row]:
+        """The examples one after the other, each noted as the one that is written."""
+        for example in examples:
+            self.written_example = example
+            yield example
+        self.written_example = None
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
@@ -260,7 +272,7 @@ class BaseTask(Generic[SubjectType]):
     def _get_example_messages(self, item: Row) -> list[Message]:
         """The turns of the few-shot examples of a row: question and answer of each."""
         messages: list[Message] = []
-        for example in self.fewshot_examples(item):
+        for example in self._in_turn(self.fewshot_examples(item)):
             answer = join_cue(self._get_cue_text(example), self._get_fewshot_target_text(example))
             messages += [*self._get_instruction_messages(example), Message(Role.ASSISTANT, answer)]
         return messages

@@ -131,8 +131,10 @@ class Benchmark(Protocol):
         """The rows of a subject, of types that JSON has."""
         ...
 
-    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
         """For each evaluated row, in their order, the questions about it. It is called on as many rows as are asked.
+
+        An exception in the place of the questions is the error of this row. Where the method raises, the eval fails.
 
         A question has a `prompt`, which is sent as it is, or `messages`.
         """

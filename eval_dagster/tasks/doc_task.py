@@ -14,7 +14,7 @@ from eval_dagster.records import Completion, Loglikelihood, Message, MetricConte
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy
 from eval_dagster.tasks.doc import Doc, SamplingMethod, grammar_of
 from eval_dagster.tasks.formatter import join_cue
-from eval_dagster.tasks.samples import png_of, row_name
+from eval_dagster.tasks.samples import place_of, png_of, row_name
 
 Docs: TypeAlias = Doc | list[Doc] | None
 DocFunction: TypeAlias = Callable[..., Docs]
@@ -109,7 +109,7 @@ class DocTask(BaseTask[str]):
     def _get_example_messages(self, item: Row) -> list[Message]:
         """The turns of the examples: the `Doc`'s own examples where it has some, else the drawn ones."""
         messages: list[Message] = []
-        for example in self._examples(item):
+        for example in self._in_turn(self._examples(item)):
             doc = self._doc_of(example)
             if not doc.get_golds() or doc.images:
                 raise DataError(
@@ -123,7 +123,7 @@ class DocTask(BaseTask[str]):
     def _examples(self, item: Row) -> Sequence[Row]:
         doc = self._doc_of(item)
         if not doc.fewshot_samples:
-            return [_DocRow(each, self._doc_of(each)) for each in self.fewshot_examples(item)]
+            return [_DocRow(each, self._doc_of(each)) for each in self._in_turn(self.fewshot_examples(item))]
         own = [each for each in doc.fewshot_samples if _question(each) != _question(doc)]
         self.examples_used[:] = [_DocRow({"query": each.query, "choices": each.choices}, each) for each in own]
         return list(self.examples_used)
@@ -168,6 +168,7 @@ class _DocRow(Row):
         super().__init__(row.items())
         self.row = row
         self.doc = doc
+        self.place = place_of(row)
 
     def __getitem__(self, key: str) -> Any:
         return self.row[key]

@@ -215,7 +215,7 @@ def place_of(row: Sample | Row) -> str:
     """The place of a row, in words."""
     if isinstance(row, Sample):
         return f"row {row.row_index} of split {row.split!r} (subject {row.subject!r})"
-    return row.place if isinstance(row, TaskRow) else "an example of the task's own"
+    return getattr(row, "place", "an example of the task's own")
 
 
 def row_name(row: Row) -> str:

@@ -249,8 +249,8 @@ class LmEvalBenchmark:
         """The documents that lm-eval makes of the rows."""
         return read_rows(self._leaves[subject], open_split, fewshot=fewshot)
 
-    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
-        """The requests of lm-eval for each document.
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
+        """The requests of lm-eval for each document, or what was raised.
 
         One generator draws the examples of all documents in their order, as in lm-eval; or one a document, where the settings say so.
         """
@@ -259,11 +259,15 @@ class LmEvalBenchmark:
         with package_code(files):
             set_examples(task, num_fewshot=settings.num_fewshot, seed=settings.seed)
         for doc in rows.evaluated:
-            with package_code(files):
-                if settings.examples_per_sample:
-                    task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
-                made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
-                asked = questions_of(subject, task, doc, made)
+            asked: Sequence[TaskSample] | BaseException
+            try:
+                with package_code(files):
+                    if settings.examples_per_sample:
+                        task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
+                    made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
+                    asked = questions_of(subject, task, doc, made)
+            except (Exception, SystemExit) as error:  # of the task's code: it may fail for one document
+                asked = error
             yield asked
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:

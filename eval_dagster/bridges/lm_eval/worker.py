@@ -24,7 +24,7 @@ if "eval_dagster" not in sys.modules:
 
 from eval_dagster.bridges.lm_eval import configurations
 from eval_dagster.bridges.lm_eval.registry import LmEvalBenchmark, own_benchmark, own_names, own_suite
-from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.errors import TaskDefinitionError, described
 from eval_dagster.metrics.items import frozen, thawed
 from eval_dagster.records import Message, ResponseType, TaskSample
 from eval_dagster.tasks.benchmark import Answer, BenchmarkRows, DatasetSplit, RenderSettings
@@ -117,8 +117,8 @@ class _Sent:
 
 def render(
     name: str, subject: str, rows: Sequence[dict[str, Any]], examples: Sequence[dict[str, Any]], settings: Mapping[str, Any]
-) -> Iterator[list[dict[str, Any]]]:
-    """lm-eval's requests for each document, as questions."""
+) -> Iterator[list[dict[str, Any]] | dict[str, str]]:
+    """lm-eval's requests for each document, as questions; or an error."""
     formatter = _Sent(settings["format"])
     how = RenderSettings(
         num_fewshot=settings["num_fewshot"],
@@ -127,7 +127,10 @@ def render(
         formatter=formatter,
     )
     for asked in _benchmark(name).render(subject, BenchmarkRows(evaluated=rows, examples=examples), how):
-        yield [_question(each, formatter) for each in asked]
+        if isinstance(asked, BaseException):
+            yield {"$error": f"lm_eval: {described(asked)}"}
+        else:
+            yield [_question(each, formatter) for each in asked]
 
 
 def _question(made: TaskSample, formatter: _Sent) -> dict[str, Any]:

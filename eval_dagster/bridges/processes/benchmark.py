@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from eval_dagster.bridges.processes.process import WorkerProcess
-from eval_dagster.bridges.processes.questions import answers_sent, question_of, values_of
+from eval_dagster.bridges.processes.questions import answers_sent, failure_of, question_of, values_of
 from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.benchmark import Answer, BenchmarkMetric, BenchmarkRows, DatasetSplit, Item, OpenSplit, RenderSettings
 from eval_dagster.versions import code_version, stable_hash
@@ -43,8 +43,8 @@ class ProcessBenchmark:
         made = self._process.call("rows", name=self._asked, subject=subject, splits=opened, fewshot=fewshot)
         return BenchmarkRows(evaluated=made["evaluated"], examples=made.get("examples", []))
 
-    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
-        """The worker's questions about each row. They come in batches."""
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
+        """The worker's questions about each row, or what it raised. They come in batches."""
         how = {
             "num_fewshot": settings.num_fewshot,
             "seed": settings.seed,
@@ -53,7 +53,7 @@ class ProcessBenchmark:
         }
         given: dict[str, Any] = {"rows": list(rows.evaluated), "examples": list(rows.examples), "settings": how}
         for asked in self._process.stream("render", name=self._asked, subject=subject, **given):
-            yield [question_of(each, settings.formatter) for each in asked]
+            yield failure_of(asked) or [question_of(each, settings.formatter) for each in asked]
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
         """The values of a row. Raises DataError where the worker failed on it."""

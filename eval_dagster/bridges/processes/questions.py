@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from eval_dagster.errors import DataError
 from eval_dagster.records import Message, ResponseType, Role, TaskSample
 from eval_dagster.tasks.benchmark import Answer, ScoreError
 from eval_dagster.tasks.formatter import Formatter
@@ -28,6 +29,11 @@ def question_of(sent: Mapping[str, Any], formatter: Formatter) -> TaskSample:
         context=sent.get("context") or {},
         **settings,
     )
+
+
+def failure_of(sent: object) -> DataError | None:
+    """The error that a worker sent in the place of the questions about a row, `{"$error": reason}`; None for questions."""
+    return DataError(str(sent[_ERROR])) if isinstance(sent, Mapping) else None
 
 
 def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         self._samples: dict[str, list[Sample]] = {}
         self._is_warned = False
         self._known: set[tuple[str, str, int, str]] = set()
-        self._asked: tuple[str, Iterator[tuple[int, list[TaskSample]]], int] | None = None
+        self._asked: tuple[str, Iterator[tuple[int, list[TaskSample] | BaseException]], int] | None = None
 
     @classmethod
     def with_overwrite(
@@ -161,7 +161,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
     def _get_example_messages(self, item: Row) -> list[Message]:
         self.examples_used[:] = self._sample_fewshot_examples(item) if self.num_fewshot > 0 else []
         messages: list[Message] = []
-        for example in self.examples_used:
+        for example in self._in_turn(self.examples_used):
             example["subject"] = item["subject"]
             messages += self._get_instruction_messages(example)
             messages.append(Message(role=Role.ASSISTANT, content=self._get_fewshot_target_text(example)))
@@ -204,11 +204,13 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         for index, made in self._asked[1]:
             self._asked = (*self._asked[:2], index)
             if index == sample.row_index:
+                if isinstance(made, BaseException):
+                    raise made
                 return made
         raise DataError(f"row {sample.row_index} of subject {sample.subject!r} is not among the rows of task {self.NAME}")
 
-    def _of_subject(self, name: str) -> Iterator[tuple[int, list[TaskSample]]]:
-        """The index of each row of a subject and the questions about it."""
+    def _of_subject(self, name: str) -> Iterator[tuple[int, list[TaskSample] | BaseException]]:
+        """The index of each row of a subject and the questions about it; or what was raised, which is the error of this row alone."""
         subject = next((each.value if isinstance(each, Enum) else each for each in self.SUBJECTS if subject_name(each) == name), name)
         indices = sorted(each.row_index for each in self._samples[name] if each.split == self.SAMPLE_SPLIT and is_whole(each.row))
         rows = split_rows(self._samples[name])
@@ -218,8 +220,15 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         number = 0
         for index, item in zip(indices, rows[self.SAMPLE_SPLIT], strict=True):
             item["subject"] = subject
-            made = self._create_samples(item, number, str(subject))
-            yield index, [self._asked_sample(each, number + place) for place, each in enumerate(made)]
+            self.written_example = None
+            try:
+                made = self._create_samples(item, number, str(subject))
+                asked = [self._asked_sample(each, number + place) for place, each in enumerate(made)]
+            except (Exception, SystemExit) as error:
+                yield index, error
+                number += 1
+                continue
+            yield index, asked
             number += len(made)
 
     def _asked_sample(self, made: TaskSample, number: int) -> TaskSample:

@@ -93,6 +93,17 @@ def test_a_file_with_functions_and_rows_beside_it(folder: Path) -> None:
     assert values["f1"] == pytest.approx(2 / 3)  # of predictions 0, 0, 1 where 0, 1, 1 are right
 
 
+def test_a_document_on_which_the_code_fails_is_an_error_alone(folder: Path) -> None:
+    asked = "def asked(doc):\n    assert doc['first'] == 'white', 'no snow'\n    return doc['question']\n"
+    (folder / "tasks" / "utils.py").write_text(UTILS + asked)
+    (folder / "tasks" / "colours.yaml").write_text(TASK.replace('"Question: {{question}}\\nAnswer:"', "!function utils.asked"))
+    partition = _run(_project(folder, colours={"task": "tasks/colours.yaml", "num_fewshot": 1}), "colours")
+    failed = "RowError: row 2 of split 'evaluated' (subject 'colours'): the task raised AssertionError: no snow"
+    assert [row["error"] for row in read_rows(partition.require("rendered_prompts").path)] == [None, None, failed]
+    values = {row["metric"]: (row["value"], row["n"]) for row in read_rows(partition.require("task_metrics").path)}
+    assert values["acc"] == (0.5, 2)
+
+
 def test_a_group_of_the_folder_has_its_tasks_as_subjects(folder: Path) -> None:
     partition = _run(_project(folder, both={"task": "tasks/both.yaml"}), "both")
     rows = read_rows(partition.require("task_metrics").path)

@@ -338,10 +338,17 @@ def tickets(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[int, 
 def test_a_row_on_which_the_task_fails_is_a_problem(tickets: Callable[..., tuple[int, str, str]]) -> None:
     status, page, problems = tickets(6, {"text": 7})
     assert (status, "✓" in page) == (1, False)
-    assert "✗ the task fails on 1 of 20 rows, and with it each eval of the task; the first: row 6 of split 'test'" in problems
+    assert "✗ the task fails on 1 of 20 rows, and each is an error of its sample in an eval; the first: row 6 of split 'test'" in problems
     assert "AttributeError" in problems
     assert "(mine.py, line " in problems
     assert "found nothing in 19 of 20 rows" in page
+
+
+def test_the_first_row_on_which_the_task_fails_hides_no_other(tickets: Callable[..., tuple[int, str, str]]) -> None:
+    status, page, problems = tickets(0, {"text": 7})
+    assert status == 1
+    assert "row 1 of split 'test'" in page
+    assert "the first: row 0 of split 'test'" in problems
 
 
 def test_a_row_that_cannot_be_asked_is_a_problem(tickets: Callable[..., tuple[int, str, str]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from eval_dagster.compat.eval_framework.responses import Completion as ForeignCompletion
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.errors import RequirementError, TaskDefinitionError
+from eval_dagster.errors import RequirementError, RowError, TaskDefinitionError
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
@@ -129,6 +129,29 @@ def test_prompts_do_not_depend_on_the_rows_that_are_asked(folder: Path) -> None:
         assert prompt.request.prompt.count("\n\n") == 3
         assert prompt.request.prompt.endswith("=")  # the last message has no outer white space, the others keep theirs
         assert prompt.messages[0].content.endswith("= \n")
+
+
+def test_a_row_on_which_a_hook_fails_costs_no_other(folder: Path) -> None:
+    every = prompts(folder, [0, 1, 2, 3, 4, 5])
+    (terms,) = [sample.row["terms"] for sample in read(folder, loaded(folder)()) if (sample.split, sample.row_index) == ("test", 2)]
+    hook = f"""
+    def _get_instruction_text(self, item):
+        if item["terms"] == {terms!r}:
+            raise ValueError("broken")
+        return super()._get_instruction_text(item)
+"""
+    (folder / "three.py").write_text(TASK + hook)
+    assert prompts(folder, [4, 1]) == {4: every[4], 1: every[1]}
+    for places in ([2], [0, 1, 2]):
+        with pytest.raises(RowError, match=r"^row 2 of split 'test' .*: the task raised ValueError: broken \(three\.py, line "):
+            prompts(folder, places)
+
+
+def test_an_example_on_which_a_hook_fails_is_named(folder: Path) -> None:
+    (folder / "three.py").write_text(f"{TASK}\n    def _get_fewshot_target_text(self, item):\n        raise ValueError('broken')\n")
+    said = r"^row 0 of split 'test' .*: its few-shot example, row \d of split 'train' .*: the task raised ValueError: broken \(three\.py"
+    with pytest.raises(RowError, match=said):
+        prompts(folder, [0])
 
 
 def test_rows_are_shuffled_as_the_seed_decides(folder: Path) -> None:

@@ -241,7 +241,9 @@ def test_a_missing_field_is_named_with_the_row_that_lacks_it(fewshot: int) -> No
 @pytest.mark.parametrize("empty", [None, float("nan")])
 def test_a_null_is_a_missing_field(fewshot: int, empty: Any) -> None:
     rows: list[Row] = [{"country": "Germany", "capital": "Berlin"}, {"country": empty, "capital": "Paris"}, ROWS[2]]
-    with pytest.raises(DataError, match=r"^row 1 of split 'test' \(subject 'world'\) has no value for the field 'country' \(null\); fill"):
+    of_row_2 = r"row 2 of split 'test' \(subject 'world'\): its few-shot examples cannot be drawn: " if fewshot else ""
+    said = r"row 1 of split 'test' \(subject 'world'\) has no value for the field 'country' \(null\); fill"
+    with pytest.raises(DataError, match=f"^{of_row_2}{said}"):
         render(Geography(), 2 if fewshot else 1, rows=rows, fewshot=fewshot)
 
 

@@ -50,10 +50,10 @@ def _run(open_project: Callable[..., Project], write: Callable[[str, str], Path]
     return project, results, failures
 
 
-def test_a_row_that_lacks_a_field_fails_its_eval_alone(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
-    _, results, failures = _run(open_project, write, '[{"question": "a?", "gold": " yes"}, {"gold": " no"}]')
+def test_a_field_that_all_rows_lack_fails_its_eval_alone(open_project: Callable[..., Project], write: Callable[[str, str], Path]) -> None:
+    _, results, failures = _run(open_project, write, '[{"other": "a?", "gold": " yes"}, {"gold": " no"}]')
     assert [failure.eval_name for failure in failures] == ["rows"]
-    for part in ("eval rows", "'test'", "row 1", "'question'"):
+    for part in ("eval rows", "'test'", "row 0", "'question'"):
         assert part in failures[0].message
     assert ("task_metrics", "arithmetic") in results
     assert ("task_metrics", "rows") not in results
