@@ -24,7 +24,7 @@ _PIPE_WIDTH = 160
 """Columns if the output is no terminal."""
 
 out = PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-errors = PlainConsole(stderr=True)
+errors = PlainConsole(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
 
 
 class WarningHandler(logging.Handler):

@@ -57,7 +57,7 @@ def test_a_new_project_has_a_leaderboard(environment: FreshEnvironment, project:
     assert "capitals" in printed
     query = ["eval-dagster", "sql", "select eval, model, n, value from leaderboard order by eval", "--format", "csv"]
     rows = list(csv.DictReader(io.StringIO(run(query, project, environment.variables()).stdout)))
-    assert [(row["eval"], row["model"], row["n"]) for row in rows] == [("capitals", "scripted", "60"), ("units", "scripted", "8")]
+    assert [(row["eval"], row["model"], row["n"]) for row in rows] == [("capitals", "scripted", "10"), ("units", "scripted", "8")]
     assert float(rows[1]["value"]) == 5 / 8
 
 
