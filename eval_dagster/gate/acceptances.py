@@ -1,5 +1,6 @@
 """Acceptances: states and gaps that a person accepts although the gate did not let them pass, with name, time and reason."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,6 +18,8 @@ from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
+_VARIES = re.compile(r"[\d/\\]")
+"""In a word of a reason that may differ from night to night: a number, a time, an id or a path."""
 
 
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
@@ -92,6 +95,7 @@ def accept(
             metric=row.metric if row.is_gap else None,
             materialized_at=_accepted_state(lake, row),
             verdict=row.verdict,
+            reason=row.reason if row.is_gap else None,
             accepted_at=now,
             accepted_by=by.strip(),
             why=why.strip(),
@@ -102,6 +106,17 @@ def accept(
     info = FileInfo(fingerprint=name, version=name, run_id="accept", materialized_at=now.isoformat(timespec="microseconds"))
     lake.add(lake.root / _TABLE / f"suite={suite}" / name, table_of(_TABLE, [asdict(each) for each in accepted]), info)
     return accepted
+
+
+def is_for(acceptance: Acceptance, reason: str | None) -> bool:
+    """Whether a gap was accepted for a reason: the same one but for its numbers, times and paths."""
+    return acceptance.reason is None or _kind(acceptance.reason) == _kind(reason or "")
+
+
+def _kind(reason: str) -> str:
+    """The words of a reason that are the same each night: those of its first part, since details and advice follow a semicolon."""
+    first = re.split(r";\s|\n", reason.strip(), maxsplit=1)[0]
+    return " ".join(word for word in first.split() if not _VARIES.search(word))
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:

@@ -169,7 +169,7 @@ class Acceptance:
     """A state or a gap that a person accepted.
 
     Later results are compared with an accepted state, as baseline and as anchor. An accepted gap does not keep its suite from passing,
-    until the eval and the model are judged again.
+    until the eval and the model are judged again, or the reason of the gap becomes another one.
     """
 
     suite: str
@@ -181,6 +181,8 @@ class Acceptance:
     """When the accepted state was materialized; null for a gap without a state."""
     verdict: Verdict
     """The verdict of the gate before the acceptance."""
+    reason: str | None = None
+    """Why the accepted gap was not judged; null for a state, and in earlier releases, whose acceptances count for every reason."""
     accepted_at: datetime
     accepted_by: str
     why: str

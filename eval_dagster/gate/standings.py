@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.acceptances import read_acceptances
+from eval_dagster.gate.acceptances import is_for, read_acceptances
 from eval_dagster.gate.levels import LONGEST
 from eval_dagster.gate.records import GAPS, Acceptance, Regression, minute
 from eval_dagster.gate.results import read_judgement
@@ -26,8 +26,6 @@ _UNJUDGED = (*GAPS, Verdict.ACCEPTED_GAP)
 
 Key = tuple[str, str]
 """Eval and model."""
-Gap = tuple[str, str, str | None, Verdict]
-"""Eval, model, metric and verdict of a gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,29 +149,31 @@ class Standings:
     def with_accepted_gaps(self, rows: Sequence[Regression]) -> list[Regression]:
         """The rows of a new judgement, where a gap that a person accepted has that verdict.
 
-        An acceptance counts for gaps of its verdict, its eval, its model and its metric, until one of them was judged after it.
+        An acceptance counts for gaps of its verdict, its reason, its eval, its model and its metric, until one of them was judged after it.
+        A gap of another verdict or reason names it.
         """
-        accepted = {_gap(each, each.verdict): each for each in self.acceptances if each.is_gap}  # of several the newest
-        open_gaps = {gap: accepted[gap] for row in rows if (gap := _gap(row, row.verdict)) in accepted}
-        known: set[Gap] = set()
-        for path, _, of_one in self.judgements() if open_gaps else ():
-            for gap, acceptance in list(open_gaps.items()):
-                if gap in known or acceptance.accepted_at >= time_of(path):
-                    known.add(gap)
-                    continue
-                same = [row for row in of_one if (row.eval, row.model) == gap[:2] and gap[2] in (None, row.metric)]
-                if any(row.verdict not in _UNJUDGED for row in same):
-                    del open_gaps[gap]
-                elif any(row.verdict is Verdict.ACCEPTED_GAP for row in same):  # it was open then
-                    known.add(gap)
-            if known >= open_gaps.keys():
+        keys = {(row.eval, row.model) for row in rows if row.is_gap}
+        accepted = self._open_gaps([each for each in self.acceptances if each.is_gap and (each.eval, each.model) in keys])
+        return [_with_acceptance(row, [each for each in accepted if _overlap(each, row)]) if row.is_gap else row for row in rows]
+
+    def _open_gaps(self, accepted: Sequence[Acceptance]) -> list[Acceptance]:
+        """The acceptances after which none of their gaps was judged, the oldest first."""
+        pending, closed = list(accepted), []
+        for path, _, of_one in self.judgements() if accepted else ():
+            for each in list(pending):
+                same = [row for row in of_one if _overlap(each, row)]
+                if each.accepted_at >= time_of(path):
+                    pending.remove(each)
+                elif any(row.verdict not in _UNJUDGED for row in same):
+                    pending.remove(each)
+                    closed.append(each)
+                elif any(row.verdict is Verdict.ACCEPTED_GAP for row in same) and not any(
+                    _overlap(each, other) and other.accepted_at > each.accepted_at for other in accepted
+                ):
+                    pending.remove(each)  # it was open then
+            if not pending:
                 break
-        return [
-            replace(row, verdict=Verdict.ACCEPTED_GAP, reason=_accepted(row, open_gaps[gap]))
-            if (gap := _gap(row, row.verdict)) in open_gaps
-            else row
-            for row in rows
-        ]
+        return [each for each in accepted if each not in closed]
 
 
 def _rows_of(rows: Sequence[Regression], key: Key, metric: str) -> list[Regression]:
@@ -187,14 +187,25 @@ def _passes(row: Regression) -> bool:
     return row.is_passed or (row.verdict in (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED) and not row.is_refuted)
 
 
-def _gap(of: Regression | Acceptance, verdict: Verdict) -> Gap:
-    return of.eval, of.model, of.metric, verdict
+def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:
+    """Whether two are of one eval and model, and of one metric or one of them of all."""
+    return (one.eval, one.model) == (other.eval, other.model) and (None in (one.metric, other.metric) or one.metric == other.metric)
 
 
-def _accepted(row: Regression, acceptance: Acceptance) -> str:
-    """The reason of an accepted gap."""
-    by = f"accepted by {acceptance.accepted_by} on {minute(acceptance.accepted_at)}: {acceptance.why}"
-    return f"{by} ({row.verdict.value}: {row.reason})"
+def _with_acceptance(row: Regression, accepted: Sequence[Acceptance]) -> Regression:
+    """A gap as an accepted one, if one of these acceptances is for it. Else it names the newest one."""
+    if not accepted:
+        return row
+    for each in reversed(accepted):
+        if (each.metric, each.verdict) == (row.metric, row.verdict) and is_for(each, row.reason):
+            reason = f"{_accepted_by(each)}: {each.why} ({row.verdict.value}: {row.reason})"
+            return replace(row, verdict=Verdict.ACCEPTED_GAP, reason=reason)
+    other = accepted[-1]
+    return replace(row, reason=f"{row.reason}; another gap was {_accepted_by(other)} ({other.verdict.value}: {other.reason})")
+
+
+def _accepted_by(acceptance: Acceptance) -> str:
+    return f"accepted by {acceptance.accepted_by} on {minute(acceptance.accepted_at)}"
 
 
 class _Search:

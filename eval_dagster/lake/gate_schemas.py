@@ -55,6 +55,7 @@ ACCEPTANCES = pa.schema(
         pa.field("metric", pa.string()),
         pa.field("materialized_at", pa.timestamp("us", tz="UTC")),
         pa.field("verdict", pa.string()),
+        pa.field("reason", pa.string()),
         pa.field("accepted_at", pa.timestamp("us", tz="UTC")),
         pa.field("accepted_by", pa.string()),
         pa.field("why", pa.string()),

@@ -1,14 +1,17 @@
 """The outcome of a suite of which a part, or all, was not judged; and the gaps that a person accepted."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.acceptances import accept
-from eval_dagster.gate.records import GateResult, Outcome
+from eval_dagster.gate.acceptances import accept, is_for
+from eval_dagster.gate.records import Acceptance, GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.catalog import publish, read_rows
 from eval_dagster.lake.file_writing import write_parquet
@@ -186,3 +189,49 @@ def test_judgements_of_earlier_versions_are_read_as_what_they_mean_now(nights: N
         ("incomplete", "not evaluated"),
         ("passed", "no change seen"),
     ]
+
+
+REASON = "failed at model_outputs on 2026-11-25 02:00: the model one: its weights /models/one/w-00001.safetensors are missing; copy 3 files"
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_accepted"),
+    [
+        (
+            REASON.replace("2026-11-25 02:00", "2026-11-26 02:04").replace("w-00001", "w-00002").replace("3 files", "5 files; try again"),
+            True,
+        ),
+        (REASON.replace("/models/one/", "/mnt/disk7/other/"), True),
+        ("failed at dataset_snapshot on 2026-11-26 02:00: the task file left.py cannot be imported: SyntaxError", False),
+        (REASON.replace("are missing", "are damaged"), False),
+        (REASON.replace("model_outputs", "sample_scores"), False),
+        (None, False),
+    ],
+)
+def test_an_acceptance_is_for_a_reason_whatever_its_numbers_times_and_paths(reason: str | None, *, is_accepted: bool) -> None:
+    given: dict[str, Any] = {"suite": "nightly", "eval": "left", "model": "one", "materialized_at": None, "verdict": NOT_EVALUATED}
+    acceptance = Acceptance(**given, reason=REASON, accepted_at=datetime.now(UTC), accepted_by="me", why="its disk comes")
+    assert is_for(acceptance, reason) is is_accepted
+    assert is_for(replace(acceptance, reason=None), reason), "those of earlier releases count for every reason"
+
+
+def test_a_gap_for_another_reason_is_red_again_and_names_what_was_accepted(nights: Nights) -> None:
+    lake, other = nights.project().lake, {"answer": 'item["gone"]'}
+    nights.night()
+    nights.night(**BROKEN)
+    accept(lake, "nightly", evals=["left"], models=[], by="me", why="its server moves")
+    assert verdicts(nights.night(**BROKEN)) == [ACCEPTED, NOT_EVALUATED]
+    result = nights.night(**other)
+    assert verdicts(result) == [NOT_EVALUATED, SAME]
+    assert result.outcome is Outcome.INCOMPLETE
+    said = str(row(result, metric=None).reason)
+    assert "failed at rendered_prompts" in said
+    assert "; another gap was accepted by me on " in said
+    assert " (not evaluated: failed at model_outputs on " in said
+    (accepted,) = accept(lake, "nightly", evals=["left"], models=[], by="you", why="the file is being written")
+    assert accepted.reason == said
+    assert verdicts(nights.night(**other)) == [ACCEPTED, SAME]
+    assert verdicts(nights.night(**BROKEN)) == [ACCEPTED, NOT_EVALUATED], "that gap of the left eval was not judged since"
+    nights.night()
+    for files in (other, BROKEN):
+        assert row(nights.night(**files), metric=None).verdict is NOT_EVALUATED, "both gaps were closed"
