@@ -5,12 +5,13 @@ import signal
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.execution import compute_logs
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import RemoteRepositoryOrigin
 
@@ -91,7 +92,7 @@ def _execute(
         run = instance.create_run_for_job(
             job, run_id=run_id, run_config=run_config, tags={**job.run_tags, **tags}, remote_job_origin=origin
         )
-        with _interruption_kept():
+        with _interruption_kept(), _deaf_tails():
             result = execute_run(InMemoryJob(job), run, instance)
     return RunEvents(run_id=run_id, succeeded=result.success, events=result.all_events)
 
@@ -113,3 +114,28 @@ def _interruption_kept() -> Iterator[None]:
             is_interrupted = not {signal.SIGINT, signal.SIGTERM}.isdisjoint(pipe.read())
         if is_interrupted:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def _deaf_tails() -> Iterator[None]:
+    """Within the block, let Dagster's processes that show the output of a step have no Ctrl-C, at which they print a traceback.
+
+    They begin with the signals blocked that are blocked here. Dagster ends them by SIGTERM.
+    """
+    original = compute_logs.execute_posix_tail
+
+    @contextmanager
+    def tail(path: str, stream: object) -> Iterator[object]:
+        with ExitStack() as stack:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                processes = stack.enter_context(original(path, stream))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            yield processes
+
+    compute_logs.execute_posix_tail = tail
+    try:
+        yield
+    finally:
+        compute_logs.execute_posix_tail = original

@@ -25,7 +25,7 @@ _VARIES = re.compile(r"[\d/\\]")
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
     """All acceptances of a suite, the oldest first. Damaged files are left out, as in the catalog."""
     found: list[Acceptance] = []
-    for path in lake.files(lake.root / _TABLE / f"suite={suite}"):
+    for path in lake.readable_files(lake.root / _TABLE / f"suite={suite}"):
         with suppress(LakeError):
             found += [Acceptance(**fields_in(row, Acceptance) | {"verdict": Verdict(row["verdict"])}) for row in read_rows(path)]
     return sorted(found, key=lambda acceptance: acceptance.accepted_at)

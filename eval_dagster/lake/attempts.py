@@ -1,5 +1,7 @@
 """Attempts: how each evaluation of an eval with a model ended, also where it wrote no results."""
 
+import errno
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,6 +16,7 @@ from eval_dagster.lake.records import append, records_of
 from eval_dagster.lake.rows import fields_in
 
 _TABLE = "attempts"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +59,15 @@ class Attempt:
 
 
 def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
-    """Write the attempts of a model's evals."""
-    if attempts:
+    """Write the attempts of a model's evals. Where their folder cannot be used, that is a warning: their results are elsewhere."""
+    if not attempts:
+        return
+    try:
         append(lake, _TABLE, [asdict(attempt) for attempt in attempts], attempts[0].run_id)
+    except (OSError, LakeError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.warning("how these evaluations ended is not recorded: %s", error)
 
 
 def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: datetime | None = None) -> list[Attempt]:
@@ -74,7 +83,7 @@ def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
     """The attempts of a model that sent requests, the oldest first. No lock is taken, so that nothing is written."""
     where = (pc.field("model") == model) & (pc.field("requests_computed") > 0)
     rows: list[dict[str, Any]] = []
-    for path in lake.files(lake.root / _TABLE):
+    for path in lake.readable_files(lake.root / _TABLE):
         with suppress(LakeError):  # damaged, or merged into another file meanwhile
             rows += read_rows(path, where=where)
     return _attempts(rows)

@@ -6,6 +6,8 @@ import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 
+from eval_dagster.errors import LakeError
+
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NAME = re.compile(r"\d{8}T\d{7,12}Z-[^/]*\.parquet", re.ASCII)
 
@@ -43,10 +45,20 @@ def is_listed(path: Path) -> bool:
     return os.path.lexists(path)
 
 
+def unlisted_folder(folder: Path, fault: OSError) -> str:
+    """The message about a folder of the lake whose files are unknown."""
+    return (
+        f"the lake folder {folder} cannot be listed ({fault.strerror}), and its files are left out; expected a folder that this user can "
+        "read: restore it, or make it readable, check the disk that it is on, and try again"
+    )
+
+
 def parquet_files(folder: Path) -> list[Path]:
-    """The lake's files in a folder, the oldest first; nothing where there is no such folder."""
+    """The lake's files in a folder, the oldest first; nothing where there is no such folder. Raises `LakeError` if it cannot be listed."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - one syscall for thousands of names
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last for names that no folder can have
+    except (FileNotFoundError, ValueError):  # the last for names that no folder can have
         return []
+    except OSError as error:
+        raise LakeError(unlisted_folder(folder, error)) from error
     return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]

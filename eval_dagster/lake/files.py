@@ -156,6 +156,13 @@ class Lake:
             self.mirror.pull([self.mirror.name(folder)])
         return parquet_files(folder)
 
+    def readable_files(self, folder: Path) -> list[Path]:
+        """The files in a folder as `files`; none if it cannot be listed, which `publish` reports."""
+        try:
+            return self.files(folder)
+        except LakeError:
+            return []
+
     @contextlib.contextmanager
     def steady(self, folders: Iterable[Path] | None = None) -> Iterator[None]:
         """Within the block, take folders as they were at its start, with what this process adds; by default all but those of `NEWEST`.

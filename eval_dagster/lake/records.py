@@ -32,7 +32,7 @@ def records_of(
     where: pc.Expression | None = None,
     written_after: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of a table. Damaged files are left out, as they are in the catalog.
+    """The rows of a table. Damaged files are left out, as they are in the catalog, and so is a folder that cannot be listed.
 
     A process that was killed while it merged files leaves a row in two of them.
 
@@ -46,7 +46,7 @@ def records_of(
     with lake.lock("catalog"):
 
         def listed() -> list[Path]:
-            return [path for path in lake.files(lake.root / table) if written_after is None or time_of(path) > written_after]
+            return [path for path in lake.readable_files(lake.root / table) if written_after is None or time_of(path) > written_after]
 
         return [row for rows in _sound(listed, columns, where).values() for row in rows]
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from eval_dagster.errors import LakeError
 from eval_dagster.lake.checksums import content_id
 from eval_dagster.lake.damage import damage_named, foreign_file, require_sound, require_sound_footer
-from eval_dagster.lake.file_names import is_listed, is_name
+from eval_dagster.lake.file_names import is_listed, is_name, unlisted_folder
 from eval_dagster.lake.files import INFO_KEY, Lake
 from eval_dagster.lake.index import Index
 from eval_dagster.lake.schemas import TABLES
@@ -79,18 +79,22 @@ def scan(lake: Lake, index: Index, *, without: Collection[str] = (), thorough: b
             _forget(index, folder, changes)
             continue
         is_settled = modified < begin - _COARSE_NS and not any(path.rpartition("/")[0] == folder for path in excluded)
-        index.write("insert or replace into folders values (?, ?)", [(folder, modified if is_settled else 0)])
-        _compare(lake, index, folder, excluded, changes)
+        is_listed = _compare(lake, index, folder, excluded, changes)
+        index.write("insert or replace into folders values (?, ?)", [(folder, modified if is_settled and is_listed else 0)])
     _read_unread(lake, index, changes)
     _look_at_damaged(lake, index, changes)
     return changes
 
 
 def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, listing_all: bool) -> Iterable[tuple[str, int | None]]:
-    """Folders whose time differs from that in the index, with their times; null where a folder is gone. New ones are found on the way."""
+    """Folders whose time differs from that in the index, with their times; null where a folder is gone. New ones are found on the way.
+
+    A folder that cannot be read has the time 0. Those in it count as gone.
+    """
     known = dict(index.rows("select path, modified from folders"))
     root = str(lake.root)
     waiting = [*known, *(table for table in TABLES if table not in known)]
+    unreadable: set[str] = set()
     while waiting:
         unlisted: list[str] = []
         for folder in waiting:
@@ -100,6 +104,10 @@ def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, lis
                 if folder in known:
                     yield folder, None
                 continue
+            except OSError:
+                unreadable.add(folder)
+                yield folder, None if folder.rpartition("/")[0] in unreadable else 0
+                continue
             if listing_all or modified != known.get(folder) or folder in suspects:
                 yield folder, modified
                 unlisted += [each for each in _folders_in(root, folder) if each not in known]
@@ -107,9 +115,17 @@ def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, lis
 
 
 def _folders_in(root: str, folder: str) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
-        return [f"{folder}/{entry.name}" for entry in entries if entry.is_dir(follow_symlinks=False)]
+    with suppress(OSError), os.scandir(f"{root}/{folder}") as entries:
+        return [f"{folder}/{entry.name}" for entry in entries if _is_folder(entry)]
     return []
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a folder, and no link to one, or is something else in the place of a partition's folder."""
+    try:
+        return entry.is_dir(follow_symlinks=False) or ("=" in entry.name and not entry.is_dir())
+    except OSError:  # a loop of links
+        return True
 
 
 def _forget(index: Index, folder: str, changes: Changes) -> None:
@@ -127,17 +143,24 @@ def _note_gone(table: str, paths: Sequence[str], changes: Changes) -> None:
         changes.gone[table].update(paths)
 
 
-def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes: Changes) -> None:
-    """Compare the files of a folder with those in the index. New and touched ones are entered unread: without the hash of their columns."""
+def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes: Changes) -> bool:
+    """Compare the files of a folder with those in the index. New and touched ones are entered unread: without the hash of their columns.
+
+    A folder that cannot be listed is entered in the place of its files, as damaged. Returns whether it can.
+    """
     table = folder.partition("/")[0]
     query = "select path, size, modified, changed from files where folder = ?"
     known = {path: (size, modified, changed) for path, size, modified, changed in index.rows(query, folder)}
-    found = {each.path: each for each in _listed(str(lake.root), folder) if each.path not in excluded}
+    fault: OSError | None = None
+    try:
+        found = {each.path: each for each in _listed(str(lake.root), folder) if each.path not in excluded}
+    except OSError as error:
+        fault, found = error, {folder: _Found(path=folder, folder=folder, size=0, modified=0, changed=0, is_foreign=True)}
     gone = [path for path in known if path not in found]
     new = [each for path, each in found.items() if path not in known]
     touched = [each for path, each in found.items() if path in known and known[path] != _stamp(each)]
     if not gone and not new and not touched:
-        return
+        return fault is None
     _note_gone(table, gone, changes)
     changes.tables.add(table)
     index.write("delete from files where path = ?", [(path,) for path in gone])
@@ -145,7 +168,10 @@ def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes:
     index.write("insert into files (path, tab, folder, size, modified, changed, is_foreign) values (?, ?, ?, ?, ?, ?, ?)", rows)
     again = "update files set size = ?, modified = ?, changed = ?, columns = null, damage = null where path = ?"
     index.write(again, [(*_stamp(each), each.path) for each in touched])
+    if fault is not None:
+        index.write("update files set damage = ? where path = ?", [(unlisted_folder(lake.root / folder, fault), folder)])
     _mark_newest(index, folder)
+    return fault is None
 
 
 def _mark_newest(index: Index, folder: str) -> None:
@@ -159,8 +185,8 @@ def _stamp(each: _Found) -> tuple[int, int, int]:
 
 
 def _listed(root: str, folder: str) -> Iterable[_Found]:
-    """The Parquet files of a folder; those of other programs too, which have other names."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{root}/{folder}") as entries:
+    """The Parquet files of a folder; those of other programs too, which have other names. Raises OSError if it cannot be listed."""
+    with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
         for entry in entries:
             if entry.name.endswith(".parquet") and not entry.name.startswith("."):
                 with suppress(FileNotFoundError):
@@ -212,7 +238,7 @@ def _look_at_damaged(lake: Lake, index: Index, changes: Changes) -> None:
     known = dict(rows)
     found = _examined(lake, [(path, True) for path in known], again=True)
     _enter(index, [each for each in found if each[1] != known[each[0]]], changes)
-    foreign = index.rows("select path, damage from files where is_foreign")
+    foreign = index.rows("select path, damage from files where is_foreign and path != folder")
     changed = [(foreign_file(lake.root / path), path) for path, damage in foreign if damage != foreign_file(lake.root / path)]
     index.write("update files set damage = ? where path = ?", changed)
     changes.tables.update(path.partition("/")[0] for _, path in changed)

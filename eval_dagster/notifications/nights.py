@@ -31,7 +31,7 @@ def told_nights(project: Project, suite: str) -> Told:
     """What the last notices of a suite were about."""
     nights: dict[str, str] = {}
     run_ids: set[str] = set()
-    for path in project.lake.files(folder(project.lake, suite))[-MOST_READ:]:
+    for path in project.lake.readable_files(folder(project.lake, suite))[-MOST_READ:]:
         try:
             info = read_info(path)
         except LakeError:  # reported by `publish`

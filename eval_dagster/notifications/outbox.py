@@ -112,7 +112,7 @@ def unsent(project: Project, suite: str) -> list[Unsent]:
     newest: dict[str, dict[str | None, Mapping[str, Any]]] = {}
     tries: dict[str, int] = {}
     now = datetime.now(UTC)
-    for path in project.lake.files(folder(project.lake, suite))[-MOST_READ:]:
+    for path in project.lake.readable_files(folder(project.lake, suite))[-MOST_READ:]:
         try:
             rows = _rows(path, path.stat().st_mtime_ns)
         except (LakeError, OSError):  # reported by `publish`

@@ -49,6 +49,36 @@ def test_a_loop_of_links(folders: list[str], year: int, open_project: Callable[.
     assert len(judge(project, "nightly", run_id="gate").regressions) == 2
 
 
+@pytest.mark.parametrize("fault", ["loop", "file"])
+@pytest.mark.parametrize("folder", [*OF_RESULTS, *OF_RECORDS, "scores/eval=sums", "metrics/eval=sums", "looks", "sample_changes"])
+def test_a_folder_that_cannot_be_listed(folder: str, fault: str, open_project: Callable[..., Project]) -> None:
+    project = open_project(CONFIG)
+    run_all(project, PARTITIONS)
+    judge(project, "nightly", run_id="gate")
+    publish(project.lake)
+    before = read_rows(project.lake, METRICS)
+    place = project.lake.root / folder
+    place.mkdir(parents=True, exist_ok=True)
+    place.rename(aside := project.lake.home / "aside")
+    place.symlink_to(place.name) if fault == "loop" else place.write_text("")
+
+    project = open_project(CONFIG)
+    _, failures = run_all(project, PARTITIONS)
+    assert all("sums" in str(failure) for failure in failures), "the other eval has its results"
+    [message] = [each for each in publish(project.lake) if "lake folder" in each]  # beside files that others name
+    reason = "Too many levels of symbolic links" if fault == "loop" else "Not a directory"
+    assert message.startswith(f"the lake folder {place} cannot be listed ({reason}), and its files are left out; expected a folder")
+    names = [row for row in before if row["eval"] == "names"]
+    assert [row for row in read_rows(project.lake, METRICS) if row["eval"] == "names"] == names
+    if not folder.startswith("regressions"):
+        assert {each.eval for each in judge(project, "nightly", run_id="gate2").regressions} >= {"names"}
+
+    place.unlink()
+    aside.rename(place)
+    assert publish(project.lake) == []
+    assert read_rows(project.lake, METRICS) == before
+
+
 def test_a_disk_that_fails(open_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch) -> None:
     project = open_project(CONFIG)
     run_all(project, PARTITIONS)
