@@ -13,8 +13,8 @@ import typer
 from eval_dagster import users_code
 from eval_dagster.cli.app import app
 from eval_dagster.cli.console import errors, say
+from eval_dagster.cli.early_interruption import INTERRUPTED, leave_at_once
 from eval_dagster.cli.os_errors import full_disk_of, os_error_message
-from eval_dagster.cli.program import INTERRUPTED, leave_at_once
 from eval_dagster.cli.streams import flush, is_closed_pipe, leave_closed_pipe
 from eval_dagster.errors import EvalDagsterError, UsageError, described
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from eval_dagster import users_code
+from eval_dagster.cli.early_interruption import leave_at_once
 from eval_dagster.users_code import SIZE, Death, Record, how_ended
 
 _SERVERS = ("ui", "view")
@@ -31,8 +32,6 @@ _LITTLE = 36 * 2**20
 """Bytes. If less is left, the smallest buffer of OpenBLAS cannot be had."""
 _SETTLE_S = 0.05
 """Seconds in which a signal to all processes of a command reaches each."""
-INTERRUPTED = 130
-"""The exit status after Ctrl-C."""
 _PR_SET_PDEATHSIG = 1
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -69,13 +68,6 @@ def program() -> NoReturn:
         if not goes_on:
             os._exit(1)
         deaths.append(death)
-
-
-def leave_at_once(*_: object) -> NoReturn:
-    """End the process on Ctrl-C while it imports: there is nothing to keep, and a library would print a traceback or go on."""
-    os.write(2, b"interrupted\n")
-    users_code.ended(INTERRUPTED)
-    os._exit(INTERRUPTED)
 
 
 def _work() -> NoReturn:
