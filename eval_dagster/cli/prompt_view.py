@@ -42,7 +42,8 @@ def _facts(prompt: RenderedPrompt, num_fewshot: int) -> Iterator[tuple[str, str]
         yield "images", str(len(request.images))
     turns = sum(message.role is Role.USER for message in prompt.messages) - 1
     # The code that writes a whole prompt has no turns for its examples.
-    yield "examples", f"{turns} ({', '.join(prompt.fewshot_ids)})" if turns > 0 else str(num_fewshot or "none")
+    names = f" ({', '.join(prompt.fewshot_ids)})" if prompt.fewshot_ids else ""
+    yield "examples", f"{turns}{names}" if turns > 0 else str(num_fewshot or "none")
     yield "request", request.request_id
 
 

@@ -1,7 +1,9 @@
 """The requests that lm-eval makes of a document, as questions of ours, and our answers as its instances."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -14,8 +16,19 @@ _POSITIONS = "positions"
 _REPEATS = "repeats"
 
 
-def instances_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has_chat: bool) -> list[Any]:
-    """The instances that lm-eval makes of a document."""
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What lm-eval makes of a document."""
+
+    instances: Sequence[Any]
+    context: str
+    """The context of the question, with its examples."""
+    turns: Sequence[Message]
+    """The examples and the question as lm-eval's own code writes them one after the other; empty where a task writes them itself."""
+
+
+def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has_chat: bool) -> Asked:
+    """Ask lm-eval about a document."""
     if sampler := getattr(task, "sampler", None):
         sampler.asked = doc
 
@@ -24,16 +37,38 @@ def instances_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter,
 
     _keep_templates()
     options: dict[str, Any] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
-    context = task.fewshot_context(
-        doc,
-        num_fewshot=num_fewshot,
-        system_instruction=None,
-        fewshot_as_multiturn=has_chat,
-        gen_prefix=task.doc_to_prefix(doc) if hasattr(task, "doc_to_prefix") else None,
-        **options,
-    )
+    with _noted_turns(task) as turns:
+        context = task.fewshot_context(
+            doc,
+            num_fewshot=num_fewshot,
+            system_instruction=None,
+            fewshot_as_multiturn=has_chat,
+            gen_prefix=task.doc_to_prefix(doc) if hasattr(task, "doc_to_prefix") else None,
+            **options,
+        )
     made = task.construct_requests(doc=doc, ctx=context, metadata=(None, 0, task.config.repeats), **options)
-    return made if isinstance(made, list) else [made]
+    return Asked(instances=made if isinstance(made, list) else [made], context=context, turns=turns)
+
+
+@contextmanager
+def _noted_turns(task: Any) -> Iterator[list[Message]]:
+    """Note the turns of the examples and of the question that the task builds within the block."""
+    turns: list[Message] = []
+    build = getattr(task, "build_qa_turn", None)
+    if build is None:
+        yield turns
+        return
+
+    def noted(**given: Any) -> Any:
+        made = build(**given)
+        turns.extend(Message(Role(each.role), each.content) for each in made)
+        return made
+
+    task.build_qa_turn = noted
+    try:
+        yield turns
+    finally:
+        del task.build_qa_turn
 
 
 @cache
@@ -44,11 +79,11 @@ def _keep_templates() -> None:
     env.from_string = lru_cache(maxsize=1024)(env.from_string)
 
 
-def questions_of(name: str, task: Any, doc: Row, instances: Sequence[Any]) -> list[TaskSample]:
-    """The questions: choices after the same context are one."""
+def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSample]:
+    """The questions: choices after the same context are one. Where the turns are known, its messages are those, for people and checks."""
     scored: dict[str, tuple[list[str], list[int]]] = {}
     others: list[TaskSample] = []
-    for position, each in enumerate(instances):
+    for position, each in enumerate(asked.instances):
         if each.request_type == "loglikelihood":
             choices, positions = scored.setdefault(each.args[0], ([], []))
             choices.append(each.args[1])
@@ -63,7 +98,7 @@ def questions_of(name: str, task: Any, doc: Row, instances: Sequence[Any]) -> li
     ]
     if not made and not others:
         raise ValueError(f"lm_eval:{name} asks nothing about a document: it has no choices")
-    return [*made, *others]
+    return [replace(each, messages=asked.turns) if asked.turns and each.prompt == asked.context else each for each in (*made, *others)]
 
 
 def _question(name: str, task: Any, doc: Row, instance: Any, position: int) -> TaskSample:

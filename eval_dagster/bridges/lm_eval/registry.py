@@ -10,7 +10,7 @@ from eval_dagster.bridges.lm_eval import index
 from eval_dagster.bridges.lm_eval.configurations import Leaf, Members, code_files, members, package_code
 from eval_dagster.bridges.lm_eval.dataset_splits import dataset_splits
 from eval_dagster.bridges.lm_eval.index import Entry
-from eval_dagster.bridges.lm_eval.questions import answered, instances_of, questions_of
+from eval_dagster.bridges.lm_eval.questions import answered, asked_of, questions_of
 from eval_dagster.bridges.lm_eval.suites import suite_evals
 from eval_dagster.bridges.lm_eval.task_objects import metric_functions, read_rows, set_examples, task_over
 from eval_dagster.bridges.lm_eval.versions import task_version
@@ -264,7 +264,7 @@ class LmEvalBenchmark:
                 with package_code(files):
                     if settings.examples_per_sample:
                         task.set_fewshot_seed(int(stable_hash([settings.seed, str(doc)]), 16))
-                    made = instances_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
+                    made = asked_of(task, doc, num_fewshot=settings.num_fewshot, formatter=settings.formatter, has_chat=has_chat)
                     asked = questions_of(subject, task, doc, made)
             except (Exception, SystemExit) as error:  # of the task's code: it may fail for one document
                 asked = error

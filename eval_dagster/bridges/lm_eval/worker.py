@@ -135,7 +135,10 @@ def render(
 
 def _question(made: TaskSample, formatter: _Sent) -> dict[str, Any]:
     prompt = str(made.prompt)
-    asked: dict[str, Any] = {"messages": formatter.written[prompt]} if prompt in formatter.written else {"prompt": prompt}
+    turns = [[message.role.value, message.content] for message in made.messages]
+    asked: dict[str, Any] = {"messages": formatter.written.get(prompt, turns)}
+    if prompt not in formatter.written:
+        asked["prompt"] = prompt
     if "prompt" in asked and any(mark in prompt for mark in formatter.written):
         raise NotImplementedError("lm-eval adds a text to the messages of a chat, which cannot be sent")
     kind = made.response_type or ResponseType.COMPLETION

@@ -1,5 +1,6 @@
 """YAML tasks of a user's own, with functions and rows beside them, and what is refused."""
 
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.records import Check, Status
+from eval_dagster.stages.findings import stored_findings
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import STAGES, StageFailure
 
@@ -102,6 +105,23 @@ def test_a_document_on_which_the_code_fails_is_an_error_alone(folder: Path) -> N
     assert [row["error"] for row in read_rows(partition.require("rendered_prompts").path)] == [None, None, failed]
     values = {row["metric"]: (row["value"], row["n"]) for row in read_rows(partition.require("task_metrics").path)}
     assert values["acc"] == (0.5, 2)
+
+
+def test_examples_are_told_from_the_question_whatever_its_text(folder: Path) -> None:
+    (folder / "tasks" / "colours.yaml").write_text(TASK.replace('"Question: {{question}}\\nAnswer:"', '"One\\n\\n{{question}}\\n\\nis"'))
+    train = folder / "tasks" / "rows" / "train.csv"
+    rows = train.read_text()
+    for example, is_question in (("ink?", Status.CLEAN), ("snow?", Status.FOUND)):
+        train.write_text(rows.splitlines()[0] + f"\n{example},white,black,1\n")
+        partition = _run(_project(folder, colours={"task": "tasks/colours.yaml", "num_fewshot": 1}), "colours")
+        file = partition.require("rendered_prompts")
+        prompt = read_rows(file.path)[0]
+        asked = f"One\n\n{example.upper()}\n\nis black\n\nOne\n\nSNOW?\n\nis"
+        assert prompt["prompt"] == asked, "as lm-eval writes it"
+        assert [turn["role"] for turn in json.loads(prompt["messages"])] == ["user", "assistant", "user"]
+        found = {each.check: each for each in stored_findings(file) or ()}
+        assert found[Check.EXAMPLE_IS_QUESTION].status is is_question
+        assert found[Check.EXAMPLES_TELL_GOLD].status is Status.CLEAN
 
 
 def test_a_group_of_the_folder_has_its_tasks_as_subjects(folder: Path) -> None:

@@ -1,6 +1,6 @@
 """What a process of another package sends."""
 
-from eval_dagster.bridges.processes.questions import values_of
+from eval_dagster.bridges.processes.questions import failure_of, values_of
 from eval_dagster.tasks.benchmark import ScoreError
 
 
@@ -12,3 +12,8 @@ def test_a_metric_without_a_value_says_whether_the_next_run_may_have_one() -> No
         "f1": ScoreError("ValueError: y"),
         "item": {"a": 1},
     }
+
+
+def test_a_worker_gives_the_error_of_a_row_in_the_place_of_its_questions() -> None:
+    assert str(failure_of({"$error": "ValueError: broken"})) == "ValueError: broken"
+    assert failure_of([]) is None
