@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,11 @@ from eval_dagster.tasks.samples import unreadable
 
 _BATCH_ROWS = 64
 """Rows of a Parquet file that are decoded at once. A file of some bytes can hold thousands of rows of megabytes each."""
+_BATCH_BYTES = 16 * 2**20
+"""Bytes of the rows of a Parquet file that are decoded at once, if all are as large as the first."""
 _BUFFER_BYTES = 2**20
+_LARGEST_ROW = 256 * 2**20
+"""Most bytes of a row, or characters of a line. A larger one is unreadable: each step of an evaluation holds several copies of it."""
 
 
 def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Iterator[Row]:
@@ -48,19 +53,27 @@ def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Itera
 
 def _all_but_unreadable(rows: Iterator[Row | str]) -> Iterator[Row]:
     """The rows, with unreadable rows for problems. Raises `DataError` if there are problems alone."""
-    count, problems = 0, 0
+    number, problems = 0, 0
     first = ""
-    for count, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+    for number, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
         problems += isinstance(row, str)
         first = first or (row if isinstance(row, str) else "")
         yield unreadable(row) if isinstance(row, str) else row
-    if problems and problems == count:
+    if problems and problems == number:
         raise DataError(first)
 
 
 def _lines(file: Path) -> Iterator[Row | str]:
     with file.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
-        for number, line in enumerate(lines, 1):
+        for number in count(1):
+            line = lines.readline(_LARGEST_ROW + 1)
+            if not line:
+                return
+            if len(line) > _LARGEST_ROW:
+                while len(lines.readline(_BUFFER_BYTES)) == _BUFFER_BYTES:
+                    pass
+                yield f"{file} cannot be read: line {number}: {_too_large('characters')}"
+                continue
             if not line.strip():
                 continue
             try:
@@ -70,6 +83,10 @@ def _lines(file: Path) -> Iterator[Row | str]:
                 yield f"{file} cannot be read: {problem}; expected a JSON object on each line"
             else:
                 yield row
+
+
+def _too_large(unit: str) -> str:
+    return f"found more than {_LARGEST_ROW:,} {unit}; expected smaller rows: remove it, or shorten what it holds"
 
 
 def _object(line: str) -> Row:
@@ -100,10 +117,14 @@ def _parquet(file: Path) -> Iterator[Row | str]:
         if twice := _twice(opened.schema_arrow):
             raise DataError(f"{file} cannot be read: its rows have the column {twice!r} more than once; expected each name once")
         number = 0
-        for batch in opened.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+        first = next(opened.iter_batches(batch_size=1, use_threads=False), None)
+        size = _BATCH_ROWS if first is None else max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, first.nbytes)))
+        for batch in opened.iter_batches(batch_size=size, use_threads=False):
             try:
+                if batch.nbytes > _LARGEST_ROW:
+                    raise OverflowError
                 yield from batch.to_pylist()
-            except (OverflowError, ValueError):  # a text that is no UTF-8, or a value that Python lacks: these rows alone
+            except (OverflowError, ValueError):  # a text that is no UTF-8, a value that Python lacks, a row too large: these rows alone
                 for index in range(batch.num_rows):
                     yield _row(file, number + index, batch.slice(index, 1))
             number += batch.num_rows
@@ -122,6 +143,8 @@ def _inner(kind: pa.DataType) -> list[pa.Field]:
 
 def _row(file: Path, number: int, batch: pa.RecordBatch) -> Row | str:
     """A row of which a value cannot be read as it is, or its problem."""
+    if batch.nbytes > _LARGEST_ROW:
+        return f"{file} cannot be read: row {number}: {_too_large('bytes')}"
     kinds = {field.name: field.type for field in batch.schema}
     row: Row = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eval_dagster.datasets import row_files
 from eval_dagster.datasets.reader import DatasetReader
 from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DataError, TaskDefinitionError
@@ -227,7 +229,37 @@ def test_a_small_file_of_large_rows_fills_no_memory(tmp_path: Path) -> None:
     )
     rows, size, grown_kb = map(int, done.stdout.split())
     assert (rows, size) == (5, 2**20)
-    assert grown_kb < 300_000, f"{grown_kb / 1e3:.0f} MB"
+    assert grown_kb < 70_000, f"{grown_kb / 1e3:.0f} MB"
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_row_that_is_too_large_is_an_error_of_its_own(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_LARGEST_ROW", 2000)
+    rows = [{"q": "a"}, {"q": "x" * 5_000_000}, {"q": "b"}]
+    file = tmp_path / f"test.{ending}"
+    if ending == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    first, second, third = rows_of([file])
+    assert (first, third) == ({"q": "a"}, {"q": "b"})
+    place, unit = ("line 2", "characters") if ending == "jsonl" else ("row 1", "bytes")
+    assert str(unreadable_reason(second)).startswith(f"{file} cannot be read: {place}: found more than 2,000 {unit}; expected smaller")
+
+
+def test_a_batch_of_large_rows_is_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"q": ["x" * 1000] * 100}), tmp_path / "test.parquet")
+    monkeypatch.setattr(row_files, "_BATCH_BYTES", 5000)
+    sizes: list[int] = []
+    original = pq.ParquetFile.iter_batches
+
+    def iter_batches(self: pq.ParquetFile, batch_size: int, **options: Any) -> Iterator[pa.RecordBatch]:
+        sizes.append(batch_size)
+        return original(self, batch_size=batch_size, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
+    assert len(list(rows_of([tmp_path / "test.parquet"]))) == 100
+    assert sizes == [1, 4]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
