@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._core.storage.tags import RUN_KEY_TAG
 from pydantic import Field
 
 from eval_dagster.assets.evaluation import evaluate_all_stages
@@ -29,6 +30,7 @@ ACCEPTING_JOB = "accept_result"
 REGRESSIONS = "regressions"
 """The asset that gates materialize."""
 _OP = "evaluate_choice"
+_FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 _ACCEPTING_OP = "accept"
 
 
@@ -140,10 +142,27 @@ def leaderboard_job(project: Project) -> "UnresolvedAssetJobDefinition":
 @dg.op(name=_OP, description="Takes evals and models from dataset to metrics.", out={})
 def _evaluation(context: dg.OpExecutionContext, config: Choice, project: ProjectResource) -> Iterator[dg.AssetMaterialization]:
     """Evaluate the evals and models of the job, or the part in the config. All jobs share this op: Dagster allows one op for a name."""
+    twin = _earlier_twin(context.instance, context.run)
+    if twin is not None:
+        context.log.info(f"the run {twin.run_id} evaluates the same night, so that this one evaluates nothing; are there two daemons?")
+        return
     opened = project.open(context.instance)
     suite = next((name for name in opened.config.suites if suite_job_name(name) == context.job_name), None)
     evals, models = opened.select(suite=suite, evals=config.evals, models=config.models)
     yield from evaluate_all_stages(context, opened, [(eval_name, model) for model in models for eval_name in evals])
+
+
+def _earlier_twin(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+    """The first run of the same night and model, as a second daemon requests one.
+
+    None if it has failed, or if a person has executed the run again.
+    """
+    key = run.tags.get(RUN_KEY_TAG)
+    if key is None or run.parent_run_id is not None:
+        return None
+    records = instance.get_run_records(dg.RunsFilter(job_name=run.job_name, tags={RUN_KEY_TAG: key}), ascending=True)
+    first = next((record.dagster_run for record in records if record.dagster_run.status not in _FAILED), run)
+    return None if first.run_id == run.run_id else first
 
 
 @dg.op(name=_ACCEPTING_OP, description="Records the acceptance, as `eval-dagster accept` does.", out={})

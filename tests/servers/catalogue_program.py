@@ -5,9 +5,11 @@ that find out what the server can do, go wrong at the same share, and never wher
 """
 
 import asyncio
+import gzip
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,6 +24,29 @@ from servers.proxying import serve_proxy
 _TEXT_PATHS = ("/v1/completions", "/v1/chat/completions")
 _SAMPLE, _MARKED = " stands", " marked"
 _LATE_S = 0.3
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+_WIRE: Mapping[str, Callable[[bytes], bytes]] = {
+    "headers alone": lambda answer: _HEAD % len(answer),
+    "two lengths": lambda answer: (_HEAD % len(answer))[:-2] + b"Content-Length: 7\r\n\r\n" + answer,
+    "length 0": lambda answer: _HEAD % 0 + answer,
+    "wrong chunks": lambda answer: (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(answer) + 9, answer)
+    ),
+    "long header": lambda answer: (_HEAD % len(answer))[:-2] + b"X-Trace: " + b"x" * 20_000 + b"\r\n\r\n" + answer,
+    "early hints": lambda answer: b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + _HEAD % len(answer) + answer,
+    "switch": lambda answer: b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n" + answer,
+    "http 1.0": lambda answer: b"HTTP/1.0 200 OK\r\n\r\n" + answer[: len(answer) // 2],
+}
+"""Bytes in place of an HTTP answer, after which the connection is closed."""
+_ENCODED: Mapping[str, tuple[Mapping[str, str], Callable[[bytes], bytes]]] = {
+    "no br": ({"Content-Encoding": "br"}, lambda answer: answer),
+    "no deflate": ({"Content-Encoding": "deflate"}, lambda answer: answer),
+    "half gzip": ({"Content-Encoding": "gzip"}, lambda answer: gzip.compress(answer)[: len(answer) // 4]),
+    "double gzip": ({"Content-Encoding": "gzip"}, lambda answer: gzip.compress(gzip.compress(answer))),
+    "unsaid gzip": ({}, gzip.compress),
+    "utf-16": ({"Content-Type": "application/json; charset=utf-8"}, lambda answer: answer.decode().encode("utf-16")),
+}
+"""Headers, and what becomes of the answer."""
 
 
 class Proxy:
@@ -30,6 +55,8 @@ class Proxy:
         self._wrong: Wrong | None = None
         self._share = 0.0
         self._ids: dict[str, int] = {}
+        self._before = b"{}"
+        """The last answer that came before a wrong one."""
         self._reset()
 
     def _reset(self) -> None:
@@ -85,16 +112,20 @@ class Proxy:
     async def _do_wrong(self, wrong: Wrong, request: web.Request, body: bytes) -> web.StreamResponse:
         if wrong.connection is not None:
             return await self._do_wrong_connection(wrong.connection, request, body)
-        if wrong.status is not None:
+        headers = {"Content-Type": "application/json", **wrong.headers}
+        if wrong.status is not None and wrong.body is not None:
             content = wrong.body.encode() if isinstance(wrong.body, str) else wrong.body
-            return web.Response(status=wrong.status, body=content, headers=wrong.headers, content_type="application/json")
+            return web.Response(status=wrong.status, body=content, headers=headers)
         status, answer = await self._asked(request, body)
         if status == web.HTTPOk.status_code:
+            status = wrong.status or status
             if wrong.change is not None:
                 answer = json.dumps(wrong.change(json.loads(answer))).encode().replace(b"Infinity", b"1e999")
+            if wrong.of_question is not None:
+                answer = json.dumps(wrong.of_question(json.loads(answer), json.loads(body)["messages"][-1]["content"])).encode()
             if wrong.raw is not None:
                 answer = wrong.raw(answer)
-        return web.Response(status=status, body=answer, content_type="application/json")
+        return web.Response(status=status, body=answer, headers=headers)
 
     async def _do_wrong_connection(self, how: str, request: web.Request, body: bytes) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -115,7 +146,19 @@ class Proxy:
             case "late":
                 await asyncio.sleep(_LATE_S)
         status, answer = await self._asked(request, body)
-        if how == "late":
+        before, self._before = self._before, answer
+        if how in _WIRE:
+            assert request.transport is not None
+            request.transport.write(_WIRE[how](answer))
+            await asyncio.sleep(0.02)
+            return _close(request, response)
+        if how in _ENCODED:
+            encoding, encode = _ENCODED[how]
+            return web.Response(body=encode(answer), headers={"Content-Type": "application/json", **encoding})
+        if how == "second answer":
+            assert request.transport is not None
+            asyncio.get_running_loop().call_later(0.01, request.transport.write, _HEAD % len(before) + before)
+        if how in ("late", "second answer"):
             return web.Response(status=status, body=answer, content_type="application/json")
         if how == "no gzip":
             response.headers["Content-Encoding"] = "gzip"

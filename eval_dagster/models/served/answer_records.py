@@ -44,6 +44,7 @@ class MessageRecord(Record):
     reasoning: SomeText = None
     reasoning_content: SomeText = None
     tool_calls: list[dict[str, Any]] | None = None
+    error: Any = None
 
 
 class Choice(Record):
@@ -58,14 +59,19 @@ class Choice(Record):
     logprobs: Any = None
     """See `token_logprobs`. A server may send some that nobody asked for."""
     error: Any = None
+    native_finish_reason: SomeText = None
+    """The word of the provider behind a gateway, such as OpenRouter."""
+    content_filter_results: Any = None
+    """What the filters of Azure found."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    """Tokens by the usage of the server; null where they are not known."""
+    hidden_tokens: int = 0
+    """Tokens by the usage of the server, and those of reasoning among them; null where they are not known."""
 
     @property
     def shown(self) -> str:
         """The choice as JSON, for errors."""
-        return self.model_dump_json(exclude_none=True)
+        return self.model_dump_json(exclude_none=True, exclude={"hidden_tokens"})
 
 
 class AnswerRecord(Record):

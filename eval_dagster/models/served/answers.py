@@ -1,6 +1,7 @@
 """Reads the answers of a server, and says what is wrong with one that is no answer."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -17,10 +18,21 @@ _MOST_TOKENS = 10_000_000
 """A larger count of tokens is a mistake of the server."""
 _MOST_TIMES, _MOST_MORE, _FEW_MORE = 4, 100_000, 1024
 """Times the allowed tokens of a text, and more tokens, with reasoning and without, up to which a count is believed."""
+_WORDS = 4
+"""Fewest words of a question by which it is known in a text."""
 BYTES_OF_TOKEN = 32
 """Most bytes that the tokens of a text have on average; a count of fewer tokens is not believed."""
 _TOKENS_OF_NOTHING = 1
 """Most tokens of a text that is empty: its end."""
+_PARTS = {"choices", "index", "message", "content", "text", "role", "finish_reason", "logprobs", "tokens", "token_logprobs", "top_logprobs"}
+"""Names in an answer that may be there once."""
+_KINDS = {"text": "text", "output_text": "text", "thinking": "thinking", "redacted_thinking": "thinking", "reasoning": "thinking"}
+"""Kinds of the parts of a text, and whether they are of the text or of the reasoning before it."""
+_STARTS = re.compile(r"^\s*(<s>|<bos>|<\|begin_of_text\|>|<\|startoftext\|>|<｜begin▁of▁sentence｜>)")
+_ENDS = re.compile(
+    r"((</s>|<eos>|<end_of_turn>|<\|(im_end|eot_id|eom_id|endoftext|end_of_text|end|return|eot|END_OF_TURN_TOKEN)\|>|<｜end▁of▁sentence｜>)\s*)+$"
+)
+"""Special tokens before and after a text."""
 _FEW = 3
 """Tokens by which counts of the same text differ."""
 FEW_ATTEMPTS = 3
@@ -94,9 +106,12 @@ def cut(text: str) -> str:
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON of a response. Raises `BadAnswerError` where it is none, as with the numbers NaN and Infinity."""
+    """The JSON of a response.
+
+    Raises `BadAnswerError` where it is none, as with the numbers NaN and Infinity, or where it says two things in one place.
+    """
     try:
-        return json.loads(body, parse_constant=_refuse)
+        return json.loads(body, parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         shown = cut(body.decode(errors="replace"))
         raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
@@ -104,6 +119,14 @@ def parsed(body: bytes) -> Any:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(constant)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Log-probabilities may have a token twice, since different tokens are written alike."""
+    found = dict(pairs)
+    if len(found) < len(pairs) and any(name in _PARTS and value != found[name] for name, value in pairs):
+        raise ValueError("a part of the answer is there twice")
+    return found
 
 
 def json_object(found: Any) -> Mapping[str, Any]:
@@ -121,14 +144,18 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
     """
     reply = Reply(content=None, **_usage(found.get("usage")))
     try:
-        if found.get("error"):
-            raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(found['error']))}")
+        if problem := _problem(found):
+            raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(problem))}")
         if not found.get("choices"):
             raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
         try:
             answer = AnswerRecord.of(found)
             reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint, answer_id=answer.id)
-            counts = {"prompt_tokens": reply.prompt_tokens, "output_tokens": reply.output_tokens}
+            counts = {
+                "prompt_tokens": reply.prompt_tokens,
+                "output_tokens": reply.output_tokens,
+                "hidden_tokens": _hidden_tokens(reply, found),
+            }
             choice = _first(answer.choices).model_copy(update=counts)
             return replace(reply, content=read(choice))
         except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
@@ -136,6 +163,20 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
     except BadAnswerError as error:
         error.reply = reply
         raise
+
+
+def _problem(found: Mapping[str, Any]) -> Any:
+    """What an answer says of its own failure, also beside some choices; false where it says nothing."""
+    kind = str(found.get("object"))
+    is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
+    return found.get("error") or found.get("errors") or (found if is_failure else False)
+
+
+def _hidden_tokens(reply: Reply, found: Mapping[str, Any]) -> int:
+    """Tokens of reasoning by the usage, or those that the total alone has."""
+    usage = found.get("usage")
+    told = (_count(usage.get("completion_tokens")) if isinstance(usage, dict) else None) or 0
+    return reply.reasoning_tokens or (reply.output_tokens or 0) - told
 
 
 def _first(choices: Sequence[Choice]) -> Choice:
@@ -165,24 +206,34 @@ class TextReader:
     """Tokens of a prompt and its answer, at most."""
     reasons: Mapping[str, Ending] = field(default_factory=dict)
     """Meanings of the server's own words for the end of a text."""
+    has_tools: bool = False
+    """Whether the request offers tools."""
+    question: str = ""
+    """The last message of the request, or the whole prompt of completions."""
 
     def __call__(self, choice: Choice) -> Text:
         """The text.
 
         Raises:
             BadAnswerError: It has no text, a refusal, a text that a filter stopped, that ended too early or for a reason that is not known,
-                or that does not match the schema.
+                that begins with the question, or that does not match the schema; or it calls a tool that the request does not offer.
         """
         turn = choice.message or MessageRecord(content=choice.text, reasoning=choice.reasoning, reasoning_content=choice.reasoning_content)
         ending = self._ending(choice, turn)
         reasoning = turn.reasoning or turn.reasoning_content
         calls = tuple(json.dumps(call) for call in turn.tool_calls or ())
-        text = _joined(turn.content)
+        if calls and not self.has_tools:
+            raise BadAnswerError(f"the server calls a tool that the request does not offer: {cut(choice.shown)}")
+        text, thought = _joined(turn.content)
+        reasoning = reasoning or thought
+        if not text and ending == "cut" and not (reasoning or calls or choice.hidden_tokens):
+            raise BadAnswerError(f"the text is cut before it begins, and nothing says that the model reasoned: {cut(choice.shown)}")
         if text is None and (reasoning or calls or ending == "cut"):  # all of its tokens were spent on reasoning
             text = ""
         if text is None:
             raise BadAnswerError(f"the answer has no text: {cut(choice.shown)}")
-        written = text
+        written = text = _without_marks(text)
+        self._require_answer(choice, text)
         text, is_stopped = cut_at_stop(_without_cue(text, self.cue), self.stop_sequences)
         is_cut = ending == "cut" and not is_stopped
         if is_cut:
@@ -205,7 +256,9 @@ class TextReader:
         if turn.refusal:
             raise BadAnswerError(f"the model refused to answer: {cut(str(turn.refusal))}", kind="RefusalError", helps_to_retry=False)
         ending = ending_of(choice.finish_reason, self.reasons)
-        if ending == "refused":
+        if ending == "complete" and choice.native_finish_reason:  # a gateway may have another word for it than its provider
+            ending = ending_of(choice.native_finish_reason, self.reasons) or ending
+        if ending == "refused" or _is_filtered(choice.content_filter_results):
             stopped = f"a content filter of the server stopped the answer: {cut(choice.shown)}"
             raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
         if ending == "interrupted" and choice.finish_reason is None and not choice.error:
@@ -213,7 +266,7 @@ class TextReader:
                 "the server gave no reason for the end of the text, so that it may be a part of one. If it never gives a reason, set "
                 f'`finish_reasons: {{"null": complete}}` for this model in evals.yaml; the answer: {cut(choice.shown)}'
             )
-        if choice.error or ending == "interrupted":
+        if choice.error or turn.error or ending == "interrupted":
             raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
         if ending is None:
             word = json.dumps(choice.finish_reason)
@@ -236,6 +289,15 @@ class TextReader:
                 f"the server cut the text after {tokens} tokens, of {self.most} that it may have. If it allows no more, set `max_tokens` "
                 "in `generation` to what it allows, or `max_length` to its context, for this model in evals.yaml; the answer: "
                 f"{cut(choice.shown)}",
+                most_attempts=FEW_ATTEMPTS,
+            )
+
+    def _require_answer(self, choice: Choice, text: str) -> None:
+        """Require that a text that begins with the question has the tokens of both: else the server wrote the question, not the model."""
+        words, most = len(self.question.split()), self.most if choice.output_tokens is None else choice.output_tokens
+        if words >= _WORDS and text.lstrip().startswith(self.question.strip()) and most is not None and most < words:
+            raise BadAnswerError(
+                f"the server wrote the question of {words} words before the answer, and counts {most} tokens: {cut(choice.shown)}",
                 most_attempts=FEW_ATTEMPTS,
             )
 
@@ -264,11 +326,36 @@ def _require_match(text: str, grammar: Grammar) -> None:
         )
 
 
-def _joined(content: Any) -> Any:
-    """The text of a content that is a list of parts."""
-    if not isinstance(content, list):
-        return content
-    return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+def _without_marks(text: str) -> str:
+    """The text without the special tokens at its ends, which some servers leave there."""
+    found = _STARTS.sub("", text)
+    return _ENDS.sub("", found) if "<s>" not in found else found
+
+
+def _is_filtered(found: Any) -> bool:
+    """Whether a filter of Azure kept a part of the text back."""
+    return isinstance(found, dict) and any(isinstance(each, dict) and each.get("filtered") is True for each in found.values())
+
+
+def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | None, str | None]:
+    """The text and the reasoning of a content that is a list of parts, each null where there is none.
+
+    Raises `BadAnswerError` for a refusal and for a part of another kind.
+    """
+    if content is None or isinstance(content, str):
+        return content, None
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for part in content:
+        kind = part.get("type", "text")
+        if kind == "refusal":
+            raise BadAnswerError(f"the model refused to answer: {cut(str(part.get('refusal')))}", kind="RefusalError", helps_to_retry=False)
+        name = _KINDS.get(kind)
+        found = None if name is None else part.get(kind, part.get(name))
+        if name is None or (name == "text" and not isinstance(found, str)):
+            raise BadAnswerError(f"a part of the text is of the kind {cut(str(kind))!r}; expected text: {cut(json.dumps(part))}")
+        texts[name] += [found] if isinstance(found, str) else []
+    text, thought = ("".join(found) if found else None for found in texts.values())
+    return text, thought
 
 
 def _usage(usage: Any) -> dict[str, Any]:

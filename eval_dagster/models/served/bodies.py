@@ -104,6 +104,8 @@ def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = No
         most=calls[0].most_output if calls else None,
         context=config.max_length or context,
         reasons=config.finish_reasons,
+        has_tools=bool(request.tools),
+        question=calls[0].texts[-1] if calls and calls[0].texts else "",
     )
     return [replace(call, read=reader) for call in calls]
 

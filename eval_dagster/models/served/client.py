@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.client_reqrep import ConnectionKey
 
 from eval_dagster.errors import ModelError
 from eval_dagster.models.served.answers import BadAnswerError, Reply, believable, cut, json_object, parsed, read_reply
@@ -37,7 +38,9 @@ _TOO_LONG = (
     "context window",
     "maximum context",
     "too many tokens",
-    "too long",
+    "is too long",
+    "prompt too long",
+    "input too long",
     "request too large",
     "tokens must be reduced",
 )
@@ -86,6 +89,21 @@ class StoppedError(ModelError):
         return self.status is not None
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Connections that are used again only as long as nothing comes after an answer: it would be taken for the next one."""
+
+    is_trusted = True
+    """Whether nothing has come so far that may belong to another request."""
+
+    async def _get(self, key: ConnectionKey, traces: list[Any]) -> Any:
+        while (kept := await super()._get(key, traces)) is not None:
+            if self.is_trusted and kept.protocol is not None and not kept.protocol.should_close:
+                return kept
+            self.is_trusted = False
+            kept.close()
+        return None
+
+
 class Client:
     """Sends calls to a server. Use it as `async with`, in one event loop."""
 
@@ -99,10 +117,13 @@ class Client:
 
     async def __aenter__(self) -> Self:
         """Open a pool of connections. Proxies are taken from the environment."""
+        self._connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=self._connector,
             timeout=aiohttp.ClientTimeout(total=self._timeout_s),
             headers={**self._headers.values, "Content-Type": "application/json"},
+            # A server's cookies would fill the headers, and keep all calls at one of several servers behind an address.
+            cookie_jar=aiohttp.DummyCookieJar(),
             proxy=_proxy_of(self._base_url),
         )
         return self
@@ -111,6 +132,10 @@ class Client:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+    def distrust_connections(self) -> None:
+        """Use each connection once from now on: an answer came that may belong to another request."""
+        self._connector.is_trusted = False
 
     async def ask(self, call: Call) -> Reply:
         """Send a call once.
@@ -126,6 +151,7 @@ class Client:
             reply = read_reply(found, call.read)
         except BadAnswerError as error:
             error.reply = error.reply and believable(error.reply, len(data), call.most_output, call.least_prompt)
+            self.distrust_connections()
             raise
         return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
 
@@ -162,7 +188,11 @@ class Client:
             raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True, may_be_billed=was_sent) from None
         if status != 200:
             self._judge(status, body, headers)
-        return parsed(body)
+        try:
+            return parsed(body)
+        except BadAnswerError:
+            self.distrust_connections()
+            raise
 
     def _judge(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Raise what a status other than 200 means."""

@@ -43,7 +43,8 @@ def echo_call(config: OpenAIModel, head: Tokens, tail: Tokens, id_of: IdOf) -> C
     tokens = [*head, *tail]
     # One more token is generated, since some servers refuse to generate none.
     body = {"prompt": tokens, "max_tokens": 1, "echo": True}
-    return scoring_call(config, body, partial(_echoed, tokens=tokens, first=len(head), id_of=id_of))
+    call = scoring_call(config, body, None)
+    return replace(call, read=partial(_echoed, tokens=tokens, first=len(head), id_of=id_of, listed=call.body.get("logprobs")))
 
 
 def forced_call(config: OpenAIModel, context: Tokens, token: int, whole: int, id_of: IdOf) -> Call:
@@ -63,8 +64,11 @@ def _one_token(config: OpenAIModel, context: Tokens, forced: int, read: Any, **m
     return scoring_call(config, {"prompt": list(context), "max_tokens": 1, "logit_bias": {str(forced): _BIAS}, **more}, read)
 
 
-def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf) -> list[ScoredToken]:
-    """The tokens of an echoed prompt from a position on. All of its tokens have to be those that were sent."""
+def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf, listed: Any) -> list[ScoredToken]:
+    """The tokens of an echoed prompt from a position on. All of its tokens have to be those that were sent.
+
+    `listed` likely tokens were asked for beside each. Where there is one more, it is the token itself.
+    """
     _require_whole(choice)
     found = read_token_logprobs(choice)
     if len(found) not in (len(tokens), len(tokens) + 1):
@@ -73,6 +77,9 @@ def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf) -> list[
         echoed = id_of(each.token) if each.token_id is None else each.token_id
         if echoed not in (None, token):
             raise BadAnswerError(f"the server echoed another prompt: its token {place} is {each.token!r}; expected the token {token}")
+        names = {(other.token_id, other.token) for other in each.best}
+        if isinstance(listed, int) and len(names) > listed and (each.token_id, each.token) not in names:
+            raise BadAnswerError(f"the {len(names)} likely tokens at the place of {each.token!r} are those of another place")
     return [_scored(token, each) for token, each in zip(tokens[first:], found[first:], strict=False)]
 
 

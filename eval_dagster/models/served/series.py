@@ -1,7 +1,6 @@
 """The requests of one series to a server: planned, begun as the pace allows, and answered call by call."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -9,8 +8,9 @@ from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
+from eval_dagster.models.served.answer_habits import AnswerHabits
 from eval_dagster.models.served.answering_names import AnsweringNames
-from eval_dagster.models.served.answers import FEW_ATTEMPTS, BadAnswerError, Reply, cut
+from eval_dagster.models.served.answers import FEW_ATTEMPTS, BadAnswerError, Reply
 from eval_dagster.models.served.attempts import Attempts
 from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
 from eval_dagster.models.served.canaries import PROMPTS, canary_call
@@ -26,9 +26,6 @@ from eval_dagster.records import ModelResponse, Request
 
 _PROMPT_TOKENS_A_PASS = 16
 """About how many tokens of a prompt take as long as a token of an answer."""
-
-_FEWEST_IDS = 3
-"""Different ids of answers, beside those that were repeated, after which an id stands for one answer."""
 
 Answered = tuple[Request, ModelResponse]
 
@@ -63,9 +60,7 @@ class Series:
         self._planner = ScorePlanner(name, config, self._planned)
         self._names = AnsweringNames(name, config)
         self._probes = 0
-        self._answer_ids: dict[int, int] = {}
-        """The hash of the body that was first answered, by the hash of the answer's id."""
-        self._repeated_ids = 0
+        self._habits = AnswerHabits()
         self._context: int | None = None
         self._on_stop = on_stop
         self._is_ending = is_ending
@@ -187,19 +182,9 @@ class Series:
             raise
         try:
             self._names.require(reply.model)
-            self._require_new(reply, call)
+            self._habits.require(reply, call.body)
         except BadAnswerError as error:
             error.reply = reply
+            self._client.distrust_connections()
             raise
         return reply
-
-    def _require_new(self, reply: Reply, call: Call) -> None:
-        """Require that an answer is not the one to another request, by its id. A server that gives many the same id has none."""
-        if reply.answer_id is None:
-            return
-        asked = hash(json.dumps(call.body, sort_keys=True))
-        first = self._answer_ids.setdefault(hash(reply.answer_id), asked)
-        if first != asked:
-            self._repeated_ids += 1
-            if len(self._answer_ids) > _FEWEST_IDS + self._repeated_ids:
-                raise BadAnswerError(f"the server gave the answer to another request again, {cut(reply.answer_id)!r}")

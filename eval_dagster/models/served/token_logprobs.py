@@ -13,6 +13,10 @@ _PREFIX = "token_id:"
 _LEAST, _MOST = -1_000.0, 0.01
 """Bounds of a log-probability. Below them is a mark, such as -9999 for a token that is not among the likely ones. A rounding error may lie
 a little above 0."""
+_MANY = 5
+"""Tokens that do not all have the same log-probability."""
+_CERTAIN = -0.1
+"""Two tokens at one place cannot both have a log-probability above this."""
 _CLOSE = 0.05
 """Two numbers of one answer for the same log-probability differ less than this."""
 _NO_CHARACTER = "\ufffd"
@@ -61,6 +65,7 @@ def read_token_logprobs(choice: Choice) -> list[TokenLogprob]:
         raise BadAnswerError(f"the server names the ids of {named} of {len(tokens)} tokens; expected all or none")
     for each in tokens:
         _require_possible(each)
+    _require_different(tokens)
     return tokens
 
 
@@ -86,6 +91,13 @@ def _token(found: LogprobEntry) -> TokenLogprob:
     return TokenLogprob(token=found.token, token_id=token_id, logprob=found.logprob, best=best)
 
 
+def _require_different(tokens: Sequence[TokenLogprob]) -> None:
+    """Raise `BadAnswerError` where many tokens have one number: no model gives it to all tokens of a text."""
+    found = [each.logprob for each in tokens if each.logprob is not None]
+    if len(found) >= _MANY and len(set(found)) == 1:
+        raise BadAnswerError(f"the server gave all {len(found)} tokens {found[0]:g} as their log-probability")
+
+
 def _require_possible(found: TokenLogprob) -> None:
     """Raise `BadAnswerError` for numbers that contradict each other, or that no model has."""
     too_high = next((each for each in (found, *found.best) if each.logprob is not None and each.logprob > _MOST), None)
@@ -99,6 +111,9 @@ def _require_possible(found: TokenLogprob) -> None:
     is_listed = len(same) == 1 and (found.token_id is not None or _NO_CHARACTER not in found.token)
     if is_listed and abs((same[0].logprob or 0.0) - found.logprob) > _CLOSE:
         raise BadAnswerError(f"the server gave the token {found.token!r} with {found.logprob:g} and with {same[0].logprob:g}")
+    certain = {(each.token_id, each.token) for each in (found, *found.best) if each.logprob is not None and each.logprob > _CERTAIN}
+    if len(certain) > 1 and not any(_NO_CHARACTER in token for _, token in certain):
+        raise BadAnswerError(f"the server gave {len(certain)} tokens at the place of {found.token!r} as certain: {cut(str(found.best))}")
     if found.best and found.logprob > found.highest + _CLOSE:
         raise BadAnswerError(
             f"the server gave the token {found.token!r} with {found.logprob:g}, and {found.highest:g} for the most probable one"

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
+from eval_dagster.models.served.answer_habits import AnswerHabits
 from eval_dagster.models.served.answer_records import Choice
 from eval_dagster.models.served.answers import BadAnswerError, Reply, Text, TextReader, believable, read_reply
 from eval_dagster.models.served.bodies import text_calls
@@ -40,13 +41,17 @@ def chat(reason: str = "stop", **message: Any) -> dict[str, Any]:
         (chat(content="42", reasoning="6 times 7"), "42", "stop", "6 times 7"),
         (chat(content="42", reasoning_content="6 times 7"), "42", "stop", "6 times 7"),
         (chat("length", content=None, reasoning="6 times"), "", "length", "6 times"),
-        (chat("length", content=None), "", "length", None),
+        ({**chat("length", content=None), "hidden_tokens": 9}, "", "length", None),
         (
             chat(content=[{"type": "thinking", "thinking": []}, {"type": "text", "text": "Pa"}, {"type": "text", "text": "ris"}]),
             "Paris",
             "stop",
             None,
         ),
+        (chat(content=[{"type": "thinking", "thinking": "France"}, {"type": "output_text", "text": "Paris"}]), "Paris", "stop", "France"),
+        (chat(content="Paris</s><|im_end|>\n"), "Paris", "stop", None),
+        (chat(content="<s>old</s>"), "old", "stop", None),
+        (chat(content="a <s>old</s>"), "a <s>old</s>", "stop", None),
         (chat("length", content="one STOP two"), "one ", "stop", None),
         (chat(content=""), "", "stop", None),
     ],
@@ -65,6 +70,17 @@ def test_texts(choice: dict[str, Any], text: str, reason: str, reasoning: str | 
         (chat("error", content="half"), "ServerError", True),
         (chat("abort", content="half"), "ServerError", True),
         ({**chat(content="half"), "error": {"message": "upstream"}}, "ServerError", True),
+        (chat(content="half", error={"code": 502}), "ServerError", True),
+        (chat("length", content=None), "ServerError", True),
+        (chat("length", content=""), "ServerError", True),
+        ({"delta": {"content": "Paris"}, "finish_reason": "length"}, "ServerError", True),
+        (chat("tool_calls", content=None, tool_calls=[{"id": "1"}]), "ServerError", True),
+        (chat(content=[]), "ServerError", True),
+        (chat(content=[{"type": "image_url", "image_url": {}}]), "ServerError", True),
+        (chat(content=[{"type": "refusal", "refusal": "I will not"}]), "RefusalError", False),
+        ({**chat(content="half"), "native_finish_reason": "error"}, "ServerError", True),
+        ({**chat(content="half"), "native_finish_reason": "SAFETY"}, "ContentFilterError", False),
+        ({**chat(content="half"), "content_filter_results": {"hate": {"filtered": True}}}, "ContentFilterError", False),
     ],
 )
 def test_what_is_no_text(choice: dict[str, Any], kind: str, helps: bool) -> None:
@@ -154,6 +170,53 @@ def test_an_empty_text_has_the_tokens_of_one() -> None:
             TextReader()(ended("stop", "").model_copy(update={"output_tokens": tokens}))
 
 
+def test_a_call_of_a_tool_that_the_request_offers_is_an_answer() -> None:
+    choice = Choice.of(chat("tool_calls", content=None, tool_calls=[{"id": "1"}]))
+    assert TextReader(has_tools=True)(choice).tool_calls == ('{"id": "1"}',)
+
+
+def test_a_question_before_the_answer_is_no_part_of_it() -> None:
+    """Where the model wrote the question itself, the count of its tokens says so."""
+    question = "What is the capital of France?"
+    request = Request(
+        request_id="r", prompt="", messages=(Message(Role.USER, question),), generation=GenerationSettings(stop_sequences=(), max_tokens=32)
+    )
+    [call] = text_calls(request, config())
+    choice = ended("stop", f"{question} Paris").model_copy(update={"output_tokens": 2})
+    with pytest.raises(BadAnswerError, match="wrote the question of 6 words before the answer, and counts 2 tokens"):
+        call.read(choice)
+    assert call.read(choice.model_copy(update={"output_tokens": 9})).text.endswith("Paris")
+
+
+@pytest.mark.parametrize("beside", [{"object": "error"}, {"object": "chat.completion.chunk"}, {"errors": ["busy"]}, {"success": False}])
+def test_an_answer_that_says_that_it_failed_is_none(beside: dict[str, Any]) -> None:
+    with pytest.raises(BadAnswerError, match="an error under status 200"):
+        read_reply({"choices": [chat(content="half")], **beside}, TextReader())
+
+
+def test_an_answer_that_says_two_things_is_none() -> None:
+    assert answered(200, '{"choices": [1], "choices": [1]}') == {"choices": [1]}, "the same twice is one"
+    assert isinstance(answered(200, '{"choices": [{"text": "a", "text": "b"}]}'), BadAnswerError)
+    assert answered(200, '{"top": {" a": 1, " a": 2}}') == {"top": {" a": 2}}, "tokens may be written alike"
+
+
+def test_an_empty_text_is_believed_where_it_fits_the_other_answers() -> None:
+    def reply(text: str, *, counted: bool, reasoning: str | None = None) -> Reply:
+        return Reply(content=Text(text=text, finish_reason="stop", reasoning=reasoning), output_tokens=1 if counted else None)
+
+    habits = AnswerHabits()
+    for empty in (reply("", counted=False), reply("", counted=False, reasoning="hm")):
+        with pytest.raises(BadAnswerError):
+            habits.require(empty, {})
+    habits.require(reply("", counted=True), {})
+    habits.require(reply("Paris", counted=False, reasoning="France"), {})
+    habits.require(reply("", counted=False), {})
+    habits.require(reply("", counted=False, reasoning="hm"), {})
+    habits.require(reply("Paris", counted=True), {})
+    with pytest.raises(BadAnswerError, match="does not count its tokens, as it does for others"):
+        habits.require(reply("", counted=False), {})
+
+
 def test_the_choice_with_the_index_0_is_read() -> None:
     choices = [{"index": 1, "text": "two", "finish_reason": "stop"}, {"index": 0, "text": "one", "finish_reason": "stop"}]
     assert read_reply({"choices": choices}, TextReader()).content.text == "one"
@@ -173,6 +236,8 @@ def test_the_choice_with_the_index_0_is_read() -> None:
         ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "another form"),
         ({"tokens": ["a"], "token_logprobs": ["-1"]}, "another form"),
         ({"content": [{"token": "a", "logprob": float("inf")}]}, "another form"),
+        ({"tokens": list("abcde"), "token_logprobs": [-1.0] * 5}, "all 5 tokens -1"),
+        ({"tokens": ["a"], "token_logprobs": [0.0], "top_logprobs": [{"a": 0.0, "b": 0.0}]}, "2 tokens at the place of 'a' as certain"),
     ],
 )
 def test_log_probabilities_that_cannot_be(logprobs: Any, message: str) -> None:
@@ -187,6 +252,23 @@ def test_an_echo_of_another_prompt_with_the_same_end_is_none() -> None:
     assert token.logprob == -0.5
     with pytest.raises(BadAnswerError, match="echoed another prompt"):
         read(Choice.of({"logprobs": {"tokens": ["token_id:9", "token_id:2", "token_id:3"], **lists}}))
+
+
+def test_likely_tokens_of_another_place_are_noticed() -> None:
+    """One likely token is asked for; a second one is the token itself."""
+    tokens = {"tokens": ["token_id:1", "token_id:2", "token_id:3"], "token_logprobs": [None, -1.0, -1.5]}
+    read = echo_call(config(), [1, 2], [3], lambda _: None).read
+    for last, is_right in (
+        ({"token_id:3": -1.5, "token_id:7": -0.5}, True),
+        ({"token_id:7": -0.5}, True),
+        ({"token_id:2": -1.5, "token_id:7": -0.5}, False),
+    ):
+        choice = Choice.of({"logprobs": {**tokens, "top_logprobs": [None, {"token_id:2": -1.0}, last]}})
+        if is_right:
+            assert read(choice)[0].logprob == -1.5
+        else:
+            with pytest.raises(BadAnswerError, match="those of another place"):
+                read(choice)
 
 
 @pytest.mark.parametrize("value", ["99999999999999999999", "Fri, 31 Dec 99999 23:59:59 GMT", "nan", "soon"])
@@ -285,6 +367,12 @@ def test_statuses(status: int, body: Any, headers: dict[str, str] | None, kind: 
 def test_a_prompt_that_can_never_pass(status: int, message: str) -> None:
     found = answered(status, {"error": {"message": message}})
     assert (found.kind, found.helps_to_retry) == ("PromptTooLongError", False)
+
+
+@pytest.mark.parametrize("status", [400, 408, 504, 524])
+def test_a_server_that_took_too_long_says_nothing_of_the_prompt(status: int) -> None:
+    found = answered(status, "<p>The origin took too long to respond; the request is taking too long.</p>")
+    assert getattr(found, "kind", "ServerError") == "ServerError"
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 429])

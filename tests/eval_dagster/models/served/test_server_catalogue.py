@@ -8,11 +8,14 @@ from catalogue_table import PAGE, SHARE, name_of, page
 from servers.catalogue import CATALOGUE, KINDS
 
 QUICK = {
-    "chat": ("status: 403 with an error object", "finish reason: half a text, `network_error`"),
-    "echo": ("token: another prompt with the same end",),
+    "chat": (
+        *("status: 403 with an error object", "finish reason: half a text, `network_error`", "body: an empty text and nothing else"),
+        *("body: the text as reasoning", "connection: a second answer, late, on the same connection"),
+    ),
+    "echo": ("token: another prompt with the same end", "log-probability: all those of the token before"),
 }
 """Entries that are tried in each run of the tests, at a fifth of the requests."""
-ALONE = ("finish reason: half a text, `gateway_drain`",)
+ALONE = ("finish reason: half a text, `gateway_drain`", "body: `choices` twice, other ones last")
 """Entries that are tried for one prompt alone."""
 TRIED = [*((kind, name, SHARE, 20) for kind, names in QUICK.items() for name in names), *(("chat", name, 0.0, 10) for name in ALONE)]
 
