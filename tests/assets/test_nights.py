@@ -11,6 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from daemon_by_hand import CANCELED, CONFIG, FAILURE, FIRST, SECOND, Nights
+from dagster._core.storage.tags import RUN_KEY_TAG
 
 from eval_dagster.assets import suite_evaluations
 from eval_dagster.assets.definitions import build_definitions
@@ -48,6 +49,27 @@ def test_the_gate_waits_for_every_run_of_a_tick_however_it_ends(nights: Nights) 
     assert request.tags[SUITE_TAG] == "nightly"
     assert request.tags[SINCE_TAG] == FIRST.isoformat() == runs[0].tags[SINCE_TAG]
     assert request.run_key == nights.sense()[0].run_key, "the daemon starts one run a key, also where it is killed in between"
+
+
+def test_the_run_of_a_second_daemon_evaluates_nothing(nights: Nights) -> None:
+    """Two daemons may request a night at the same time, before either sees the run of the other."""
+    request, _ = nights.tick(FIRST)
+    assert isinstance(request, dg.RunRequest)
+    tags = {**request.tags, RUN_KEY_TAG: str(request.run_key)}
+
+    def evaluated() -> int:
+        job = nights.definitions.resolve_job_def("suite_nightly")
+        result = job.execute_in_process(instance=nights.instance, run_config=request.run_config, tags=tags)
+        return len([each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION])
+
+    first = nights.start(dg.RunRequest(run_config=request.run_config, tags=tags))
+    assert evaluated() == 0, "the first one is at work"
+    nights.end(first)
+    assert evaluated() == 0, "the first one has ended"
+    for record in nights.instance.get_run_records():
+        nights.instance.delete_run(record.dagster_run.run_id)
+    nights.end(nights.start(dg.RunRequest(run_config=request.run_config, tags=tags)), FAILURE)
+    assert evaluated() > 0, "nobody else does it"
 
 
 def test_a_tick_is_judged_once(nights: Nights) -> None:
