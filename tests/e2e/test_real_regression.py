@@ -126,7 +126,7 @@ def test_what_changed_is_found_with_its_cause(checkout: Checkout, monkeypatch: p
     checkout.write_rows()
     row, printed = checkout.night(status=0)
     assert (row["verdict"], row["cause"], row["n_common"]) == ("no change seen", "data", 419)
-    assert "1 requests sent to models, 419 answered from the cache" in printed
+    assert "1 request sent to models, 419 answered from the cache" in printed
     samples = checkout.ask("select s.prompt, s.value is null as is_gone from sample_changes s order by is_gone")
     assert [sample["is_gone"] for sample in samples] == [False, True]
     assert samples[0]["prompt"] == changed["question"]
