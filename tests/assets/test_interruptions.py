@@ -1,14 +1,17 @@
 """Ctrl-C at moments in which Python or Dagster would drop it, or print a traceback."""
 
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from dagster._core.execution import compute_logs
 
-from eval_dagster.assets.in_process_runs import _interruption_kept
+from eval_dagster.assets.in_process_runs import _deaf_tails, _interruption_kept
 
 WORK = """
     import sys, time
@@ -59,6 +62,15 @@ def test_an_interrupt_that_dagster_drops_ends_the_command_after_the_run() -> Non
         signal.raise_signal(signal.SIGCHLD)
     with pytest.raises(ValueError, match="other"), _interruption_kept():
         raise ValueError("other")
+
+
+def test_processes_that_show_the_output_of_a_step_have_no_interrupt(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with _deaf_tails(), compute_logs.tail_to_stream(str(tmp_path / "out"), sys.__stdout__) as processes:
+        for process in processes:
+            [blocked] = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
+            assert int(blocked, 16) == 1 << (signal.SIGINT - 1)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def ended(code: str) -> tuple[int, str]:
