@@ -142,7 +142,10 @@ def gold_positions(task: Any, doc: Row, positions: Sequence[int]) -> list[int]:
 
 
 def _targets(task: Any, doc: Row) -> str | list[str] | None:
-    """The correct texts, for people."""
+    """The correct texts, for people; none if the task has a blank target for all rows, because it scores by other fields."""
+    template = task.config.doc_to_target
+    if isinstance(template, str) and not template.strip():
+        return None
     try:
         target = task.doc_to_target(doc)
     except Exception:  # as above
