@@ -43,6 +43,8 @@ _BEAT_S = 30.0
 """Between two signs of life."""
 _SETTLED = timedelta(minutes=10)
 """An evals.yaml that was changed less long ago may still be being edited; so long, too, has a gate to start or to send its notice."""
+_MOST_NIGHTS = 100
+"""Nights that are looked at for the last one that was started."""
 _NONE_DUE = "evals.yaml has no suite with a cron: no night is due"
 _BROKEN = "configuration"
 """The name of the notice about an evals.yaml that cannot be read."""
@@ -125,9 +127,14 @@ def watch_nights(known: Remembered, broken: ConfigError | None = None, *, now: d
 
 
 def _is_started_by_daemon(instance: dg.DagsterInstance, project: Project, name: str, since: datetime, now: datetime) -> bool:
-    """Whether the schedule of a suite started one of its last two nights."""
-    nights = due_nights(name, project.config.suites[name], after=since, until=now)
-    return any(find_evaluation(instance, project, name, night.since) for night in nights[-2:])
+    """Whether the schedule of a suite started the last of its nights that was started at all."""
+    judged = judged_times(project.lake, name)
+    for night in reversed(due_nights(name, project.config.suites[name], after=since, until=now)[-_MOST_NIGHTS:]):
+        if find_evaluation(instance, project, name, night.since):
+            return True
+        if any(night.tick <= time < night.following for time in judged):
+            return False
+    return False
 
 
 def _left(project: Project, is_patient: bool) -> list[str]:
@@ -156,30 +163,29 @@ def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None)
     """The findings about a suite's nights, whose notices are sent, and a line about the last night."""
     suite = look.project.config.suites[name]
     nights = due_nights(name, suite, after=since, until=look.now)
-    if checked is None:
-        nights = nights[-1:]
-    elif older := [night for night in nights if night.following > checked]:
-        nights = older
-    else:
-        nights = nights[-1:]
+    told, due = told_nights(look.project, name), nights
+    nights = nights[-1:] if checked is None else [night for night in nights if night.following > checked] or nights[-1:]
+    # While the last night is awaited, a missing one before it keeps the suite red.
+    nights = [*(night for night in due[-len(nights) - 1 : -len(nights)] if night.name in told.nights), *nights]
     if not nights:
         return [], f"no night was due since {since:%Y-%m-%d %H:%M} UTC"
-    judged, told = judged_times(look.project.lake, name), told_nights(look.project, name)
+    judged = judged_times(look.project.lake, name)
     findings: list[tuple[Night, tuple[str, str]]] = []
+    missing: Night | None = None
     words = ""
     for night in nights:
         after = [time for time in judged if night.tick <= time and (night is nights[-1] or time < night.following)]
         at = f"due {night.tick:%Y-%m-%d %H:%M} UTC"
         if after:
-            words = f"{at}, judged {after[0]:%H:%M}"
+            words, missing = f"{at}, judged {after[0]:%H:%M}", None
             continue
         state = _state(look, night, told)
         if isinstance(state, str):
             words = f"{at}, {state}"
         else:
-            words = f"{at}, not judged"
+            words, missing = f"{at}, not judged", night
             findings.append((night, state))
-    return _told(look, told, findings, nights[-1]), words
+    return _told(look, told, findings, nights[-1], missing), words
 
 
 def _state(look: _Look, night: Night, told: Told) -> str | tuple[str, str]:
@@ -264,11 +270,16 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
     return f"{len(waiting)} of {max(evaluation.planned, len(runs))} runs have not ended: {', '.join(named)}"
 
 
-def _told(look: _Look, told: Told, missing: Sequence[tuple[Night, tuple[str, str]]], last: Night) -> list[Finding]:
-    """The findings of missing nights, those of the same cause in one notice. Earlier nights that were told are no finding."""
+def _told(
+    look: _Look, told: Told, findings: Sequence[tuple[Night, tuple[str, str]]], last: Night, missing: Night | None
+) -> list[Finding]:
+    """The findings of nights, those of the same cause in one notice. Nights that were told are no finding, except the `missing` one.
+
+    `missing` is the last of them, if no later night was judged.
+    """
     found: list[Finding] = []
     name = last.suite
-    for (cause, cure), group in groupby(missing, key=lambda pair: pair[1]):
+    for (cause, cure), group in groupby(findings, key=lambda pair: pair[1]):
         nights = [night for night, _ in group]
         untold = [night for night in nights if not is_told(look.project, name, night.name, told)]
         notice = None
@@ -283,7 +294,7 @@ def _told(look: _Look, told: Told, missing: Sequence[tuple[Night, tuple[str, str
         found += [
             Finding(suite=name, night=night, cause=cause, cure=cure, notice=notice if night in untold else None)
             for night in nights
-            if night in untold or night is last
+            if night in untold or night is missing
         ]
     return found
 

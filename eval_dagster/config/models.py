@@ -271,7 +271,7 @@ class OpenAIModel(ModelSection):
     """The server's own words for the end of a text, and what they mean. The word `"null"` stands for an answer without one."""
     timeout_s: Seconds = Field(default=600.0, gt=0)
     """Seconds after which an attempt has failed."""
-    attempts: Integer = Field(default=6, ge=1)
+    attempts: Integer = Field(default=8, ge=1)
     """Most attempts at a request. An answer such as 429 or 503, by which a server asks for patience, does not count as one."""
     patience_s: Seconds = Field(default=600.0, gt=0)
     """Seconds without any answer after which the server counts as down, and the run ends."""

@@ -179,6 +179,24 @@ def test_without_a_daemon_a_night_is_told_once_and_stays_red(nights: Nights, pro
     assert _look(project, TICK + timedelta(hours=1)).seen[1] == "daemon: the last sign of life was 3 h ago"
 
 
+def test_a_missing_night_stays_red_while_the_next_one_is_awaited(nights: Nights, project: Project) -> None:
+    assert not _look(project, TICK + timedelta(hours=1)).is_well
+    for minutes in (5, 10):
+        found = _look(project, TICK + timedelta(days=1, minutes=minutes))
+        assert [each.night.name[:10] for each in found.findings if each.night] == ["2026-01-31"]
+        assert found.seen[-1] == "nightly: due 2026-02-01 01:30 UTC, its runs are awaited until 01:45"
+    assert len(_notices(project)) == 1
+    _judge(project, TICK + timedelta(days=1, minutes=12))
+    assert _look(project, TICK + timedelta(days=1, minutes=13)).is_well
+
+
+def test_a_daemon_that_died_days_ago_is_missed_whatever_is_awaited(nights: Nights, project: Project) -> None:
+    nights.night(TICK)
+    _judge(project, TICK + timedelta(minutes=20))
+    found = _look(project, TICK + timedelta(days=4, minutes=5))
+    assert "No daemon starts the nights: none has ever run" in [each.cause for each in found.findings]
+
+
 def test_nights_since_the_last_look_are_told_together(nights: Nights, project: Project) -> None:
     _live(nights)
     _judge(project, TICK - timedelta(days=2, hours=23))

@@ -4,6 +4,7 @@ import asyncio
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -104,6 +105,8 @@ class Attempts:
 
     async def _made(self, attempt: Callable[[], Awaitable[T]], tokens: int, pace: Pace | _Unpaced, *, has_place: bool) -> tuple[T, int]:
         failures = sent = 0
+        bounded: Counter[int | None] = Counter()
+        """Failures by the most that there may be of their kind: a call that fails in several ways is not given up for one of each."""
         unjudged = 0
         """Failures of which it is not known whether the request or the server is the reason."""
         first: float | None = None
@@ -142,8 +145,10 @@ class Attempts:
                     raise
                 unjudged += error.is_outage
                 may_probe = unjudged > _UNHEEDED or error.most_attempts is not None
-                failures += not error.is_outage or await self._is_of_request(error, began, may_probe=may_probe)
-                if failures >= min(self._config.attempts, error.most_attempts or self._config.attempts):
+                is_of_request = not error.is_outage or await self._is_of_request(error, began, may_probe=may_probe)
+                failures += is_of_request
+                bounded[error.most_attempts] += is_of_request
+                if failures >= self._config.attempts or bounded[error.most_attempts] >= (error.most_attempts or math.inf):
                     raise
                 await asyncio.sleep(_backoff(max(1, failures)))
             except StoppedError as error:

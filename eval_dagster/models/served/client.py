@@ -26,7 +26,7 @@ _MOST_BYTES = 64 * 2**20
 """A longer answer is a fault."""
 _PATIENCE = (429, 502, 503, 504, 529)
 """Statuses by which a server asks for patience."""
-_MOST_HANGS = 2
+_MOST_HANGS = 3
 """Attempts at a call to which no answer comes, since each lasts as long as `timeout_s`."""
 _LONGEST_RETRY_S = 86_400.0
 """A longer `Retry-After` is not believed."""
