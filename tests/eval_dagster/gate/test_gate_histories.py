@@ -139,5 +139,6 @@ def test_no_fall_is_green_without_a_mark_and_nothing_improves_that_did_not_rise(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_the_same_of_ten_thousand_histories(worlds: Callable[[int], World]) -> None:
     _check(worlds, range(SHORT, LONG))
