@@ -270,9 +270,7 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
     return f"{len(waiting)} of {max(evaluation.planned, len(runs))} runs have not ended: {', '.join(named)}"
 
 
-def _told(
-    look: _Look, told: Told, findings: Sequence[tuple[Night, tuple[str, str]]], last: Night, missing: Night | None
-) -> list[Finding]:
+def _told(look: _Look, told: Told, findings: Sequence[tuple[Night, tuple[str, str]]], last: Night, missing: Night | None) -> list[Finding]:
     """The findings of nights, those of the same cause in one notice. Nights that were told are no finding, except the `missing` one.
 
     `missing` is the last of them, if no later night was judged.

@@ -151,7 +151,8 @@ class Client:
             reply = read_reply(found, call.read)
         except BadAnswerError as error:
             error.reply = error.reply and believable(error.reply, len(data), call.most_output, call.least_prompt)
-            self.distrust_connections()
+            if error.helps_to_retry:  # else it is what the server says of this very request, such as a refusal
+                self.distrust_connections()
             raise
         return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
 
