@@ -92,14 +92,14 @@ def _execute(
         run = instance.create_run_for_job(
             job, run_id=run_id, run_config=run_config, tags={**job.run_tags, **tags}, remote_job_origin=origin
         )
-        with _interruption_kept(), _deaf_tails():
+        with _interruption_kept(), _output_processes_without_sigint():
             result = execute_run(InMemoryJob(job), run, instance)
     return RunEvents(run_id=run_id, succeeded=result.success, events=result.all_events)
 
 
 @contextmanager
 def _interruption_kept() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` at the end of the block if a signal told this process to end. Dagster drops signals between steps."""
+    """Raise `KeyboardInterrupt` after the block if SIGINT or SIGTERM came within it. Dagster ignores signals between steps."""
     if threading.current_thread() is not threading.main_thread():  # other threads get no signals
         yield
         return
@@ -117,10 +117,10 @@ def _interruption_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _deaf_tails() -> Iterator[None]:
-    """Within the block, let Dagster's processes that show the output of a step have no Ctrl-C, at which they print a traceback.
+def _output_processes_without_sigint() -> Iterator[None]:
+    """Start Dagster's output processes with SIGINT blocked within the block, because they print a traceback at Ctrl-C.
 
-    They begin with the signals blocked that are blocked here. Dagster ends them by SIGTERM.
+    A process inherits the blocked signals of its parent. Dagster ends these processes by SIGTERM.
     """
     original = compute_logs.execute_posix_tail
 

@@ -271,9 +271,10 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
 
 
 def _told(look: _Look, told: Told, findings: Sequence[tuple[Night, tuple[str, str]]], last: Night, missing: Night | None) -> list[Finding]:
-    """The findings of nights, those of the same cause in one notice. Nights that were told are no finding, except the `missing` one.
+    """Send one notice for all nights with the same cause, and return the findings.
 
-    `missing` is the last of them, if no later night was judged.
+    A night that has a notice already is no finding, with one exception: `missing`, the last night without a judgement, if no later night
+    has one.
     """
     found: list[Finding] = []
     name = last.suite

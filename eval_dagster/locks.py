@@ -14,7 +14,7 @@ from pathlib import Path
 from eval_dagster.progress.reporting import tell
 
 TOLD_AFTER_S = 1.0
-"""Seconds of waiting for a lock after which that is told, once."""
+"""Seconds after which a process reports, once, that it waits for a lock."""
 _MOST_BYTES = 500
 """Most bytes of the name of a holder."""
 

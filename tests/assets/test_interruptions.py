@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dagster._core.execution import compute_logs
 
-from eval_dagster.assets.in_process_runs import _deaf_tails, _interruption_kept
+from eval_dagster.assets.in_process_runs import _interruption_kept, _output_processes_without_sigint
 
 WORK = """
     import sys, time
@@ -66,7 +66,7 @@ def test_an_interrupt_that_dagster_drops_ends_the_command_after_the_run() -> Non
 
 def test_processes_that_show_the_output_of_a_step_have_no_interrupt(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with _deaf_tails(), compute_logs.tail_to_stream(str(tmp_path / "out"), sys.__stdout__) as processes:
+    with _output_processes_without_sigint(), compute_logs.tail_to_stream(str(tmp_path / "out"), sys.__stdout__) as processes:
         for process in processes:
             [blocked] = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text())
             assert int(blocked, 16) == 1 << (signal.SIGINT - 1)

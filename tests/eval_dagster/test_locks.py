@@ -1,4 +1,4 @@
-"""Waiting for a lock of this machine is told, with its holder."""
+"""A process that waits for a lock of this machine reports who holds it."""
 
 import subprocess
 import sys

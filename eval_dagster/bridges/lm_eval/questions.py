@@ -18,7 +18,7 @@ _REPEATS = "repeats"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What lm-eval makes of a document."""
+    """The requests that lm-eval makes of a document."""
 
     instances: Sequence[Any]
     context: str

@@ -11,7 +11,7 @@ _FEWEST_IDS = 3
 
 
 class AnswerHabits:
-    """What the answers to a series of requests have in common."""
+    """Properties that the answers to a series of requests share."""
 
     def __init__(self) -> None:
         self._first_bodies: dict[int, int] = {}

@@ -62,7 +62,7 @@ class Choice(Record):
     native_finish_reason: SomeText = None
     """The word of the provider behind a gateway, such as OpenRouter."""
     content_filter_results: Any = None
-    """What the filters of Azure found."""
+    """Findings of Azure's filters."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     hidden_tokens: int = 0

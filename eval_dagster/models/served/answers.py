@@ -166,7 +166,7 @@ def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply
 
 
 def _problem(found: Mapping[str, Any]) -> Any:
-    """What an answer says of its own failure, also beside some choices; false where it says nothing."""
+    """The failure that an answer reports, even if it also has choices; false if it reports none."""
     kind = str(found.get("object"))
     is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
     return found.get("error") or found.get("errors") or (found if is_failure else False)

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import yaml
+from running_stages import run_all
 
+from eval_dagster.lake import catalog
 from eval_dagster.lake.files import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
@@ -126,3 +128,38 @@ def test_a_second_run_is_cached(project: Project) -> None:
     first = _run(project).require("sample_scores").info
     again = _run(project).require("sample_scores").info
     assert again.fingerprint == first.fingerprint
+
+
+class Fragile(Sums):
+    """Has no questions about a row whose sum is 9."""
+
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
+        for row, asked in zip(rows.evaluated, super().render(subject, rows, settings), strict=True):
+            yield ValueError("nine") if row["a"] + row["b"] == 9 else asked
+
+
+class Broken(Sums):
+    """Ends at a row whose sum is 9."""
+
+    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
+        for asked in super().render(subject, rows, settings):
+            if asked[0].ground_truth == "9":
+                raise ValueError("nine")
+            yield asked
+
+
+def _with(project: Project, benchmark: Sums) -> Project:
+    return Project.open(config_path=project.config_path, home=project.home, tasks={"sums": adapter_task(benchmark)})
+
+
+def test_a_benchmark_gives_the_error_of_a_row(project: Project) -> None:
+    project = _with(project, Fragile())
+    _, failures = run_all(project, [("sums", "adder")])
+    assert failures == []
+    found = {row["error"] for row in catalog.read_rows(project.lake, "select error from errors where metric = 'both_right'")}
+    assert "RowError: row 1 of split 'evaluated' (subject 'small'): the task raised ValueError: nine" in found
+
+
+def test_a_benchmark_that_ends_early_fails_its_eval(project: Project) -> None:
+    _, (failure,) = run_all(_with(project, Broken()), [("sums", "adder")])
+    assert "eval sums: row 1 of split 'evaluated' (subject 'small'): the task raised ValueError: nine" in failure.message

@@ -1,20 +1,15 @@
 """A row on which a task's own code fails is an error of its sample. The next run makes its prompt again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running_stages import run_all
-from test_benchmarks_of_others import Sums
-from test_benchmarks_of_others import project as sums_project  # noqa: F401 - a fixture
 
 from eval_dagster.freshness import partition_states
 from eval_dagster.lake.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.records import TaskSample
-from eval_dagster.tasks.adapter_task import adapter_task
-from eval_dagster.tasks.benchmark import BenchmarkRows, RenderSettings
 
 CONFIG = """
     models:
@@ -193,35 +188,3 @@ def test_a_row_that_failed_is_made_again_and_the_rest_is_cached(
     assert third["task_metrics", "quiz"].file.info.version != second["task_metrics", "quiz"].file.info.version
     assert _causes(project) == {}
     assert run(project)[0]["rendered_prompts", "quiz"].cached
-
-
-class Fragile(Sums):
-    """Has no questions about a row whose sum is 9."""
-
-    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
-        for row, asked in zip(rows.evaluated, super().render(subject, rows, settings), strict=True):
-            yield ValueError("nine") if row["a"] + row["b"] == 9 else asked
-
-
-class Broken(Sums):
-    """Ends at a row whose sum is 9."""
-
-    def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample]]:
-        for asked in super().render(subject, rows, settings):
-            if asked[0].ground_truth == "9":
-                raise ValueError("nine")
-            yield asked
-
-
-def test_a_benchmark_gives_the_error_of_a_row(sums_project: Project) -> None:  # noqa: F811 - the fixture
-    project = Project.open(config_path=sums_project.config_path, home=sums_project.home, tasks={"sums": adapter_task(Fragile())})
-    _, failures = run(project, "sums", "adder")
-    assert failures == []
-    found = {row["error"] for row in read_rows(project.lake, "select error from errors where metric = 'both_right'")}
-    assert "RowError: row 1 of split 'evaluated' (subject 'small'): the task raised ValueError: nine" in found
-
-
-def test_a_benchmark_that_ends_early_fails_its_eval(sums_project: Project) -> None:  # noqa: F811 - the fixture
-    project = Project.open(config_path=sums_project.config_path, home=sums_project.home, tasks={"sums": adapter_task(Broken())})
-    _, (message,) = run(project, "sums", "adder")
-    assert "eval sums: row 1 of split 'evaluated' (subject 'small'): the task raised ValueError: nine" in message

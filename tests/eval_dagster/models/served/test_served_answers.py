@@ -176,7 +176,7 @@ def test_a_call_of_a_tool_that_the_request_offers_is_an_answer() -> None:
 
 
 def test_a_question_before_the_answer_is_no_part_of_it() -> None:
-    """Where the model wrote the question itself, the count of its tokens says so."""
+    """The count of tokens shows whether the model itself wrote the question."""
     question = "What is the capital of France?"
     request = Request(
         request_id="r", prompt="", messages=(Message(Role.USER, question),), generation=GenerationSettings(stop_sequences=(), max_tokens=32)
