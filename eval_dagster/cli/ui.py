@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from eval_dagster.addresses import noted
 from eval_dagster.cli.check_nights import watched
@@ -87,6 +87,7 @@ def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
                 while all(process.poll() is None for process in processes.values()):
                     time.sleep(0.5)
         except KeyboardInterrupt:
+            _ignore_interrupts()
             with suppress(OSError):  # the terminal may be gone
                 errors.print("stopping ...")
             return
@@ -138,11 +139,15 @@ def _processes(commands: Mapping[str, list[str]], logs: Path) -> Iterator[dict[s
                 )
         yield processes
     finally:
-        # A second Ctrl-C would leave servers behind.
-        previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        previous = _ignore_interrupts()
         _stop(list(processes.values()))
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _ignore_interrupts() -> dict[signal.Signals, Any]:
+    """Ignore what ends this process, since a second Ctrl-C would leave servers behind. Returns the handlers before."""
+    return {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 def _log(logs: Path, name: str) -> Path:

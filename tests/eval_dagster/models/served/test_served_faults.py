@@ -14,6 +14,7 @@ from servers.faults import Fault, faulty_proxy
 from servers.stub import Stub, stub_server
 
 import eval_dagster as ed
+from eval_dagster.models.served.canaries import PROMPTS
 
 CONFIG = """
     models:
@@ -90,12 +91,15 @@ def compare(stub: Stub, tmp_path: Path, evaluate: Callable[[Path, int], None], *
     for relation, columns in TABLES.items():
         query = f"select {columns} from {relation} order by all"
         assert rows(tmp_path / "with", query) == rows(tmp_path / "without", query), relation
-    attempts = rows(tmp_path / "with", "select prompt, attempts from prompts join responses using (eval, model, sample_id)")
-    assert dict(attempts) == {prompt: each.received for prompt, each in traffic.items()}
+    attempts = dict(rows(tmp_path / "with", "select prompt, attempts from prompts join responses using (eval, model, sample_id)"))
     assert len(attempts) == samples
+    probes = {prompt: traffic.pop(prompt) for prompt in list(traffic) if prompt not in attempts}
+    assert set(probes) <= set(PROMPTS), "nothing else is asked than the samples, and whether the server is down"
+    assert sum(each.received for each in probes.values()) <= samples / 100
+    assert attempts == {prompt: each.received for prompt, each in traffic.items()}
     # An answer of another model is none, so it is the only one that is asked for again.
     others = {prompt: 1 + each.faults.count(Fault.OTHER_MODEL) for prompt, each in traffic.items()}
-    assert stub.counts().answered == others
+    assert {prompt: count for prompt, count in stub.counts().answered.items() if prompt not in probes} == others
 
 
 def home_of(folder: Path) -> Path:
