@@ -6,8 +6,8 @@ from typing import Any
 
 from eval_dagster.models.served.answers import FEW_ATTEMPTS, BadAnswerError, Reply, Text, cut
 
-_FEWEST_IDS = 3
-"""Different ids of answers, beside those that were repeated, after which an id stands for one answer."""
+_FEWEST_REPEATED = 3
+"""Answers with the id of another one, after which a server can be one whose ids do not tell its answers apart."""
 
 
 class AnswerHabits:
@@ -34,12 +34,15 @@ class AnswerHabits:
             self._require_text(reply, reply.content)
 
     def _require_new(self, answer_id: str, body: Mapping[str, Any]) -> None:
-        """Require that an answer is not the one to another request, by its id. A server that gives many the same id has none."""
+        """Require that an answer is not the one to another request, by its id.
+
+        A server that repeats ids more often than it gives new ones has none. Until that is seen, a repeated id is a wrong answer.
+        """
         asked = hash(json.dumps(body, sort_keys=True))
         first = self._first_bodies.setdefault(hash(answer_id), asked)
         if first != asked:
             self._repeated_ids += 1
-            if len(self._first_bodies) > _FEWEST_IDS + self._repeated_ids:
+            if self._repeated_ids <= _FEWEST_REPEATED or self._repeated_ids < len(self._first_bodies):
                 raise BadAnswerError(f"the server gave the answer to another request again, {cut(answer_id)!r}")
 
     def _require_text(self, reply: Reply, found: Text) -> None:

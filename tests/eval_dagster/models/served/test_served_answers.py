@@ -217,6 +217,22 @@ def test_an_empty_text_is_believed_where_it_fits_the_other_answers() -> None:
         habits.require(reply("", counted=False), {})
 
 
+def test_a_repeated_id_is_the_answer_to_another_request_until_the_server_is_seen_to_repeat_them() -> None:
+    def refused(answers: AnswerHabits, answer_id: str, body: str) -> bool:
+        try:
+            answers.require(Reply(content=None, answer_id=answer_id), {"prompt": body})
+        except BadAnswerError:
+            return True
+        return False
+
+    few = AnswerHabits()
+    assert [refused(few, "1", "a"), refused(few, "1", "b"), refused(few, "2", "b"), refused(few, "1", "a")] == [False, True, False, False]
+    constant = AnswerHabits()
+    assert [refused(constant, "cmpl-0", f"{number}") for number in range(8)] == [False, True, True, True, False, False, False, False]
+    late = AnswerHabits()
+    assert [refused(late, f"{number - (number % 5 == 4)}", f"{number}") for number in range(100)] == [False, False, False, False, True] * 20
+
+
 def test_the_choice_with_the_index_0_is_read() -> None:
     choices = [{"index": 1, "text": "two", "finish_reason": "stop"}, {"index": 0, "text": "one", "finish_reason": "stop"}]
     assert read_reply({"choices": choices}, TextReader()).content.text == "one"
