@@ -1,9 +1,11 @@
 """Whatever a server does wrong, the numbers are those of a server that does nothing wrong, or samples are counted errors."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from catalogue_runs import runs_of
+from catalogue_runs import Outcome, runs_of
 from catalogue_table import PAGE, SHARE, name_of, page
 from servers.catalogue import CATALOGUE, KINDS
 
@@ -18,6 +20,9 @@ QUICK = {
 ALONE = ("finish reason: half a text, `gateway_drain`", "body: `choices` twice, other ones last")
 """Entries that are tried for one prompt alone."""
 TRIED = [*((kind, name, SHARE, 20) for kind, names in QUICK.items() for name in names), *(("chat", name, 0.0, 10) for name in ALONE)]
+
+_PARTS = 12
+"""Parts of the catalogue that are tried beside each other, of each kind."""
 
 
 @pytest.fixture(scope="module", params=["chat", "echo"])
@@ -49,19 +54,25 @@ def test_the_page_names_each_entry_and_nothing_else() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(6 * 3600)
 def test_the_whole_catalogue_makes_the_page(tmp_path: Path) -> None:
-    """The page is written anew, and has to be what it was."""
-    words: dict[tuple[str, str, float], str] = {}
-    problems: dict[str, list[str]] = {}
-    for kind in KINDS:
-        (tmp_path / kind).mkdir()
-        with runs_of(kind, tmp_path / kind) as runs:
-            for wrong in CATALOGUE:
-                for share, samples in ((SHARE, 500), (0.0, 40)) if kind in wrong.kinds else ():
-                    outcome = runs.outcome(wrong, share, samples)
-                    words[kind, name_of(wrong), share] = outcome.word
-                    if outcome.problems:
-                        problems[f"{kind}, {share}, {name_of(wrong)}"] = outcome.problems
-    assert problems == {}
-    before, after = PAGE.read_text(), page(words)
+    """The page is written anew, and has to be what it was. Most of the time is waiting, so several processes share the catalogue."""
+    parts = [(kind, first, tmp_path / f"{kind} {first}") for kind in KINDS for first in range(_PARTS)]
+    outcomes: dict[tuple[str, str, float], Outcome] = {}
+    with ProcessPoolExecutor(6, mp_context=multiprocessing.get_context("spawn")) as processes:
+        for part in processes.map(_outcomes, parts):
+            outcomes |= part
+    assert {where: outcome.problems for where, outcome in outcomes.items() if outcome.problems} == {}
+    before, after = PAGE.read_text(), page({where: outcome.word for where, outcome in outcomes.items()})
     PAGE.write_text(after)
     assert after == before, "the page is written anew: look at what changed"
+
+
+def _outcomes(part: tuple[str, int, Path]) -> dict[tuple[str, str, float], Outcome]:
+    kind, first, folder = part
+    folder.mkdir()
+    with runs_of(kind, folder) as runs:
+        return {
+            (kind, name_of(wrong), share): runs.outcome(wrong, share, samples)
+            for wrong in CATALOGUE[first::_PARTS]
+            if kind in wrong.kinds
+            for share, samples in ((SHARE, 500), (0.0, 40))
+        }
