@@ -120,12 +120,13 @@ def with_usage(**values: Any) -> Change:
     return lambda answer: answer | {"usage": {**answer["usage"], **values}}
 
 
-_FIRST: dict[str, Any] = {}
+FIRST: dict[str, Any] = {}
+"""The first answer of the run, under `answer`."""
 
 
 def first_again(answer: dict[str, Any]) -> dict[str, Any]:
-    """The first answer that went through this, again and again."""
-    return _FIRST.setdefault("answer", answer)
+    """The first answer of the run, again and again."""
+    return FIRST.setdefault("answer", answer)
 
 
 def with_message(**values: Any) -> Change:

@@ -17,6 +17,7 @@ from typing import Any
 
 from aiohttp import ClientSession, web
 
+from servers.answer_changes import FIRST
 from servers.catalogue import BY_NAME, Wrong
 from servers.fault_answers import _close, _reset
 from servers.proxying import serve_proxy
@@ -55,8 +56,6 @@ class Proxy:
         self._wrong: Wrong | None = None
         self._share = 0.0
         self._ids: dict[str, int] = {}
-        self._before = b"{}"
-        """The last answer that came before a wrong one."""
         self._reset()
 
     def _reset(self) -> None:
@@ -64,6 +63,13 @@ class Proxy:
         self._right: Counter[str] = Counter()
         self._wrongs = 0
         self._others = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget the answers of earlier runs."""
+        self._before = b"{}"
+        """The last answer to a sample."""
+        FIRST.clear()
 
     async def control(self, request: web.Request) -> web.Response:
         asked = await request.json() if request.can_read_body else {}
@@ -72,6 +78,8 @@ class Proxy:
                 self._wrong, self._share = BY_NAME.get(asked["name"]), asked["share"]
             case "reset":
                 self._reset()
+            case "begin":
+                self._begin()
         counts = {"received": self._received, "right": self._right, "wrong": self._wrongs, "others": self._others}
         return web.json_response(counts)
 
@@ -91,7 +99,10 @@ class Proxy:
             self._wrongs += is_sample
             return await self._do_wrong(self._wrong, request, body)
         status, answer = await self._asked(request, body)
-        self._right[key] += is_sample and status == web.HTTPOk.status_code
+        if is_sample and status == web.HTTPOk.status_code:
+            self._right[key] += 1
+            self._before = answer
+            FIRST.setdefault("answer", json.loads(answer))
         return web.Response(status=status, body=answer, content_type="application/json")
 
     async def _has(self, asked: dict[str, Any], token: str) -> bool:

@@ -20,7 +20,9 @@ prompts (*echo*) or one token at a time (*forced*), and where texts of a chat ar
 - `kept error`: the provider refused the prompt. The error of the sample is kept.
 - `not tried`: the entry is newer than the last whole run of that test.
 
-No eval was lost, no other number came out, and no right answer was asked for twice.
+No eval was lost, and no other number came out. No right answer was asked for twice, except answers that came too late, and those in whose
+place another answer came on the same connection. What no client can see is not in the table, such as the answer to a request of somebody
+else, or of an earlier run, under an id of its own.
 
 """
 
