@@ -77,8 +77,9 @@ def _project(
 
 
 def _names(project: Project, relation: str) -> dict[str, str | None]:
-    """Sample id -> name in a relation."""
-    return {row["sample_id"]: row["sample_name"] for row in read_rows(project.lake, f"select * from {relation}")}
+    """Sample id -> name in a relation: the newest, where a relation has every result."""
+    newest = "order by materialized_at" if relation.endswith("_history") else ""
+    return {row["sample_id"]: row["sample_name"] for row in read_rows(project.lake, f"select * from {relation} {newest}")}
 
 
 def test_the_id_field_names_the_samples_in_every_relation(
