@@ -2,9 +2,6 @@
 FROM python:3.11-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
-COPY assets assets
-COPY sql sql
-COPY task_defs task_defs
 COPY eval_dagster eval_dagster
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 

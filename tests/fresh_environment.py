@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "eval_dagster", "assets", "sql", "task_defs")
+_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "eval_dagster")
 _OWN = ("eval_dagster", "__editable__")
 """How the names of this project's own entries in site-packages begin."""
 

@@ -84,10 +84,9 @@ DAGSTER = {"assets", "cli"}
 
 def _modules() -> dict[str, Path]:
     package = ROOT / "eval_dagster"
-    files = {
-        path for folder in (package, package / "assets", package / "task_defs") for path in folder.rglob("*.py")
-    }  # links are not followed
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(files)}
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in sorted(package.rglob("*.py"))
+    }
 
 
 MODULES = _modules()

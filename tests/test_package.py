@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 METADATA = f"eval_dagster-{PROJECT['version']}.dist-info"
 FOLDERS = {"assets": ".py", "task_defs": ".py", "sql": ".sql"}
-"""Folders of the checkout that are packages of eval_dagster, by symbolic links."""
+"""Packages of eval_dagster that the top of the checkout links to, with the suffix of their files."""
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def tracked() -> set[str]:
     """The files of the package in the checkout, by their path in the wheel."""
     package = REPOSITORY / "eval_dagster"
-    found = {path for folder in (package, *(package / name for name in FOLDERS)) for path in folder.rglob("*")}
-    files = {path for path in found if path.is_file() and "__pycache__" not in path.parts}
+    files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     return {str(path.relative_to(REPOSITORY)) for path in files}
 
 
@@ -44,10 +43,22 @@ def test_the_wheel_holds_every_file_of_the_package_once_and_nothing_else(wheel: 
 
 
 @pytest.mark.parametrize(("folder", "suffix"), FOLDERS.items())
-def test_folders_behind_links_are_packages(wheel: zipfile.ZipFile, folder: str, suffix: str) -> None:
+def test_the_folders_at_the_top_lead_to_packages(wheel: zipfile.ZipFile, folder: str, suffix: str) -> None:
+    assert (REPOSITORY / folder).resolve() == REPOSITORY / "eval_dagster" / folder
     expected = {f"eval_dagster/{folder}/{path.name}" for path in (REPOSITORY / folder).glob(f"*{suffix}")}
     assert len(expected) > 5
     assert expected <= set(wheel.namelist())
+
+
+def test_a_checkout_without_symbolic_links_holds_the_package(tmp_path: Path) -> None:
+    """So does Git on Windows, unless it is told otherwise: a link is a file that holds its target."""
+    run(["git", "clone", "--quiet", "--config", "core.symlinks=false", str(REPOSITORY), str(tmp_path / "checkout")], tmp_path)
+    checkout = tmp_path / "checkout"
+    assert all((checkout / folder).is_file() for folder in FOLDERS)
+    modules = "eval_dagster.assets.definitions, eval_dagster.task_defs, eval_dagster.cli.app"
+    printed = run([sys.executable, "-c", f"import {modules}; print(eval_dagster.__file__)"], checkout).stdout
+    assert printed.strip() == str(checkout / "eval_dagster" / "__init__.py")
+    assert len(list((checkout / "eval_dagster" / "sql").glob("*.sql"))) > 5
 
 
 def test_files_that_are_no_modules_are_held(wheel: zipfile.ZipFile) -> None:
