@@ -66,12 +66,11 @@ def port_of(service: str) -> str:
 def test_every_source_of_the_dockerfile_is_there_and_reaches_the_engine() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     sources = [source for word, rest in instructions() if word == "COPY" and "--from=" not in rest for source in rest.split()[:-1]]
-    assert len(sources) > 8
+    assert len(sources) > 5
     for source in sources:
         assert (ROOT / source).exists(), source
         assert f"!{source.split('/')[0]}" in ignored, f"{source} is left out by .dockerignore"
-    for link in (ROOT / "eval_dagster").iterdir():
-        assert not link.is_symlink() or link.readlink().name in sources, f"{link} leads to what is not copied"
+    assert not [path for path in (ROOT / "eval_dagster").rglob("*") if path.is_symlink()], "a link leads to files that are not copied"
 
 
 def test_the_image_runs_as_a_user_without_privileges() -> None:
