@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import eval_dagster
-from eval_dagster.cli.main import app
+from eval_dagster.cli.app import app
 from eval_dagster.config import models, schema, workers
+from eval_dagster.lake.catalog.index import open_index
+from eval_dagster.lake.catalog.relations import build, relation_files
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.index import open_index
-from eval_dagster.lake.relations import build, relation_files
 from eval_dagster.metrics.base import BaseMetric, CorpusMetric, PerplexityMetric, response_kind
 from eval_dagster.records import Loglikelihood
 from eval_dagster.task_defs import TASKS

@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from eval_dagster.tasks.idk import IDKMixin
     from eval_dagster.tasks.language import Language
     from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCCompletionStyle, MCStyle, TaskStyle
-    from eval_dagster.versions import code_version, file_hash, package_versions, stable_hash
+    from eval_dagster.versions.hashes import code_version, file_hash, package_versions, stable_hash
 
 __all__ = [
     "BLEU",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote, unquote, urlencode
 
-from eval_dagster.locks import is_held, locked
+from eval_dagster.stores.locks import is_held, locked
 
 Pages = Literal["dagster", "mlflow", "pages"]
 """The servers of web pages; `pages` are those of the command `view`."""

@@ -14,14 +14,14 @@ from typing import Any, Literal
 from eval_dagster.datasets.looking import LookingReader, without_network
 from eval_dagster.errors import EvalDagsterError, FarError, LakeUnreachableError
 from eval_dagster.lake.attempts import Attempt, attempts_of_model
-from eval_dagster.lake.files import LakeFile, read_rows
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.models.base import DistantHandle, WatchedHandle
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
-from eval_dagster.stages.code_execution import require_execution
 from eval_dagster.stages.metrics import plan_metrics
 from eval_dagster.stages.outputs import cached_answers, plan_outputs
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, sound_current
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, require_execution, sound_current
 from eval_dagster.stages.prompts import plan_prompts, prompt_rows, render_samples, rendering_of
 from eval_dagster.stages.results import STAGES
 from eval_dagster.stages.scores import plan_scores

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, described
-from eval_dagster.explorer.writing import with_page
 from eval_dagster.lake.attempts import Attempt, add_attempts
-from eval_dagster.lake.catalog import publish
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
+from eval_dagster.pages.samples.writing import with_page
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.stages.inference import KeptModel

@@ -18,15 +18,14 @@ from eval_dagster.errors import ConfigError, ModelUnreachableError, UsageError, 
 from eval_dagster.lake.files import Configured, Lake, trial_lake
 from eval_dagster.lake.remote.opening import mirror_lake
 from eval_dagster.models.base import ModelHandle
-from eval_dagster.models.pooled.opening import open_handle
+from eval_dagster.models.pooled.elsewhere import open_handle
 from eval_dagster.models.registry import registered_sections, section_in_file
-from eval_dagster.shared_locks import SharedLocks
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.stores.shared_locks import SharedLocks
 from eval_dagster.task_files.loading import load_task, select_subjects
-from eval_dagster.task_files.registries import registry_names
-from eval_dagster.task_files.registry import registered_tasks
+from eval_dagster.task_files.registries import registered_tasks, registry_names
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.ordered import shots_of
+from eval_dagster.texts.suggestions import did_you_mean
 from eval_dagster.tracking.tracker import Tracker
 from eval_dagster.users_code import calling, limited
 

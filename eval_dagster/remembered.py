@@ -14,7 +14,7 @@ from eval_dagster.config.schema import Config
 from eval_dagster.lake.files import Configured, Lake
 from eval_dagster.lake.remote.opening import mirrored_url
 from eval_dagster.project import Project
-from eval_dagster.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced
 
 _FORMAT = 1
 

@@ -192,7 +192,7 @@ def cli_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Path], 
         return run
 
     def run(*arguments: str) -> str:
-        from eval_dagster.cli.main import app
+        from eval_dagster.cli.app import app
 
         result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
         if result.exception:

@@ -24,8 +24,8 @@ CONFIG = """
 ANSWERS = '''
     """Answers of which a share is wrong: which ones, hangs on the question alone, but for a few that hang on the night."""
 
-    from eval_dagster.versions import stable_hash
-    from eval_dagster.task_defs.countries import COUNTRIES
+    from eval_dagster.versions.hashes import stable_hash
+    from eval_dagster.task_defs.capitals import COUNTRIES
 
     CAPITALS = {{country.name: country.capital for country in COUNTRIES}}
     WRONG = {wrong}

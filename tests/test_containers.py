@@ -17,10 +17,10 @@ from dagster._core.instance.ref import InstanceRef
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
 
-from eval_dagster.assets import instance as instance_settings
-from eval_dagster.cli.dagster_server import argument_parser
-from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, origin_of
-from eval_dagster.cli.mlflow_server import APP_NAME
+from eval_dagster.assets.instance import instance as instance_settings
+from eval_dagster.cli.servers.dagster_server import argument_parser
+from eval_dagster.cli.servers.loopback_guard import ORIGINS_VARIABLE, origin_of
+from eval_dagster.cli.servers.mlflow_server import APP_NAME
 from eval_dagster.project import TRACKING_VARIABLE
 from eval_dagster.tracking.tracker import UI_VARIABLE
 
@@ -97,7 +97,7 @@ def test_the_image_installs_what_the_services_need() -> None:
 def test_every_command_is_one_that_the_packages_have(purpose: str, command: list[str]) -> None:
     program, *arguments = command
     if program == "python" and arguments[0] == "-m":
-        assert arguments[1] == "eval_dagster.cli.dagster_server"
+        assert arguments[1] == "eval_dagster.cli.servers.dagster_server"
         argument_parser().parse_args(arguments[2:])
     elif program == "python":
         assert arguments[0] == "-c"
@@ -180,7 +180,7 @@ def test_no_secret_has_a_literal_value() -> None:
 def test_web_servers_stand_behind_the_guard() -> None:
     mlflow, webserver = SERVICES["mlflow"]["command"], SERVICES["webserver"]["command"]
     assert mlflow[mlflow.index("--app-name") + 1] == APP_NAME
-    assert webserver[:3] == ["python", "-m", "eval_dagster.cli.dagster_server"]
+    assert webserver[:3] == ["python", "-m", "eval_dagster.cli.servers.dagster_server"]
     origin = environment("code")[TRACKING_VARIABLE]
     assert origin == origin_of(str(origin)) == environment("mlflow")[ORIGINS_VARIABLE], "the guard lets the code location in"
     hosts = mlflow[mlflow.index("--allowed-hosts") + 1].split(",")

@@ -23,9 +23,9 @@ from documents import DOCS, blocks
 from test_containers import ROOT, SECRET, check_arguments
 
 from eval_dagster.assets import tags
-from eval_dagster.assets.model_tags import model_tags
-from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE
-from eval_dagster.cli.mlflow_server import APP_NAME
+from eval_dagster.assets.tags import model_tags
+from eval_dagster.cli.servers.loopback_guard import ORIGINS_VARIABLE
+from eval_dagster.cli.servers.mlflow_server import APP_NAME
 from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.config.loading import load_config
 from eval_dagster.config.schema import Config

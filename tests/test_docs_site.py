@@ -17,7 +17,7 @@ from documents import DOCS, PAGES, ROOT, name_of
 from needs import require
 
 import eval_dagster.metrics
-from eval_dagster.cli.main import app
+from eval_dagster.cli.app import app
 from eval_dagster.metrics.base import BaseMetric
 
 DOCUMENTS = [*PAGES, *sorted(ROOT.glob("*.md"))]

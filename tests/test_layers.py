@@ -9,73 +9,85 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
+    "texts": "",
     "errors": "",
-    "reasoning": "",
-    "suggestions": "",
-    "user_cache": "",
-    "visible_text": "",
-    "wait_policy": "",
-    "whole_files": "",
     "users_code": "errors",
-    "code_versions": "user_cache users_code whole_files",
-    "terminal": "visible_text",
-    "progress": "terminal",
-    "locks": "progress",
-    "shared_locks": "errors locks progress",
-    "statistics": "",
-    "records": "reasoning",
-    "rendered_prompt": "records",
-    "versions": "code_versions",
+    "config": "errors texts users_code",
+    "records": "texts",
+    "progress": "texts",
+    "stores": "errors progress",
+    "versions": "stores users_code",
+    "models": "config errors records stores users_code versions",
     "sandbox": "errors",
-    "sqlite_files": "errors",
-    "addresses": "locks",
-    "config": "errors reasoning suggestions users_code visible_text",
     "metrics": "errors records sandbox",
-    "tasks": "errors metrics records rendered_prompt versions visible_text",
-    "task_defs": "metrics records tasks versions",
-    "templates": "",
-    "compat": "code_versions errors metrics records rendered_prompt sandbox suggestions tasks versions",
-    "task_files": "code_versions compat errors metrics records suggestions tasks users_code",
-    "datasets": "code_versions errors locks records suggestions tasks users_code versions",
-    "lake": "errors locks progress records rendered_prompt user_cache versions visible_text whole_files",
-    "tracking": "addresses errors locks records shared_locks sqlite_files visible_text",
-    "models": "code_versions config errors records users_code versions whole_files",
-    "models.transformers.weights": "config errors locks progress versions whole_files",
-    "models.transformers.encoding": "errors models.transformers.weights records",
+    "tasks": "errors metrics records texts versions",
+    "peers": "errors metrics records sandbox tasks texts versions",
+    "task_files": "errors metrics peers records tasks texts users_code versions",
+    "wait_policy": "",
     "models.transformers.network": "errors records wait_policy",
+    "models.pooled": "config errors models models.transformers.network progress records",
+    "lake.tables": "records texts",
+    "lake.format": "errors lake.tables versions",
+    "lake.remote": "errors lake.format lake.tables progress stores",
+    "addresses": "stores",
+    "lake.files": "errors lake.format lake.remote lake.tables stores",
+    "datasets": "errors records stores tasks texts users_code versions",
+    "tracking": "addresses errors records stores texts",
+    "project": "addresses config datasets errors lake.files lake.remote models models.pooled stores task_files tasks texts "
+    "tracking users_code",
+    "remembered": "config lake.files lake.remote project stores",
+    "lake.catalog": "errors lake.files lake.format lake.remote lake.tables stores versions",
+    "lake.answers": "errors lake.catalog lake.files lake.format lake.remote lake.tables stores",
+    "lake.lineage": "errors lake.files lake.format versions",
+    "prompts": "config errors metrics models records sandbox tasks texts users_code versions",
+    "statistics": "",
+    "stages": "datasets errors lake.answers lake.files lake.format lake.lineage lake.tables metrics models progress project "
+    "prompts records sandbox statistics tasks texts tracking users_code versions",
+    "lake.records": "errors lake.files lake.format",
+    "lake.attempts": "errors lake.files lake.format lake.records lake.tables",
+    "freshness": "datasets errors lake.attempts lake.files lake.format models project records stages tasks",
+    "results": "config errors lake.files lake.format lake.lineage lake.records metrics records stages statistics stores texts",
+    "pages.samples": "errors lake.files project results stages stores texts versions",
+    "pipeline": "errors lake.attempts lake.catalog lake.files pages.samples progress project stages users_code",
+    "gate": "config errors lake.attempts lake.catalog lake.files lake.format lake.lineage lake.tables metrics project results "
+    "stages statistics versions",
+    "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
+    "lake": "lake.answers lake.attempts lake.catalog lake.files lake.format",
+    "notifications": "errors gate lake.catalog lake.files lake.format project results statistics stores texts versions",
+    "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format pages.samples project results statistics "
+    "stores texts versions",
+    "assets": "config errors gate lake.attempts lake.catalog lake.files notifications pages.report pipeline progress project "
+    "remembered stages statistics stores texts users_code versions",
+    "task_defs": "metrics records tasks versions",
+    "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
+    "peers.workers": "",
+    "peers.kept_files": "stores",
+    "peers.processes": "errors peers.kept_files peers.workers records tasks versions",
+    "peers.packages": "peers.processes",
+    "peers.lm_eval": "errors metrics peers.kept_files peers.processes peers.workers records tasks texts versions",
+    "templates": "",
+    "models.transformers.weights": "config errors progress stores versions",
+    "models.transformers.encoding": "errors models.transformers.weights records",
     "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network progress records",
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
-    "models.transformers": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
-    "models.transformers.scoring models.transformers.weights progress records versions",
-    "models.vllm": "config errors models models.transformers.encoding models.transformers.generation models.transformers.network "
-    "models.transformers.scoring models.transformers.weights progress records versions",
-    "models.pooled": "config errors models models.transformers.network progress records",
-    "models.served": "config errors lake locks models models.pooled models.transformers.encoding models.transformers.weights progress "
-    "records sqlite_files suggestions versions whole_files",
-    "bridges.workers": "",
-    "bridges.kept_files": "user_cache whole_files",
-    "bridges.processes": "bridges.kept_files bridges.workers errors records tasks versions",
-    "bridges": "bridges.kept_files bridges.processes bridges.workers errors metrics records suggestions tasks versions",
-    "prompts": "config errors metrics models records rendered_prompt sandbox tasks users_code versions visible_text",
-    "project": "addresses config datasets errors lake models models.pooled shared_locks suggestions task_files tasks tracking users_code",
-    "remembered": "config lake project whole_files",
-    "stages": "datasets errors lake metrics models progress project prompts reasoning records rendered_prompt sandbox statistics tasks "
-    "tracking users_code versions",
-    "gate": "config errors lake metrics project stages statistics versions",
-    "notifications": "errors gate lake locks project statistics versions visible_text",
-    "retention": "errors gate lake project",
-    "explorer": "errors gate lake project records stages versions visible_text whole_files",
-    "labels": "config errors explorer gate lake visible_text whole_files",
-    "report": "errors explorer gate lake project statistics versions visible_text whole_files",
-    "explorer.server": "errors explorer gate lake metrics report statistics visible_text",
-    "pipeline": "errors explorer lake progress project stages users_code",
-    "freshness": "datasets errors lake models project records stages tasks",
-    "api": "code_versions config errors lake models pipeline progress project stages tasks",
-    "assets": "config errors gate lake locks notifications pipeline progress project remembered report shared_locks sqlite_files stages "
-    "statistics users_code versions visible_text whole_files",
-    "cli": "addresses assets bridges.processes config datasets errors explorer explorer.server freshness gate labels lake metrics "
-    "models models.transformers.weights notifications pipeline progress project prompts records remembered rendered_prompt report "
-    "retention sandbox stages statistics suggestions task_files tasks terminal users_code visible_text whole_files",
+    "models.transformers": "config errors models models.transformers.encoding models.transformers.generation "
+    "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
+    "models.served.calls": "config errors models records",
+    "models.served.scoring": "config errors models.served.calls models.transformers.encoding models.transformers.weights "
+    "progress records versions",
+    "models.served.spend": "config errors models.served.calls stores",
+    "models.served.pace": "config errors models.served.calls stores",
+    "models.served.watch": "config lake.files lake.records models.served.calls records stores",
+    "models.served": "config errors models models.pooled models.served.calls models.served.pace models.served.scoring "
+    "models.served.spend models.served.watch models.transformers.weights progress records stores texts versions",
+    "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
+    "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
+    "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples results statistics texts",
+    "cli": "addresses assets config datasets errors freshness gate lake.attempts lake.catalog lake.files lake.remote "
+    "lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server peers.processes "
+    "pipeline progress project prompts records remembered results retention sandbox stages statistics stores task_files tasks "
+    "texts users_code",
+    "pages": "",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
 DAGSTER = {"assets", "cli"}
@@ -163,5 +175,5 @@ def test_there_is_no_cycle() -> None:
 
 def test_modules_stay_readable() -> None:
     lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    del lengths["eval_dagster.task_defs.countries"]  # a table
+    del lengths["eval_dagster.task_defs.capitals"]  # a table
     assert {name: lines for name, lines in lengths.items() if lines > 500} == {}

@@ -64,8 +64,8 @@ def test_a_checkout_without_symbolic_links_holds_the_package(tmp_path: Path) -> 
 def test_files_that_are_no_modules_are_held(wheel: zipfile.ZipFile) -> None:
     for name in (
         "py.typed",
-        "report/templates/report.html",
-        "report/templates/style.css",
+        "pages/report/templates/report.html",
+        "pages/report/templates/style.css",
         "sql/leaderboard.sql",
         "templates/project/evals.yaml",
         "templates/project/gitignore",

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from eval_dagster.code_versions.module_sources import source_of
 from eval_dagster.config.models import (
     FolderSource,
     GGUFSource,
@@ -29,6 +28,7 @@ from eval_dagster.models.registry import is_file, registered_sections, section_i
 from eval_dagster.models.scripted import AnswerFunction, ScriptedHandle
 from eval_dagster.project import Project
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.versions.module_sources import source_of
 
 TaskChoice = str | type[BaseTask[Any]]
 """A name such as `mmlu`, `path/to/file.py:Class`, or a class."""

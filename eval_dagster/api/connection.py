@@ -4,7 +4,7 @@ from pathlib import Path
 
 import duckdb
 
-from eval_dagster.lake import catalog
+from eval_dagster.lake.catalog import catalog
 from eval_dagster.lake.files import Lake
 from eval_dagster.project import Project, default_config_path, default_home
 

@@ -13,9 +13,9 @@ from eval_dagster.assets.jobs import accepting_job, evaluation_job, gate_job, le
 from eval_dagster.assets.leaderboard import leaderboard
 from eval_dagster.assets.regressions import gate_check, regressions
 from eval_dagster.assets.resources import ProjectResource
+from eval_dagster.assets.runs.skipped_nights import skipped_nights_sensor
 from eval_dagster.assets.schedules import suite_schedule
 from eval_dagster.assets.sensors import killed_runs_sensor, leaderboard_sensor, suite_gates_sensor
-from eval_dagster.assets.skipped_nights import skipped_nights_sensor
 from eval_dagster.project import Project
 from eval_dagster.remembered import remember
 

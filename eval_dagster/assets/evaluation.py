@@ -9,11 +9,10 @@ from collections.abc import Collection, Iterator
 import dagster as dg
 
 from eval_dagster import pipeline
-from eval_dagster.assets.killed_runs import at_work
+from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.materializations import announce, report
 from eval_dagster.assets.provenance import stage_code_version
-from eval_dagster.assets.resources import ProjectResource, reporter_for
-from eval_dagster.assets.run_logging import library_log
+from eval_dagster.assets.resources import ProjectResource, library_log, reporter_for
 from eval_dagster.config.schema import Config
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, partition_key

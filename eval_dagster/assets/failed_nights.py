@@ -10,19 +10,19 @@ from functools import partial
 
 import dagster as dg
 
-from eval_dagster.assets.failures import run_messages
 from eval_dagster.assets.jobs import gate_job_name
 from eval_dagster.assets.notifications import tell_failed
 from eval_dagster.assets.resources import ProjectResource
-from eval_dagster.assets.suite_evaluations import find_evaluation, night_of
+from eval_dagster.assets.runs.run_summaries import run_messages
+from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import result_of_run
+from eval_dagster.gate.wording import verdict_line
 from eval_dagster.notifications.delivery import SENSOR_S, NoticeOutcome, is_any_left, send_left
 from eval_dagster.notifications.nights import is_told, tell_once, told_nights
 from eval_dagster.project import Project
-from eval_dagster.report.wording import verdict_line
 
 _RECENT = timedelta(days=2)
 """Gates that ended earlier are no news."""

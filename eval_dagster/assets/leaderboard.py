@@ -4,12 +4,14 @@ from typing import Any
 
 import dagster as dg
 
-from eval_dagster.assets.killed_runs import at_work
+from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.previews import leaderboard_rows, markdown_table
 from eval_dagster.assets.resources import ProjectResource
-from eval_dagster.lake.catalog import catalog_path, publish, read_rows
-from eval_dagster.versions import stable_hash
-from eval_dagster.visible_text import visible
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import catalog_path
+from eval_dagster.texts.visible_text import visible
+from eval_dagster.versions.hashes import stable_hash
 
 _REFRESH = (
     dg.AutomationCondition.any_deps_updated().since_last_handled()

@@ -13,11 +13,11 @@ from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from eval_dagster.assets.previews import preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance
 from eval_dagster.lake.files import Lake
+from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome
-from eval_dagster.report.histories import headline_markdown
 from eval_dagster.stages.findings import FINDINGS_NOTE
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult, partition_key
-from eval_dagster.visible_text import visible
+from eval_dagster.texts.visible_text import visible
 
 _ROWS = ("rows", "prompts", "requests", "scores", "metrics")
 """The name of the number of rows in each stage's counts."""

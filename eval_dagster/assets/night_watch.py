@@ -21,20 +21,20 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from eval_dagster.assets.due_nights import Night, due_nights
 from eval_dagster.assets.failed_nights import evaluation_messages, tell_untold
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.jobs import suite_job_name
 from eval_dagster.assets.notifications import tell_broken, tell_missed
-from eval_dagster.assets.skipped_nights import waiting_notice
-from eval_dagster.assets.suite_evaluations import SuiteEvaluation, find_evaluation
+from eval_dagster.assets.runs.skipped_nights import waiting_notice
+from eval_dagster.assets.runs.suite_evaluations import SuiteEvaluation, find_evaluation
 from eval_dagster.assets.workspace import code_location, workspace_file
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
 from eval_dagster.notifications.delivery import send_left
 from eval_dagster.notifications.nights import Told, forget, is_told, note_told, tell_once, told_nights
+from eval_dagster.pages.report.writing import write_missing
 from eval_dagster.project import Project
 from eval_dagster.remembered import Remembered
-from eval_dagster.report.writing import write_missing
-from eval_dagster.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced
 
 _SCHEDULER = "SCHEDULER"
 _SILENT_S = 120.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from eval_dagster.assets.failures import run_messages
+from eval_dagster.assets.runs.run_summaries import run_messages
 from eval_dagster.config.values import LAST_PASSED
 from eval_dagster.gate.attempts import excused
 from eval_dagster.gate.records import GateResult, Outcome
@@ -22,8 +22,8 @@ from eval_dagster.notifications.messages import (
 )
 from eval_dagster.notifications.nights import note_told
 from eval_dagster.notifications.outbox import Message
+from eval_dagster.pages.report.writing import Report
 from eval_dagster.project import Project
-from eval_dagster.report.writing import Report
 
 
 def tell(

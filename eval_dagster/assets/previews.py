@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 from dagster import MetadataValue, TableRecord
 
-from eval_dagster.report.wording import interval, number
+from eval_dagster.gate.wording import interval, number
 from eval_dagster.stages.results import StageResult
-from eval_dagster.visible_text import json_text, markdown_text, visible
+from eval_dagster.texts.visible_text import json_text, markdown_text, visible
 
 _CELL = 100
 """Most characters of a text in a cell, so that six columns fit beside Dagster's navigation. SQL shows whole texts."""

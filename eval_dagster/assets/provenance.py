@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import (
 
 from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 _CODE: Mapping[str, ModuleType] = {
     "dataset_snapshot": snapshot,

@@ -1,35 +1,143 @@
 """The asset `regressions`: each suite against its baseline, with a check for each suite that fails if a result got worse."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
 
 from eval_dagster.assets.failed_nights import tell_untold
-from eval_dagster.assets.gate_metadata import all_rows, history_metadata, report_metadata, result_metadata
-from eval_dagster.assets.gate_turns import gate_turn, judged_before
+from eval_dagster.assets.instance.killed_runs import at_work
 from eval_dagster.assets.jobs import REGRESSIONS, gate_check_name
-from eval_dagster.assets.killed_runs import at_work
 from eval_dagster.assets.notifications import tell
+from eval_dagster.assets.previews import table_metadata
 from eval_dagster.assets.resources import ProjectResource, reporter_for
-from eval_dagster.assets.suite_evaluations import find_evaluation, night_of, parsed
+from eval_dagster.assets.runs.suite_evaluations import find_evaluation, night_of, parsed
 from eval_dagster.assets.tags import SINCE_TAG, SUITE_TAG
 from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.config.values import identifier
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError, LockLostError, UsageError, described
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.judgement import unjudged
-from eval_dagster.gate.records import GateResult
-from eval_dagster.gate.results import current_result, write_result
-from eval_dagster.lake.catalog import publish
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.gate.results import current_result, result_of_run, write_result
+from eval_dagster.gate.wording import verdict_line
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import send_left
+from eval_dagster.pages.report.histories import headline_markdown
+from eval_dagster.pages.report.writing import Report, page_of, report
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.project import Project
-from eval_dagster.report.wording import verdict_line
-from eval_dagster.report.writing import Report, report
+from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.stores.shared_locks import Hold
+from eval_dagster.texts.visible_text import visible
 from eval_dagster.users_code import doing, limited
-from eval_dagster.versions import stable_hash
-from eval_dagster.visible_text import visible
+from eval_dagster.versions.hashes import stable_hash
+
+log = logging.getLogger("eval_dagster.gate")
+
+
+@contextmanager
+def gate_turn(project: Project, suite: str | None) -> Iterator[Hold]:
+    """Wait until no other run judges the suite, or all suites where it is None, and keep others waiting within the block."""
+    name = f"gate {project.place} {suite or ''}"
+    is_done = False
+    try:
+        with project.locks.hold(name, file=f"locks/gate-{stable_hash(suite)}") as hold:
+            yield hold
+            is_done = True
+    except LockLostError as error:
+        if not is_done:
+            raise
+        log.warning("another run may have judged the suite %s at the same time: %s", suite, error)
+
+
+def judged_before(instance: dg.DagsterInstance, project: Project, run: dg.DagsterRun) -> GateResult | None:
+    """The judgement of the same evaluation by an earlier run; None if there is none, or if a person has executed the run again."""
+    suite, since = run.tags.get(SUITE_TAG), run.tags.get(SINCE_TAG)
+    if suite is None or since is None or run.parent_run_id is not None:
+        return None
+    same = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags={SUITE_TAG: suite, SINCE_TAG: since}))
+    results = (result_of_run(project.lake, suite, other.run_id) for other in same if other.run_id != run.run_id)
+    return next((result for result in results if result is not None), None)
+
+
+_COLUMNS = (
+    *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
+    *(
+        "n_common",
+        "min_detectable",
+        "n_errors",
+        "confirmation",
+        "n_fresh",
+        "fresh_difference",
+        "fresh_p_value",
+        "cause",
+        "baseline",
+        "anchor",
+        "drift",
+        "reason",
+    ),
+)
+_MOST_PICTURES = 8
+"""Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""
+
+
+def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:
+    """A line for each suite, the number of results by verdict, and tables of the red results and of those that were not judged."""
+    rows = [row for result in results for row in result.regressions]
+    regressed, gaps = [row for row in rows if row.is_red], [row for row in rows if row.is_gap]
+    verdicts = Counter(row.verdict for row in rows)
+    return {
+        "summary": visible("\n".join(f"{result.suite}: {verdict_line(result)}" for result in results)) or "evals.yaml has no suite",
+        "outcome": "\n".join(f"{result.suite}: {result.outcome.value}" for result in results),
+        **({"regressed": table_metadata([_shown(row) for row in regressed])} if regressed else {}),
+        **({"not_judged": table_metadata([_shown(row) for row in gaps])} if gaps else {}),
+        **{f"n_{verdict.value.replace(' ', '_')}": verdicts[verdict] for verdict in Verdict},
+        "judged_at": "\n".join(f"{result.suite}: {result.judged_at.isoformat(timespec='seconds')}" for result in results),
+    }
+
+
+def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
+    """Every comparison, as a table."""
+    rows = [_shown(row) for result in results for row in result.regressions]
+    return {"all_results": table_metadata(rows)} if rows else {}
+
+
+def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, Any]:
+    """The page of each suite's report, its run in MLflow, and its page of `view` where that can be reached."""
+    nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
+    metadata: dict[str, Any] = {f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url}
+    for result in results:
+        if result.suite not in reports and (page := page_of(project, result)).exists():  # judged by an earlier run
+            metadata[f"report_{identifier(result.suite)}"] = dg.MetadataValue.path(str(page))
+    for suite, written in reports.items():
+        if written.page:
+            metadata[f"report_{identifier(suite)}"] = dg.MetadataValue.path(str(written.page))
+        if written.mlflow_link:
+            metadata[f"report_{identifier(suite)}_in_mlflow"] = dg.MetadataValue.url(written.mlflow_link)
+    return metadata
+
+
+def history_metadata(project: Project, result: GateResult) -> dict[str, Any]:
+    """Pictures of the headline scores that changed, with their error bands."""
+    changed = (row for row in result.regressions if row.is_red or row.verdict is Verdict.IMPROVED)
+    partitions = list(dict.fromkeys((row.eval, row.model) for row in changed))[:_MOST_PICTURES]
+    pictures = {(eval_name, model): headline_markdown(project.lake, eval_name, model) for eval_name, model in partitions}
+    return {
+        f"history {eval_name}|{model}": dg.MetadataValue.md(picture)
+        for (eval_name, model), picture in pictures.items()
+        if picture is not None
+    }
+
+
+def _shown(row: Regression) -> dict[str, Any]:
+    values = {**asdict(row), "verdict": row.verdict.value}
+    return {name: values[name] for name in _COLUMNS}
 
 
 @dg.asset(

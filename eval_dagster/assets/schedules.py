@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from eval_dagster.assets.jobs import chosen, suite_job_name
-from eval_dagster.assets.model_tags import model_tags
-from eval_dagster.assets.skipped_nights import note_skipped
-from eval_dagster.assets.suite_evaluations import why_busy
-from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, suite_tags
+from eval_dagster.assets.runs.skipped_nights import note_skipped
+from eval_dagster.assets.runs.suite_evaluations import why_busy
+from eval_dagster.assets.tags import PLANNED_TAG, SINCE_TAG, model_tags, suite_tags
 from eval_dagster.project import Project
 
 

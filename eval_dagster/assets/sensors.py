@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from eval_dagster.assets.instance.killed_runs import end_dead_runs
 from eval_dagster.assets.jobs import gate_job_name
-from eval_dagster.assets.killed_runs import end_dead_runs
 from eval_dagster.assets.resources import ProjectResource
-from eval_dagster.assets.suite_evaluations import unjudged
+from eval_dagster.assets.runs.suite_evaluations import unjudged
 from eval_dagster.assets.tags import SINCE_TAG, home_tags, suite_tags
 from eval_dagster.project import Project
 

@@ -16,12 +16,12 @@ from eval_dagster.cli import sql as querying
 from eval_dagster.cli import status as looking
 from eval_dagster.cli import task_list, task_page
 from eval_dagster.cli import trial as trials
-from eval_dagster.cli import ui as serving
 from eval_dagster.cli.console import out
 from eval_dagster.cli.environments import environments
 from eval_dagster.cli.export import FileFormat
 from eval_dagster.cli.label import labels
 from eval_dagster.cli.samples import samples
+from eval_dagster.cli.servers import ui as serving
 from eval_dagster.cli.tables import Format
 from eval_dagster.cli.task_page import PromptFormat
 from eval_dagster.cli.view import view

@@ -14,8 +14,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from eval_dagster.terminal import PlainConsole
-from eval_dagster.visible_text import one_line
+from eval_dagster.texts.terminal import PlainConsole
+from eval_dagster.texts.visible_text import one_line
 
 _MOST_CHARACTERS = 200
 _LEAST, _MOST_LINES = 14, 6

@@ -12,12 +12,13 @@ from eval_dagster.cli.console import out, print_next, print_table
 from eval_dagster.cli.sql import print_damages, queried_lake, read_again
 from eval_dagster.cli.tables import require_outside, write_into
 from eval_dagster.errors import LakeError, QueryError, UsageError
-from eval_dagster.lake.catalog import catalog_path, connect, damages_listed, publish
-from eval_dagster.lake.files import Lake
-from eval_dagster.lake.interruption import interruptibly
-from eval_dagster.lake.sessions import damage_in, plain
-from eval_dagster.suggestions import did_you_mean
-from eval_dagster.whole_files import replaced
+from eval_dagster.lake.catalog.catalog import connect, damages_listed
+from eval_dagster.lake.catalog.interruption import interruptibly
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.catalog.sessions import damage_in, plain
+from eval_dagster.lake.files import Lake, catalog_path
+from eval_dagster.stores.whole_files import replaced
+from eval_dagster.texts.suggestions import did_you_mean
 
 _HISTORY = "_history"
 """The end of the names of relations with all results that the lake keeps."""

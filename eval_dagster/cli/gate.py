@@ -6,11 +6,11 @@ from pathlib import Path
 from eval_dagster.addresses import Addresses
 from eval_dagster.cli.console import out, print_table
 from eval_dagster.gate.records import COMPARED, GateResult, Regression
-from eval_dagster.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
-from eval_dagster.report.summaries import markdown as markdown_summary
-from eval_dagster.report.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
+from eval_dagster.gate.wording import FIGURE_COLUMNS, Tone, cause_text, clearest_fall, figures, title, tone, unjudged, verdict_line
+from eval_dagster.pages.report.summaries import junit_xml, unjudged_junit, unjudged_markdown
+from eval_dagster.pages.report.summaries import markdown as markdown_summary
 from eval_dagster.statistics.verdicts import Verdict
-from eval_dagster.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced
 
 _COLUMNS = ("eval", "model", "metric", *FIGURE_COLUMNS, "verdict", "what differs")
 _NUMBERS = tuple(name for name in FIGURE_COLUMNS if "interval" not in name)

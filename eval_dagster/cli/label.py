@@ -21,9 +21,9 @@ def export(
     seed: Annotated[int, typer.Option(help="The same seed chooses the same samples.")] = 0,
 ) -> None:
     """Write a random part of a result to a CSV file, with an empty column for the label."""
-    from eval_dagster.gate.materializations import PointName  # imported lazily: slow to import
-    from eval_dagster.labels import export_labels
     from eval_dagster.project import Project
+    from eval_dagster.results.labels import export_labels
+    from eval_dagster.results.points import PointName  # imported lazily: slow to import
 
     if to.suffix != ".csv":
         raise UsageError(f"found --to {to}; expected a file whose name ends in .csv")
@@ -42,9 +42,9 @@ def import_file(
     by: Annotated[str, typer.Option(metavar="NAME", help="Name of the person who labelled.")],
 ) -> None:
     """Add the labels of a CSV file to the relation `human_labels`: all of them, or none if a row is wrong."""
-    from eval_dagster.labels import import_labels  # imported lazily, as above
-    from eval_dagster.lake.catalog import publish
+    from eval_dagster.lake.catalog.publishing import publish
     from eval_dagster.project import Project
+    from eval_dagster.results.labels import import_labels  # imported lazily, as above
 
     project = Project.open()
     done = import_labels(project.lake, file, by=by)

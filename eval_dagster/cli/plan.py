@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from eval_dagster.cli.console import errors, out, print_table
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.catalog import read_rows, refresh
+from eval_dagster.lake.catalog.catalog import read_rows, refresh
 from eval_dagster.lake.files import Lake, trial_lake
 from eval_dagster.project import Project
 from eval_dagster.statistics.capacity import Rates, Work, fit, run_seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from eval_dagster import users_code
-from eval_dagster.cli.early_interruption import leave_at_once
+from eval_dagster.cli.streams import leave_at_once
 from eval_dagster.users_code import SIZE, Death, Record, how_ended
 
 _SERVERS = ("ui", "view")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from eval_dagster.cli.console import out, print_table
 from eval_dagster.records import GenerationSettings, Role
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 
 _TAIL = 12
 """Characters at the end of a prompt that are shown with their white space."""

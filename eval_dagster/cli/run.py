@@ -17,15 +17,15 @@ from eval_dagster.cli.run_summary import NOT_EVALUATED, print_end, print_not_eva
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.cli.tables import require_writable
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.sensible import require_sensible_gate
-from eval_dagster.lake.catalog import catalog_path
+from eval_dagster.gate.judgement import require_sensible_gate
+from eval_dagster.lake.files import catalog_path
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import current_reporter, use_reporter
 from eval_dagster.project import Project
-from eval_dagster.terminal import PlainConsole
+from eval_dagster.texts.terminal import PlainConsole
 
 if TYPE_CHECKING:
-    from eval_dagster.assets.run_summaries import RunSummary
+    from eval_dagster.assets.runs.run_summaries import RunSummary
 
 
 def run(
@@ -54,7 +54,7 @@ def run(
     # Models of launched runs may be within reach of other machines alone; each run checks its own.
     warn_of_problems(project, chosen_evals, chosen_models, [] if launch else chosen_models, is_judged=suite is not None)
     # Imported lazily: Dagster and the statistics take a second each, and a wrong configuration is reported before.
-    from eval_dagster.assets.in_process_runs import run_evaluation
+    from eval_dagster.assets.runs.in_process_runs import run_evaluation
     from eval_dagster.cli import gate as gating
 
     started = time.monotonic()
@@ -109,7 +109,7 @@ def warn_of_problems(project: Project, evals: Sequence[str], models: Sequence[st
 
 def launched(project: Project, evals: Sequence[str], models: Sequence[str], suite: str | None) -> "RunSummary":
     """Let the Dagster instance launch the runs, and follow them. Ctrl-C ends the following alone."""
-    from eval_dagster.assets.launched_runs import Launch, launch_evaluation
+    from eval_dagster.assets.runs.launched_runs import Launch, launch_evaluation
 
     tell = current_reporter().note
     return launch_evaluation(Launch(project=project, evals=evals, models=models, suite=suite, tell=tell))
@@ -117,7 +117,7 @@ def launched(project: Project, evals: Sequence[str], models: Sequence[str], suit
 
 def cancel(*, suite: str | None, evals: Sequence[str], models: Sequence[str]) -> None:
     """Cancel what the same command with `--launch` has launched."""
-    from eval_dagster.assets.launched_runs import Launch, cancel_evaluation
+    from eval_dagster.assets.runs.launched_runs import Launch, cancel_evaluation
 
     project = Project.open()
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)

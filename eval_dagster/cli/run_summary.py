@@ -8,15 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from eval_dagster.cli.console import counted, dollars, errors, out, print_next, say
-from eval_dagster.explorer.places import shown_pages
 from eval_dagster.gate.attempts import excused
 from eval_dagster.lake.attempts import Attempt, read_attempts
-from eval_dagster.lake.catalog import catalog_path, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.files import catalog_path
+from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
-from eval_dagster.stages.sample_errors import error_warning
+from eval_dagster.stages.results import error_warning
 
 if TYPE_CHECKING:
-    from eval_dagster.assets.run_summaries import RunSummary
+    from eval_dagster.assets.runs.run_summaries import RunSummary
 
 _LEAST_S = 0.05
 """Fewest worker-seconds that are worth a line."""

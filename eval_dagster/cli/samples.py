@@ -26,9 +26,9 @@ def samples(
     ] = None,
 ) -> None:
     """Write the page of a result: its samples with answers and scores in one file, which any browser opens without a network."""
-    from eval_dagster.explorer.writing import write_page  # imported lazily: slow to import
-    from eval_dagster.gate.materializations import Point, PointName
+    from eval_dagster.pages.samples.writing import write_page  # imported lazily: slow to import
     from eval_dagster.project import Project
+    from eval_dagster.results.points import Point, PointName
 
     file = to or Path(f"samples-{eval_name}-{model}.html".replace("/", "-"))
     if file.suffix != ".html":

@@ -12,7 +12,7 @@ from eval_dagster.models.usage import GenerationUsage, ScoringUsage
 from eval_dagster.project import Project
 from eval_dagster.stages.prompts import render_eval, rendering_of
 from eval_dagster.stages.snapshot import materialize_snapshot
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.texts.suggestions import did_you_mean
 
 _UNKNOWN = "checked on load"
 

@@ -14,19 +14,19 @@ from eval_dagster.cli.console import SCORE_NUMBERS, counted, dollars, errors, ou
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
-from eval_dagster.explorer.places import shown_pages
-from eval_dagster.lake.archives import past_catalog
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import catalog_path, damages_listed, executed, read_rows, refresh
-from eval_dagster.lake.files import Lake, trial_lake
-from eval_dagster.lake.nights import night_lake
-from eval_dagster.lake.relations import relation_files
+from eval_dagster.lake.catalog.archives import past_catalog
+from eval_dagster.lake.catalog.catalog import damages_listed, executed, read_rows, refresh
+from eval_dagster.lake.catalog.nights import night_lake
+from eval_dagster.lake.catalog.relations import relation_files
+from eval_dagster.lake.catalog.sessions import plain
+from eval_dagster.lake.files import Lake, catalog_path, trial_lake
 from eval_dagster.lake.remote.opening import reading_home
-from eval_dagster.lake.schemas import TABLES
-from eval_dagster.lake.sessions import plain
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.project import Project, default_config_path
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.texts.suggestions import did_you_mean
 
 _MOST_DAMAGES = 5
 _ANSWERING = "select eval, model, served_model, server_fingerprint, count(*) as answers from responses group by all"

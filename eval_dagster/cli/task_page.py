@@ -26,17 +26,17 @@ from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
 from eval_dagster.records import Sample, Status
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.sandbox import ALLOW_KEY, execution_allowed
-from eval_dagster.stages.code_execution import allowed_execution
+from eval_dagster.stages.partition import allowed_execution
 from eval_dagster.stages.prompts import shared_names
 from eval_dagster.stages.snapshot import check_names
-from eval_dagster.suggestions import did_you_mean
 from eval_dagster.task_files.loading import select_subjects
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of
+from eval_dagster.texts.suggestions import did_you_mean
 
 _CHECKED_ROWS = 5
 _LINTED_ROWS = 200

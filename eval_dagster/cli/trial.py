@@ -13,7 +13,8 @@ from eval_dagster.cli.run_summary import NOT_EVALUATED, all_errors, cost_line, p
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import catalog_path, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.files import catalog_path
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project

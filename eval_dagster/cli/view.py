@@ -17,6 +17,6 @@ def view(
     ] = None,
 ) -> None:
     """Show all results as web pages on loopback, until Ctrl-C: leaderboard, histories, comparisons, nights, and each sample."""
-    from eval_dagster.cli.view_server import serve  # imported lazily: the servers of web pages are slow to import
+    from eval_dagster.cli.servers.view_server import serve  # imported lazily: the servers of web pages are slow to import
 
     serve(port, trial=trial, url=lake, origins=origins or [])

@@ -15,7 +15,7 @@ from eval_dagster.config.schema import Config, backends_in_files, config_class, 
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS, identifier
 from eval_dagster.config.yaml_document import KeyPath, YamlDocument, read_text, show_key
 from eval_dagster.errors import ConfigError
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.texts.suggestions import did_you_mean
 
 MIRROR_VARIABLE = "EVAL_DAGSTER_DATASETS"
 """Environment variable: a folder of datasets instead of `datasets.mirror`."""

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, 
 
 from eval_dagster.config.values import Integer, Mark, Name, Number, Seconds, Section, Switch, Text
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.reasoning import DEFAULT_TAGS
+from eval_dagster.texts.reasoning import DEFAULT_TAGS
 
 
 class HubSource(Section):

@@ -12,7 +12,7 @@ from eval_dagster.config.lake_urls import LAKE_URLS, wrong_lake_url
 from eval_dagster.config.models import ModelConfig, ModelSection, OpenAIModel, ScriptedModel, TransformersModel, VllmModel
 from eval_dagster.config.tracking_uris import TRACKING_URIS, wrong_uri
 from eval_dagster.config.values import NAME, Integer, Mark, Name, Number, Section, Switch, Text
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.texts.suggestions import did_you_mean
 from eval_dagster.users_code import CALL_LIMIT_S
 
 

@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.texts.suggestions import did_you_mean
 
 TRACKING_URIS = "http://host:port or https://host, or a database: sqlite:///file, postgresql://..., mysql://... or mssql://..."
 """The allowed addresses, as a text that follows `expected`."""

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from eval_dagster.errors import ConfigError
-from eval_dagster.visible_text import is_storable
+from eval_dagster.texts.visible_text import is_storable
 
 KeyPath = tuple[str | int, ...]
 """Keys and list positions from the top of the document to a value."""

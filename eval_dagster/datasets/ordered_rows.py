@@ -11,7 +11,7 @@ from eval_dagster.records import DatasetSource, Row
 from eval_dagster.tasks.base import subject_name
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import UnreadableRow
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 _ONE_CONFIG = "default"
 OpenFiles: TypeAlias = Callable[[str, str | None, int], Origin]

@@ -1,6 +1,9 @@
 """Reads a task's rows from the task itself, a folder, a mirror of the Hub, or the Hub."""
 
+import json
+import os
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,23 +11,119 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.code_versions.source_files import is_user_module, shown_name
-from eval_dagster.datasets.benchmark_origin import BenchmarkOrigin
 from eval_dagster.datasets.hub import HubRepo, current_commit
-from eval_dagster.datasets.listed_files import ListedFiles
-from eval_dagster.datasets.lock_file import FILE_NAME, DatasetLock
 from eval_dagster.datasets.ordered_rows import OrderedRows
-from eval_dagster.datasets.origin import Origin, Stored
+from eval_dagster.datasets.origin import BenchmarkOrigin, Origin, Stored
 from eval_dagster.datasets.split_files import SplitFolder
-from eval_dagster.errors import DataError, DatasetNotFoundError, TaskDefinitionError, described
+from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError, described
 from eval_dagster.records import DatasetSource, Row
+from eval_dagster.stores.locks import locked
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import unreadable_reason
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions import code_version, file_stamp
+from eval_dagster.versions.hashes import code_version, file_stamp
+from eval_dagster.versions.source_files import is_user_module, shown_name
+
+_BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
+_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """The files of a split, in a folder or in a repository of the Hub."""
+
+    split: DatasetSplit
+    folder: Path | None
+    """None: they are on the Hub."""
+    revision: str | None = None
+    """The commit on the Hub."""
+
+    def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:  # noqa: ARG002 - the files are those of the split
+        """Raise `DatasetNotFoundError` if a file is missing in the folder, or `DataError` if its kind is not known."""
+        self._builder()
+        for file in self._local():
+            if not file.is_file():
+                raise DatasetNotFoundError(f"dataset {self.split.path} lacks the file {file}, which the split {self.split.split!r} names")
+
+    def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
+        """Return the rows of all files.
+
+        Raises:
+            DatasetNotFoundError: A file is missing.
+            DataError: A file cannot be read.
+        """
+        import datasets
+
+        self.check([subject], splits)
+        files = [str(file) for file in self._local()] or [
+            f"hf://datasets/{self.split.path}@{self.revision}/{file}" for file in self.split.files
+        ]
+        try:
+            with tempfile.TemporaryDirectory() as cache:
+                rows = datasets.load_dataset(self._builder(), data_files=files, split="train", cache_dir=cache, **self.split.options)
+                return {self.split.split: list(rows)}
+        except Exception as error:
+            raise DataError(f"the files {', '.join(files)} cannot be read: {type(error).__name__}: {error}") from error
+
+    def stamp(self, subjects: Sequence[Any], splits: Sequence[str]) -> list[Any]:  # noqa: ARG002 - as above
+        """Return the files with name, size and time of change, or with the commit."""
+        split = self.split
+        files: list[Any] = [file_stamp(file) for file in self._local()] or [self.revision, *split.files]
+        return [split.path, split.split, files, {name: str(value) for name, value in split.options.items()}]
+
+    def source(self) -> DatasetSource:
+        """Return the dataset and its commit."""
+        return DatasetSource(path=self.split.path, revision=self.revision)
+
+    def _local(self) -> list[Path]:
+        return [] if self.folder is None else [self.folder / file for file in self.split.files]
+
+    def _builder(self) -> str:
+        endings = [each for each in Path(self.split.files[0]).suffixes if each not in _COMPRESSED]
+        builder = _BUILDERS.get(endings[-1] if endings else "")
+        if builder is None:
+            raise DataError(f"the kind of the file {self.split.files[0]} of {self.split.path} is unknown; expected {', '.join(_BUILDERS)}")
+        return builder
+
+
+FILE_NAME = "datasets.lock.json"
+
+
+class DatasetLock:
+    """A JSON file of commits by Hub id; meant to be kept under version control."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` need not exist."""
+        self._path = path
+
+    def get(self, dataset: str) -> str | None:
+        """The commit of a dataset; None if it was never downloaded. Raises `ConfigError` if the file is no JSON object of texts."""
+        return self._read().get(dataset)
+
+    def add(self, dataset: str, commit: str) -> str:
+        """Record the commit of a dataset, unless another process was first. Returns the recorded commit."""
+        # Beside the file, where only users who can write the file can hold the lock.
+        with locked(self._path.with_name(f".{self._path.name}.lock")):
+            commits = {dataset: commit, **self._read()}
+            made = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+            made.write_text(json.dumps(dict(sorted(commits.items())), indent=2) + "\n", "utf-8")
+            made.replace(self._path)
+        return commits[dataset]
+
+    def _read(self) -> dict[str, str]:
+        if not self._path.exists():
+            return {}
+        try:
+            commits = json.loads(self._path.read_text("utf-8"))
+        except ValueError as error:
+            raise ConfigError(f"{self._path} is no JSON ({error}); restore it, or delete it to pin the datasets anew") from error
+        if not isinstance(commits, dict) or not all(isinstance(commit, str) for commit in commits.values()):
+            raise ConfigError(f"{self._path} holds {str(commits)[:80]}; expected commits by dataset; restore it, or delete it")
+        return commits
+
 
 TaskClass = type[BaseTask[Any]]
 _ONE_CONFIG = "default"

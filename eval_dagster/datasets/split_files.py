@@ -12,9 +12,9 @@ from eval_dagster.datasets.csv_files import Types
 from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DatasetNotFoundError
 from eval_dagster.records import DatasetSource, Row
-from eval_dagster.suggestions import did_you_mean
 from eval_dagster.tasks.base import subject_name
-from eval_dagster.versions import file_stamp
+from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.versions.hashes import file_stamp
 
 _SPLIT_FILE = re.compile(r"(?P<split>.+?)(-\d+(-of-\d+.*)?)?\.(parquet|jsonl|csv)")
 DEFAULT_CONFIG = "default"

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from eval_dagster.config.values import LAST_PASSED, PREVIOUS
 from eval_dagster.errors import LakeError
-from eval_dagster.gate.materializations import Point, PointName, parse_time
 from eval_dagster.gate.records import minute
 from eval_dagster.lake.files import Lake
+from eval_dagster.results.points import Point, PointName, parse_time
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from eval_dagster.gate.records import Against, ChangedSample, Regression, minute
+from eval_dagster.gate.records import Against, Regression, minute
+from eval_dagster.results.comparison import ChangedSample
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
 

@@ -7,22 +7,117 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from eval_dagster.config.schema import GateConfig
 from eval_dagster.errors import EvalDagsterError, LakeError
 from eval_dagster.gate.baselines import Baseline
-from eval_dagster.gate.comparison import causes, changed_samples, compare_metric
 from eval_dagster.gate.decision import Finding
-from eval_dagster.gate.error_rates import asked_samples, error_rate
-from eval_dagster.gate.materializations import Point, PointName, history, n_values, overall, point_at, previous_point
-from eval_dagster.gate.noise import measured_noise
 from eval_dagster.gate.records import NEW_METRIC, NO_EARLIER_RESULT, Regression, minute
 from eval_dagster.gate.scored_again import Rescorer, ScoredAgain
 from eval_dagster.gate.standings import Standing, Standings
-from eval_dagster.lake.files import time_of
+from eval_dagster.lake.format.file_names import time_of
 from eval_dagster.metrics.base import BaseMetric
 from eval_dagster.project import Project
+from eval_dagster.results.comparison import causes, changed_samples, compare_metric
+from eval_dagster.results.points import Point, PointName, history, metric_versions, n_values, overall, point_at, previous_point
 from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.verdicts import Case, Verdict
+from eval_dagster.statistics.verdicts import Case, NoiseFloor, Verdict, noise_floor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRate:
+    """Errors among samples."""
+
+    errors: int
+    samples: int
+    what: str
+    """The samples in words."""
+
+    @property
+    def share(self) -> float:
+        """The share of errors; 0 without samples."""
+        return self.errors / self.samples if self.samples else 0.0
+
+
+def error_rate(
+    current: Point, baseline: Point | None, metric: str, *, most: float, anchor: Point | None = None, accepted: Point | None = None
+) -> ErrorRate:
+    """Count the errors of a metric. Of three counts, the first with a share above `most`; the first of all if there is none.
+
+    The counts are among the samples that were asked now and that the baseline could evaluate, among those that the anchor could evaluate,
+    and among all, without the samples that are errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
+    """
+    rates = list(_rates(current, baseline, metric, anchor, accepted))
+    return next((rate for rate in rates if rate.share > most), rates[0])
+
+
+def _rates(current: Point, baseline: Point | None, metric: str, anchor: Point | None, accepted: Point | None) -> Iterator[ErrorRate]:
+    asked, errors = asked_samples(current, metric)
+    for before, what in ((baseline, "samples that the baseline could evaluate"), (anchor, "samples that the anchor could evaluate")):
+        asked_before, errors_before = asked_samples(before, metric) if before else (set(), set())
+        if common := asked & (asked_before - errors_before):
+            yield ErrorRate(errors=len(errors & common), samples=len(common), what=what)
+    known = asked_samples(accepted, metric)[1] if accepted else set()
+    yield ErrorRate(errors=len(errors - known), samples=len(asked - known), what="samples")
+
+
+def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
+    """The samples of a metric, and those of them that are errors.
+
+    An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
+    """
+    name = metric.partition("/")[0]
+    rows = [row for each, by_sample in point.scores_by_metric.items() if each.partition("/")[0] == name for row in by_sample.values()]
+    return {row["sample_id"] for row in rows}, {row["sample_id"] for row in rows if row["error"] is not None}
+
+
+def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:
+    """Measure the noise of a metric that is a mean: from several texts of each prompt, or else from repeated runs.
+
+    Args:
+        point: The result in question.
+        others: All materializations of its eval for its model. Those with the same versions and different answers are repeated runs; equal
+            answers come from the cache.
+        metric: Its name.
+
+    Returns:
+        None if no prompt was answered twice.
+
+    Raises:
+        LakeError: The scores of a point were deleted.
+    """
+    if metric not in overall(point):
+        return None
+    rows = point.scores_by_metric.get(metric, {})
+    subjects = [row["subject"] for row in rows.values()] if overall(point)[metric]["aggregation"] == "macro" else None
+    texts = [row["text_values"] or () for row in rows.values()]
+    most = max(map(len, texts), default=0)
+    if most > 1:
+        return noise_floor(_matrix(texts, most), texts=most, subjects=subjects)
+    repeats = [point, *_repeats(point, others, metric)]
+    if len(repeats) == 1:
+        return None
+    columns = [each.scores_by_metric.get(metric, {}) for each in repeats]
+    values = [[column[sample]["value"] if sample in column else None for column in columns] for sample in rows]
+    return noise_floor(_matrix(values, len(columns)), subjects=subjects)
+
+
+def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
+    """One materialization of the same versions for each set of answers other than the point's own."""
+    found: dict[str, Point] = {}
+    for other in others:
+        is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
+        if is_same and other.has_scores:
+            found[other.metrics.info.inputs["model_outputs"]] = other
+    found.pop(point.metrics.info.inputs["model_outputs"], None)
+    return list(found.values())
+
+
+def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """One row a sample; NaN where there is no value."""
+    return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
+
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
 """Fields of a comparison that a row of `regressions` has too."""

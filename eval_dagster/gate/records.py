@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from eval_dagster.results.comparison import ChangedSample
 from eval_dagster.statistics.verdicts import Verdict
 
 Severity = Literal["error", "warn"]
@@ -191,31 +192,6 @@ class Acceptance:
     def is_gap(self) -> bool:
         """Whether a person accepted that there is no judgement."""
         return self.verdict in GAPS
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedSample:
-    """A sample that result and baseline score differently, or that one of them does not have."""
-
-    eval: str
-    model: str
-    metric: str
-    sample_id: str
-    subject: str
-    value: float | None
-    baseline_value: float | None
-    prompt: str | None
-    gold: tuple[str, ...]
-    answer: str | None
-    """What the model wrote, or the choice that it found most probable."""
-    baseline_answer: str | None
-    sample_name: str | None = None
-    """The sample's own name. Null without one."""
-
-    @property
-    def title(self) -> str:
-        """The sample for people: its own name with its id, or the id alone."""
-        return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
 
 
 @dataclass(frozen=True, kw_only=True)

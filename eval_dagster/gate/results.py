@@ -11,12 +11,16 @@ from typing import Any
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate.change_points import LookKey, key_of, look_version, read_looks
-from eval_dagster.gate.records import ChangedSample, FreshSample, GateResult, Look, Regression, Require
-from eval_dagster.lake.files import FileInfo, Lake, LakeFile, new_name, read_info, read_rows, table_of, time_of
-from eval_dagster.lake.gate_schemas import EARLIER_REASONS
-from eval_dagster.lake.rows import fields_in
+from eval_dagster.gate.records import FreshSample, GateResult, Look, Regression, Require
+from eval_dagster.lake.files import Lake, LakeFile, table_of
+from eval_dagster.lake.format.file_names import new_name, time_of
+from eval_dagster.lake.format.file_reading import read_info, read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import fields_in
+from eval_dagster.lake.tables.schemas import EARLIER_REASONS
+from eval_dagster.results.comparison import ChangedSample
 from eval_dagster.statistics.verdicts import Verdict
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 
 def write_result(lake: Lake, result: GateResult) -> LakeFile:

@@ -12,11 +12,13 @@ from functools import cached_property
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.gate.materializations import Point, history, overall
 from eval_dagster.gate.records import minute
-from eval_dagster.lake.files import Lake, LakeFile, read_info, time_of
+from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format.file_reading import read_info
 from eval_dagster.lake.lineage import Inputs
 from eval_dagster.project import Project
+from eval_dagster.results.points import Point, history, overall
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.old_answers import OldAnswers, find_answers, score_again
 from eval_dagster.stages.partition import Partition

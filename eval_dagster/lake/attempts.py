@@ -11,9 +11,10 @@ from typing import Any, Literal
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import Lake, read_rows
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.lake.records import append, records_of
-from eval_dagster.lake.rows import fields_in
+from eval_dagster.lake.tables.rows import fields_in
 
 _TABLE = "attempts"
 log = logging.getLogger(__name__)

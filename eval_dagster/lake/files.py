@@ -13,23 +13,14 @@ from typing import Any
 import pyarrow as pa
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.damage import APPENDED, require_sound
-from eval_dagster.lake.file_names import is_name
-from eval_dagster.lake.file_names import new_name as new_name
-from eval_dagster.lake.file_names import parquet_files as parquet_files
-from eval_dagster.lake.file_names import time_of as time_of
-from eval_dagster.lake.file_reading import read_head as read_head
-from eval_dagster.lake.file_reading import read_info as read_info
-from eval_dagster.lake.file_reading import read_rows as read_rows
-from eval_dagster.lake.file_reading import read_table as read_table
-from eval_dagster.lake.file_writing import INFO_KEY as INFO_KEY
-from eval_dagster.lake.file_writing import FileInfo as FileInfo
-from eval_dagster.lake.file_writing import write_parquet as write_parquet
-from eval_dagster.lake.gate_schemas import SUITE_TABLES
+from eval_dagster.lake.format.damage import APPENDED, require_sound
+from eval_dagster.lake.format.file_names import is_name, new_name, parquet_files, time_of
+from eval_dagster.lake.format.file_reading import read_info
+from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
 from eval_dagster.lake.remote.opening import mirror_in
-from eval_dagster.lake.rows import to_table
-from eval_dagster.lake.schemas import TABLES
-from eval_dagster.locks import locked
+from eval_dagster.lake.tables.rows import to_table
+from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
+from eval_dagster.stores.locks import locked
 
 NEWEST = ("samples", "prompts", "responses")
 """Tables of which a catalog shows the newest file of each partition alone."""
@@ -258,3 +249,8 @@ def trial_lake(lake: Lake) -> Lake:
 def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as an Arrow table with the columns of a table of the lake."""
     return to_table(rows, TABLES[table])
+
+
+def catalog_path(lake: Lake) -> Path:
+    """The path of the catalog."""
+    return lake.home / "evals.duckdb"

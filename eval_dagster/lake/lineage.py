@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import Lake, read_rows
-from eval_dagster.versions import stable_hash
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.versions.hashes import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
 """`data`: a row has another content. `samples`: other rows were evaluated. `prompt`: a common sample has another prompt or gold answer."""

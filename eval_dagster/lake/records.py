@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.file_names import is_listed
-from eval_dagster.lake.files import FileInfo, Lake, new_name, read_rows, table_of, time_of
+from eval_dagster.lake.files import Lake, table_of
+from eval_dagster.lake.format.file_names import is_listed, new_name, time_of
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
 
 _MERGE_ABOVE = 32
 _TRIES = 5

@@ -6,7 +6,7 @@ first line, without its last, without both, or any of these without asterisks. S
 answer wrong.
 
 Every metric here raises a `DataError` where an instruction is missing, malformed or unknown, and a `RequirementError` where the packages of
-the extra `metrics` are needed and not installed. How instructions are checked: `eval_dagster.metrics.ifeval_checks`.
+the extra `metrics` are needed and not installed. How instructions are checked: `eval_dagster.metrics.ifeval_instructions`.
 """
 
 from typing import ClassVar

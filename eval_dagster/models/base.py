@@ -1,13 +1,32 @@
 """The protocols of a model backend: a model is checked and versioned cheaply, loaded once, and asked many times."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from eval_dagster.config.models import ModelSection
-from eval_dagster.models.looks import FindKnown, Look
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import Message, ModelResponse, Request
+
+Known = tuple[Request, Mapping[str, Any]]
+"""A request, and the row of the response cache that holds its answer."""
+FindKnown = Callable[[], Sequence[Known]]
+"""Gives some requests of the run, chosen at random, whose answers are cached under the model's current version."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What a run found when it looked at a model."""
+
+    warnings: Sequence[str] = ()
+    """What a person has to know, in one line each."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Text for the user interfaces."""
+    cost: float = 0.0
+    """US dollars; 0 without a price."""
+    down: str | None = None
+    """Why no request can be answered now. Cached answers stay valid."""
 
 
 class Model(Protocol):

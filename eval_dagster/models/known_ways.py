@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from eval_dagster.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced
 
 
 def remember_ways(home: Path, model: str, version: str, ways: Mapping[str, str]) -> None:

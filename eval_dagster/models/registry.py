@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 
 from pydantic import create_model
 
-from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ModelConfig, ModelSection
 from eval_dagster.config.schema import open_section
 from eval_dagster.errors import ConfigError, described
 from eval_dagster.models.base import ModelBackend, ModelHandle, WatchedHandle
 from eval_dagster.users_code import calling
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions.hashes import code_version, stable_hash
+from eval_dagster.versions.source_files import load_file
 
 GROUP = "eval_dagster.models"
 """The entry points of model backends."""

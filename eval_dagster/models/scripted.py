@@ -8,14 +8,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeGuard
 
-from eval_dagster.code_versions.source_files import load_file
 from eval_dagster.config.models import ScriptedModel
 from eval_dagster.errors import ModelError, ModelNotFoundError, described
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import GenerationSettings, Message, ModelResponse, Request
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions import code_version, file_hash, stable_hash
+from eval_dagster.versions.hashes import code_version, file_hash, stable_hash
+from eval_dagster.versions.source_files import load_file
 
 Answer = str | Sequence[float]
 """A text, or one log-probability a choice, or for a perplexity one a token."""

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from eval_dagster.lake.catalog import publish
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.outbox import (
     Kind,
     Message,
@@ -33,7 +33,7 @@ from eval_dagster.notifications.outbox import (
     write,
 )
 from eval_dagster.project import Project
-from eval_dagster.visible_text import message_text
+from eval_dagster.texts.visible_text import message_text
 
 SENSOR_S = 40.0
 """Seconds for a notice that a sensor sends: Dagster gives up an evaluation of a sensor after a minute."""

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from eval_dagster.gate.comparison import cause_words
 from eval_dagster.gate.records import GAPS, GateResult, Regression
+from eval_dagster.results.comparison import cause_words
 from eval_dagster.statistics.verdicts import Verdict
 
 _MOST_LISTED = 10

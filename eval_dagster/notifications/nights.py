@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import read_info
+from eval_dagster.lake.format.file_reading import read_info
 from eval_dagster.notifications.delivery import NoticeOutcome
 from eval_dagster.notifications.outbox import KIND, MOST_READ, NIGHT, folder
 from eval_dagster.project import Project
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 _KEPT_S = 90 * 86_400.0
 """How long marks of told nights are kept."""

@@ -9,7 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from eval_dagster.progress.reporting import Advance, CountWork, LogReporter, Work, clock, ignore, rate_text
-from eval_dagster.terminal import PlainConsole
+from eval_dagster.texts.terminal import PlainConsole
 
 
 class RichReporter:

@@ -9,7 +9,7 @@ from typing import Any
 from eval_dagster.prompts.gold_scores import GoldScores, Judged
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, Role, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.formatter import Formatter, join_cue
 

@@ -11,7 +11,7 @@ from eval_dagster.config.schema import FewshotSets
 from eval_dagster.errors import WholeEvalError
 from eval_dagster.records import Sample
 from eval_dagster.tasks.base import FewshotStrategy
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 _WORD = re.compile(r"\w+")
 _NEAR = 0.9

@@ -10,7 +10,7 @@ from eval_dagster.errors import ModelError
 from eval_dagster.models.base import ConversationalHandle, ModelHandle
 from eval_dagster.records import Message, Role
 from eval_dagster.tasks.formatter import Formatter
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions.hashes import code_version, stable_hash
 
 
 class _TextFormatter:

@@ -20,8 +20,8 @@ from eval_dagster.prompts.answer_places import Place, places_of, shown_place, st
 from eval_dagster.prompts.gold_scores import absent_gold
 from eval_dagster.prompts.parts import Asked, asked_prompts, folded
 from eval_dagster.records import Check, Finding, ResponseType, Status
-from eval_dagster.rendered_prompt import RenderedPrompt
-from eval_dagster.versions import stable_hash
+from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.versions.hashes import stable_hash
 
 LINT_VERSION = 2
 """Version of the checks. Raise it where a finding may change; stored prompts are then looked at again."""

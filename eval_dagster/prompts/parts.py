@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from eval_dagster.records import Message, Role
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 
 _LONGEST_CUE = 60
 """Characters of the end of a question that its examples have as well."""

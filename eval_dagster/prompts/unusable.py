@@ -6,11 +6,11 @@ from typing import Any
 
 from eval_dagster.errors import DataError, SampleError
 from eval_dagster.records import Request, ResponseType, Sample, TaskSample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import place_of, unreadable_reason
-from eval_dagster.versions import stable_hash
-from eval_dagster.visible_text import is_storable, one_line
+from eval_dagster.texts.visible_text import is_storable, one_line
+from eval_dagster.versions.hashes import stable_hash
 
 _BEFORE, _AFTER = 20, 10
 """Characters before and after the fault that a message shows."""

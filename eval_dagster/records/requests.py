@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from eval_dagster.reasoning import DEFAULT_TAGS, split_reasoning
 from eval_dagster.records.samples import Grammar, Message
+from eval_dagster.texts.reasoning import DEFAULT_TAGS, split_reasoning
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from eval_dagster.errors import EvalDagsterError, LakeError
-from eval_dagster.lake.archives import archive, archive_path, archived, files_named_by
-from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
-from eval_dagster.lake.files import Lake, parquet_files, time_of, trial_lake
-from eval_dagster.lake.indexed import IndexedLake
+from eval_dagster.lake.catalog.archives import archive, archive_path, archived, files_named_by
+from eval_dagster.lake.catalog.indexed import IndexedLake
+from eval_dagster.lake.catalog.publishing import publish, publish_locked
+from eval_dagster.lake.files import Lake, catalog_path, trial_lake
+from eval_dagster.lake.format.file_names import parquet_files, time_of
 from eval_dagster.project import Project
 from eval_dagster.retention.retained import BESIDE, BY_EVAL, BY_MODEL, BY_SUITE, GRACE, Keep, Reason, Retained
 

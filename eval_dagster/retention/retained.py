@@ -12,12 +12,14 @@ from pathlib import Path
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.baselines import Baseline
-from eval_dagster.gate.materializations import history, point_at, previous_point
 from eval_dagster.gate.standings import Standings
-from eval_dagster.lake.files import FileInfo, read_rows, time_of
-from eval_dagster.lake.gate_schemas import SUITE_TABLES
-from eval_dagster.lake.indexed import IndexedLake
+from eval_dagster.lake.catalog.indexed import IndexedLake
+from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.project import Project
+from eval_dagster.results.points import history, point_at, previous_point
 
 GRACE = timedelta(days=1)
 """Files that are younger, or were current at some time since then, always stay: a run may be using them."""

@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError, ModelError
-from eval_dagster.lake.files import LakeFile, read_rows
-from eval_dagster.lake.rows import prompt_of, request_of, response_of
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.tables.rows import prompt_of, request_of, response_of
 from eval_dagster.models.base import VaryingHandle
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import ItemScore, ModelResponse, Request
-from eval_dagster.rendered_prompt import RenderedPrompt
-from eval_dagster.stages.code_execution import allowed_execution, require_execution
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.inference import AskedModel, ask
 from eval_dagster.stages.outputs import as_response
-from eval_dagster.stages.partition import Partition
-from eval_dagster.stages.sample_preview import answer_text
+from eval_dagster.stages.partition import Partition, allowed_execution, require_execution
+from eval_dagster.stages.results import answer_text
 from eval_dagster.stages.scores import asked_types, scores_of
 from eval_dagster.stages.snapshot import read_samples
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,28 +1,164 @@
 """Sends requests to a model: one call for several evals, measured, and flushed to the cache while the model works."""
 
 import math
+import signal
+import sys
+import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+import psutil
 
 from eval_dagster.errors import EvalDagsterError, LakeUnreachableError, ModelError, NotEvaluatedError
-from eval_dagster.lake.claims import Claim
-from eval_dagster.lake.flushing import ResponseFlusher
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import answer_row
-from eval_dagster.models.base import LocalModel, Model, ModelHandle, SharingHandle
+from eval_dagster.lake.answers.claims import Claim
+from eval_dagster.lake.answers.flushing import ResponseFlusher
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.format.file_reading import read_table
+from eval_dagster.lake.tables.rows import answer_row, request_of
+from eval_dagster.models.base import EndingModel, Known, LocalModel, Look, Model, ModelHandle, SharingHandle, WatchedHandle
 from eval_dagster.models.known_ways import remember_ways
 from eval_dagster.models.usage import Usage
 from eval_dagster.progress.reporting import Reporter, use_reporter
 from eval_dagster.project import Project
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 from eval_dagster.stages.answer_progress import AnswerProgress
-from eval_dagster.stages.late_interruption import late_interruption
-from eval_dagster.stages.peak_memory import PeakMemory
+from eval_dagster.stages.partition import Partition
 from eval_dagster.users_code import calling
+from eval_dagster.versions.hashes import stable_hash
+
+T = TypeVar("T")
+_EVALS, _REQUESTS = 3, 40
+"""Evals, and requests of them, among which a look finds some with cached answers."""
+
+
+def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter) -> Look:
+    """Look at a model, if it can change. The versions of its handle have the result from then on."""
+    handle = project.handle(model)
+    if not isinstance(handle, WatchedHandle):
+        return Look()
+    with use_reporter(reporter):
+        return handle.look(partial(_known, project, model, evals, run_id), run_id)
+
+
+def _known(project: Project, model: str, evals: Sequence[str], run_id: str) -> list[Known]:
+    """Some requests of the run with cached answers, in an order that is another one in each run."""
+    rows: list[dict[str, Any]] = []
+    for name in _drawn(evals, _EVALS, run_id):
+        prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
+        if prompts is not None:
+            table = read_table(prompts.path)
+            rows += table.take(_drawn(range(len(table)), _REQUESTS, run_id)).to_pylist()
+    chosen = {row["request_id"]: row for row in rows if row["error"] is None}
+    found = ResponseCache(project.lake, project.handle(model).version()).find(list(chosen))
+    return [(request_of(chosen[name]), found[name]) for name in _drawn([name for name in chosen if name in found], _REQUESTS, run_id)]
+
+
+def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
+    """Some of the items, drawn by their hashes with the run."""
+    return sorted(items, key=lambda item: stable_hash([run_id, item]))[:count]
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
+    """Within the block, the first SIGINT or SIGTERM ends the model's work as `EndingModel` does, and takes effect after the block.
+
+    A second signal takes effect at once. A model that computes in this process is interrupted at once, as are blocks in other threads
+    than the main one, which receive no signals.
+    """
+    if not isinstance(loaded, EndingModel) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _SIGNALS}
+    received: list[int] = []
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        restore()
+        received.append(number)
+        loaded.end()
+        # In a thread of its own, because the interrupted code may hold the lock of the reporter.
+        note = "interrupted: waits for the answers that are under way; interrupt again to leave them"
+        threading.Thread(target=reporter.note, args=(note,), daemon=True).start()
+
+    for number in _SIGNALS:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        restore()
+        if received:
+            signal.raise_signal(received[0])
+
+
+_EVERY_S = 0.05
+"""Seconds between two samples. A shorter peak may be missed."""
+
+ON_GPU = "allocated on the GPUs, above what was allocated before"
+ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
+
+
+class PeakMemory:
+    """Measures the peak memory inside a `with` block.
+
+    Where the process uses GPUs, this is the exact peak of PyTorch's allocations there. Otherwise a thread samples the memory of the
+    process, because the operating system knows only the peak since the process started.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Peak in bytes above the memory at the start; set after the block."""
+        self.measured = ON_CPU
+        """The method of the measurement, in words."""
+        self._process = psutil.Process()
+        self._is_over = threading.Event()
+        self._sampler = threading.Thread(target=self._sample, name="peak memory", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to measure."""
+        self._cuda = _cuda_in_use()
+        if self._cuda is not None:
+            self.measured = ON_GPU
+            self._before = [self._cuda.memory_allocated(device) for device in range(self._cuda.device_count())]
+            for device in range(self._cuda.device_count()):
+                self._cuda.reset_peak_memory_stats(device)
+        else:
+            self._resident = self._process.memory_info().rss
+            self._sampler.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        """Take the last sample."""
+        if self._cuda is not None:
+            self.bytes = sum(self._cuda.max_memory_allocated(device) - before for device, before in enumerate(self._before))
+            return
+        self._is_over.set()
+        self._sampler.join()
+        self._look()
+
+    def _sample(self) -> None:
+        while not self._is_over.wait(_EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.bytes = max(self.bytes, self._process.memory_info().rss - self._resident)
+
+
+def _cuda_in_use() -> Any:
+    """`torch.cuda`, where this process uses a GPU. Torch is not imported here, since not every model needs it."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
 
 _MEBIBYTE = 2**20
 _WAIT_S = 0.2

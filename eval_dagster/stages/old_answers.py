@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.files import LakeFile, read_rows
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import prompt_of, response_of, sample_of, score_row
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.tables.rows import prompt_of, response_of, sample_of, score_row
 from eval_dagster.records import ModelResponse, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
-from eval_dagster.stages.code_execution import allowed_execution, require_execution
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.outputs import as_response
-from eval_dagster.stages.partition import Partition
+from eval_dagster.stages.partition import Partition, allowed_execution, require_execution
 from eval_dagster.stages.scores import asked_types, clusters_of, scores_of
 
 

@@ -8,28 +8,63 @@ The counts of a file are those of the eval's own requests. `requests`, `errors` 
 which may serve several evals (see `stages.inference`). They are absent where all answers of the eval were cached.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import request_of, response_row
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.file_reading import read_head, read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import request_of, response_row
 from eval_dagster.models.base import ModelHandle, WatchedHandle
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.project import Project
-from eval_dagster.reasoning import split_reasoning
 from eval_dagster.records import ModelResponse
-from eval_dagster.stages.costs import cost_counts, time_counts
-from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask
+from eval_dagster.stages.inference import AskedModel, KeptModel, ModelRun, ask, look_at
 from eval_dagster.stages.mixed_answers import mixed_counts, mixed_words
-from eval_dagster.stages.model_looks import look_at
 from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
 from eval_dagster.stages.results import StageFailure, StageResult
 from eval_dagster.stages.shared_texts import joined, shared_texts
+from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.users_code import death_for
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions.hashes import code_version, stable_hash
+
+
+def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dict[str, float]:
+    """`cost` in US dollars, and `cost_unknown`, the number of answers whose cost is not known; nothing where there are no costs.
+
+    Args:
+        answers: Rows of the response cache or of `responses`.
+        has_price: Whether the model has a price. Without one, no cost is expected.
+    """
+    asked = [row for row in answers if row.get("attempts")]
+    costs = [row["cost"] for row in asked if row["cost"] is not None]
+    unknown = len(asked) - len(costs) if has_price else 0
+    return {**({"cost": math.fsum(costs)} if costs else {}), **({"cost_unknown": unknown} if unknown else {})}
+
+
+def time_counts(answers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """`worker_s` and `gpu_s`, the seconds of workers and GPUs, each answer once; nothing where none is known.
+
+    With them comes `worker_s_unknown`, the number of answers without, if there are any. A prompt that could not be sent is no answer.
+
+    Args:
+        answers: Rows of the response cache or of `responses`. Several samples may have the same answer.
+    """
+    distinct = {row["request_id"]: row for row in answers}.values()
+    worker, gpu = ([row[name] for row in distinct if row.get(name) is not None] for name in ("worker_s", "gpu_s"))
+    if not worker:
+        return {}
+    unknown = sum(row.get("worker_s") is None and row["error"] is None for row in distinct)
+    return {
+        "worker_s": math.fsum(worker),
+        **({"gpu_s": math.fsum(gpu)} if gpu else {}),
+        **({"worker_s_unknown": unknown} if unknown else {}),
+    }
+
 
 _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")

@@ -5,24 +5,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eval_dagster.errors import DataError, WholeEvalError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows
-from eval_dagster.lake.rows import prompt_row
+from eval_dagster.lake.files import LakeFile
+from eval_dagster.lake.format.file_reading import read_head, read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.unusable import checked, failed_prompt, unreadable_prompt
 from eval_dagster.records import Sample, Status
-from eval_dagster.rendered_prompt import RenderedPrompt
-from eval_dagster.stages.code_execution import require_execution
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.findings import FINDINGS_NOTE, findings_note, stored_findings
-from eval_dagster.stages.partition import AskedPrompts, Partition, Plan
+from eval_dagster.stages.partition import AskedPrompts, Partition, Plan, require_execution
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.snapshot import read_samples
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import is_whole
-from eval_dagster.versions import code_version, definition_version, stable_hash
+from eval_dagster.versions.hashes import code_version, definition_version, stable_hash
 
 _STAGE = "rendered_prompts"
 _PREVIEW = ("prompt", "choices", "gold", "subject", "sample_id")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eval_dagster.lake.responses import ResponseCache
+from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.prompts.rendering import named
 from eval_dagster.records import Request
 

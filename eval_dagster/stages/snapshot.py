@@ -5,15 +5,17 @@ from typing import Any
 
 from eval_dagster.datasets.reader import DatasetReader, reads_in_part
 from eval_dagster.errors import DataError
-from eval_dagster.lake.files import FileInfo, LakeFile, read_head, read_rows, table_of
-from eval_dagster.lake.rows import sample_of, sample_row
+from eval_dagster.lake.files import LakeFile, table_of
+from eval_dagster.lake.format.file_reading import read_head, read_rows
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import sample_of, sample_row
 from eval_dagster.project import Project
 from eval_dagster.records import Sample
 from eval_dagster.stages.partition import Plan, sound_current
 from eval_dagster.stages.results import StageResult
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.samples import build_samples
-from eval_dagster.versions import code_version, stable_hash
+from eval_dagster.versions.hashes import code_version, stable_hash
 
 _PREVIEW = ("row", "subject", "split", "sample_id")
 

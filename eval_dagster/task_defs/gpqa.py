@@ -9,7 +9,7 @@ from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.idk import IDKMixin
 from eval_dagster.tasks.style import get_n_letters
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 _LABELS = "ABCD"
 _OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")

@@ -5,7 +5,7 @@ from eval_dagster.records import Row
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.idk import IDKMixin
 from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 
 class _SciQ(BaseTask[str]):

@@ -4,15 +4,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from eval_dagster.code_versions.source_files import shown_name
-from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.base import BaseMetric, metrics_for, response_kind
+from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
 from eval_dagster.records import ResponseType
 from eval_dagster.tasks.answers import is_count
 from eval_dagster.tasks.base import BaseTask, FewshotStrategy, subject_name
 from eval_dagster.tasks.doc_task import DocTask
 from eval_dagster.tasks.style import TaskStyler
+from eval_dagster.versions.source_files import shown_name
 
 REQUIRED_ATTRIBUTES = ("NAME", "DATASET_PATH", "SAMPLE_SPLIT", "RESPONSE_TYPE", "METRICS")
 _LISTS = ("METRICS", "SUBJECTS", "STOP_SEQUENCES", "DATA_FILES")

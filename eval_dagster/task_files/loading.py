@@ -11,20 +11,20 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeGuard
 
-from eval_dagster.code_versions.source_files import is_user_module, load_file, neighbours, package_of, shown_text
-from eval_dagster.compat.aliases import aliases, installed_origin
-from eval_dagster.compat.eval_framework.task import EvalFrameworkTask
-from eval_dagster.compat.lighteval.config import LightevalTaskConfig
-from eval_dagster.compat.lighteval.members import Metrics
-from eval_dagster.compat.lighteval.task import LightevalTask
 from eval_dagster.errors import EndedError, TaskDefinitionError, described
-from eval_dagster.suggestions import did_you_mean
+from eval_dagster.peers.aliases import aliases, installed_origin
+from eval_dagster.peers.eval_framework.task import EvalFrameworkTask
+from eval_dagster.peers.lighteval.config import LightevalTaskConfig
+from eval_dagster.peers.lighteval.members import Metrics
+from eval_dagster.peers.lighteval.task import LightevalTask
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.task_files.registries import opened_registry
 from eval_dagster.tasks.adapter_task import adapter_task
 from eval_dagster.tasks.base import BaseTask, subject_name
 from eval_dagster.tasks.doc_task import DocTask
 from eval_dagster.tasks.ordered import OrderedTask
+from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.versions.source_files import is_user_module, load_file, neighbours, package_of, shown_text
 
 _OWN_CLASSES = (BaseTask, DocTask, EvalFrameworkTask, LightevalTask, OrderedTask)
 

@@ -16,7 +16,7 @@ from eval_dagster.records import Completion, Row, Sample, TaskSample
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.benchmark import Answer, BatchBenchmark, Benchmark, BenchmarkMetric, BenchmarkRows, RenderSettings
 from eval_dagster.tasks.samples import TaskRow
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 
 @dataclass(frozen=True)

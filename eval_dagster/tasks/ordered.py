@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.records import Completion, Loglikelihood, ModelResponse, Row, Sample, TaskSample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, SubjectType
 
 OpenSplits: TypeAlias = Callable[[str, str | None, str | None, Sequence[str]], Mapping[str, Sequence[Row]]]

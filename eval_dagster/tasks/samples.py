@@ -16,8 +16,8 @@ from PIL import Image
 from eval_dagster.errors import DataError, RowError
 from eval_dagster.records import Row, Sample
 from eval_dagster.tasks.base import subject_name
-from eval_dagster.versions import stable_hash
-from eval_dagster.visible_text import is_storable, storable
+from eval_dagster.texts.visible_text import is_storable, storable
+from eval_dagster.versions.hashes import stable_hash
 
 _PNG = "png;base64"
 _BYTES = "bytes;base64"

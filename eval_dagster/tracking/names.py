@@ -7,7 +7,7 @@ no name that would be another one as a path. `pass@1` becomes `pass_at_1`; any o
 import re
 from hashlib import sha256
 
-from eval_dagster.visible_text import storable
+from eval_dagster.texts.visible_text import storable
 
 MOST_CHARACTERS = 250
 _ESCAPE = re.compile(r"_(?:at|x([0-9a-f]*))_")

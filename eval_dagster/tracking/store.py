@@ -9,8 +9,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from eval_dagster.errors import StoreError
-from eval_dagster.locks import locked
-from eval_dagster.sqlite_files import (
+from eval_dagster.stores.locks import locked
+from eval_dagster.stores.sqlite_files import (
     beside,
     connect,
     damage_of,

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from eval_dagster.addresses import Addresses, shown_address, without_secrets
 from eval_dagster.errors import LockLostError, RequirementError, StoreError, TrackingError
-from eval_dagster.shared_locks import Hold, SharedLocks, repeated
+from eval_dagster.stores.shared_locks import Hold, SharedLocks, repeated
 from eval_dagster.tracking.names import MOST_CHARACTERS, tracked_text
 from eval_dagster.tracking.store import artifacts_of, ensure_store, forget_connections, heal_store, quiet, store_file
 from eval_dagster.tracking.tracked_result import TrackedResult, creation_tags

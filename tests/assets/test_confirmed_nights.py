@@ -14,9 +14,10 @@ from hook_server import Hook, hook_server
 from served_numbers import answers, chances, unlucky, write_files
 from servers.stub import Stub, stub_server
 
-from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
-from eval_dagster.assets.instance import open_instance
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.assets.instance.instance import open_instance
+from eval_dagster.assets.runs.in_process_runs import run_evaluation
+from eval_dagster.assets.runs.run_summaries import RunSummary
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
 

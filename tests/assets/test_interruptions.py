@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dagster._core.execution import compute_logs
 
-from eval_dagster.assets.in_process_runs import _interruption_kept, _output_processes_without_sigint
+from eval_dagster.assets.runs.in_process_runs import _interruption_kept, _output_processes_without_sigint
 
 WORK = """
     import sys, time

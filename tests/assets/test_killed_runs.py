@@ -11,9 +11,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from eval_dagster.assets import killed_runs as liveness
-from eval_dagster.assets.killed_runs import alive, at_work, end_dead_runs
-from eval_dagster.assets.lock_places import place_of
+from eval_dagster.assets.instance import killed_runs as liveness
+from eval_dagster.assets.instance.killed_runs import alive, at_work, end_dead_runs, place_of
 from eval_dagster.assets.tags import home_tags
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.lake.attempts import read_attempts
@@ -102,7 +101,7 @@ def test_a_run_that_takes_its_lock_after_all_is_no_longer_suspected(instance: dg
 WORK = """
     import os, sys
     from pathlib import Path
-    from eval_dagster.locks import locked
+    from eval_dagster.stores.locks import locked
     from eval_dagster.users_code import calling, doing, limited, recorded
 
     locks, run_id = Path(sys.argv[1]) / "locks", sys.argv[2]

@@ -13,7 +13,7 @@ from dagster._core.workspace.load_target import ModuleTarget
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.testclient import TestClient
 
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.jobs import ACCEPTING_JOB
 from eval_dagster.project import Project
 

@@ -21,17 +21,18 @@ from typer.testing import CliRunner
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.due_nights import due_nights
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.night_watch import Watch, watch_nights
-from eval_dagster.assets.skipped_nights import note_skipped
+from eval_dagster.assets.runs.skipped_nights import note_skipped
 from eval_dagster.assets.tags import JUDGED_BY_TAG, SINCE_TAG, suite_tags
 from eval_dagster.assets.workspace import code_location
-from eval_dagster.cli.main import app
+from eval_dagster.cli.app import app
 from eval_dagster.config.schema import SuiteConfig
 from eval_dagster.errors import ConfigError
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.delivery import notify
 from eval_dagster.project import Project
 from eval_dagster.remembered import Remembered, file, recall, remember

@@ -13,13 +13,13 @@ import pytest
 from daemon_by_hand import CANCELED, CONFIG, FAILURE, FIRST, SECOND, Nights
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from eval_dagster.assets import suite_evaluations
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.jobs import chosen
-from eval_dagster.assets.skipped_nights import note_skipped
-from eval_dagster.assets.suite_evaluations import find_evaluation
+from eval_dagster.assets.runs import suite_evaluations
+from eval_dagster.assets.runs.skipped_nights import note_skipped
+from eval_dagster.assets.runs.suite_evaluations import find_evaluation
 from eval_dagster.assets.tags import HOME_TAG, JUDGED_BY_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, suite_tags
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 
 

@@ -14,20 +14,21 @@ from scripted_calculator import write_calculator
 
 from eval_dagster.addresses import noted
 from eval_dagster.assets.definitions import build_definitions
-from eval_dagster.assets.gate_turns import judged_before
-from eval_dagster.assets.in_process_runs import RunSummary, run_evaluation
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.notifications import tell
+from eval_dagster.assets.regressions import judged_before
+from eval_dagster.assets.runs.in_process_runs import run_evaluation
+from eval_dagster.assets.runs.run_summaries import RunSummary
 from eval_dagster.config.schema import PublicUrlConfig
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.confirmation import judge_and_confirm
 from eval_dagster.gate.records import GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.pages.report.writing import Report
 from eval_dagster.project import Project
-from eval_dagster.report.writing import Report
 from eval_dagster.statistics.verdicts import Verdict
 
 CONFIG = """

@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 from PIL import Image
 
-from eval_dagster.assets.in_process_runs import run_evaluation
+from eval_dagster.assets.runs.in_process_runs import run_evaluation
+from eval_dagster.pages.report import histories
 from eval_dagster.project import Project
-from eval_dagster.report import histories
 
 CONFIG = """
     models:

@@ -11,11 +11,11 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from eval_dagster.assets.definitions import build_definitions
-from eval_dagster.assets.in_process_runs import run_evaluation
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.jobs import chosen
+from eval_dagster.assets.runs.in_process_runs import run_evaluation
 from eval_dagster.project import Project
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 STAGES = ["dataset_snapshot", "rendered_prompts", "model_outputs", "sample_scores", "task_metrics"]
 CONFIG = """

@@ -13,15 +13,13 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
-from eval_dagster.assets import killed_runs as liveness
-from eval_dagster.assets import launched_runs
-from eval_dagster.assets.in_process_runs import _require_unwatched
-from eval_dagster.assets.instance import open_instance
-from eval_dagster.assets.instance_postgres import postgres_problem
-from eval_dagster.assets.killed_runs import alive, end_dead_runs, run_place
-from eval_dagster.assets.launched_runs import Launch, cancel_evaluation, launch_evaluation
-from eval_dagster.assets.lock_places import sees_locks_of
-from eval_dagster.assets.run_summaries import RunEvents, RunSummary
+from eval_dagster.assets.instance import killed_runs as liveness
+from eval_dagster.assets.instance.instance import open_instance, postgres_problem
+from eval_dagster.assets.instance.killed_runs import alive, end_dead_runs, run_place, sees_locks_of
+from eval_dagster.assets.runs import launched_runs
+from eval_dagster.assets.runs.in_process_runs import _require_unwatched
+from eval_dagster.assets.runs.launched_runs import Launch, cancel_evaluation, launch_evaluation
+from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import LAUNCH_TAG, MACHINE_TAG, SINCE_TAG, home_tags
 from eval_dagster.cli.run import run
 from eval_dagster.errors import StoreError, UsageError

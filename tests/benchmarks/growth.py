@@ -19,8 +19,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from eval_dagster.lake.files import FileInfo, Lake, new_name, table_of, write_parquet
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.files import Lake, table_of
+from eval_dagster.lake.format.file_names import new_name
+from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.tables.schemas import TABLES
 
 MODELS, SAMPLES = 25, 10
 SUITE_EVALS, SUITE_MODELS = 4, 5
@@ -29,8 +31,8 @@ QUERIES = {
     "mean score by eval": "select eval, avg(value) from scores group by eval",
     "`leaderboard`": "select * from leaderboard",
 }
-_PUBLISH = "from eval_dagster.lake.catalog import publish; publish(lake)"
-_QUERY = "from eval_dagster.lake.catalog import read_rows; rows = read_rows(lake, {!r}); assert rows"
+_PUBLISH = "from eval_dagster.lake.catalog.catalog import publish; publish(lake)"
+_QUERY = "from eval_dagster.lake.catalog.catalog import read_rows; rows = read_rows(lake, {!r}); assert rows"
 _PLAN = """
 from datetime import timedelta
 from eval_dagster.project import Project

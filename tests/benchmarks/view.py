@@ -24,11 +24,13 @@ import numpy as np
 import pyarrow as pa
 import uvicorn
 
-from eval_dagster.explorer.server.application import application
-from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.files import FileInfo, Lake, new_name, table_of, write_parquet
-from eval_dagster.lake.reader import CatalogReader
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.catalog.reader import CatalogReader
+from eval_dagster.lake.files import Lake, table_of
+from eval_dagster.lake.format.file_names import new_name
+from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.pages.server.application import application
 
 EVALS, MODELS, SAMPLES = 40, 20, 10_000
 LARGE, LARGE_MODELS, LARGE_SAMPLES = "large", 4, 500_000

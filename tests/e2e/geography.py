@@ -4,7 +4,7 @@ from random import Random
 
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
 from eval_dagster.records import ResponseType, Row
-from eval_dagster.task_defs.countries import CONTINENTS, COUNTRIES
+from eval_dagster.task_defs.capitals import CONTINENTS, COUNTRIES
 from eval_dagster.tasks.base import BaseTask
 
 

@@ -11,7 +11,7 @@ import pytest
 from home_states import TABLES, left_behind, materialized, mlflow_runs, run_statuses, table_rows
 from workplaces import Workplace, wait_until
 
-from eval_dagster.assets.killed_runs import end_dead_runs
+from eval_dagster.assets.instance.killed_runs import end_dead_runs
 
 pytestmark = pytest.mark.e2e
 

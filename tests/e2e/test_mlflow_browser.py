@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import ConsoleMessage, Page, expect
 from ui_servers import free_ports, until
 
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from scripted_nights import Nights
 
 from eval_dagster.gate.judgement import judge
-from eval_dagster.report.writing import write_report
+from eval_dagster.pages.report.writing import write_report
 
 pytestmark = pytest.mark.e2e
 

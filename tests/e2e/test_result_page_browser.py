@@ -19,11 +19,11 @@ from hostile_texts import HALVES, STORABLE
 from playwright.sync_api import Browser, Page, expect
 from scripted_nights import Nights
 
-from eval_dagster.explorer.page import result_page
-from eval_dagster.explorer.places import page_path
-from eval_dagster.explorer.samples import collect_samples
 from eval_dagster.gate.judgement import judge
-from eval_dagster.report.writing import write_report
+from eval_dagster.pages.report.writing import write_report
+from eval_dagster.pages.samples.page import result_page
+from eval_dagster.pages.samples.places import page_path
+from eval_dagster.results.samples import collect_samples
 
 sys.path.append(str(Path(__file__).parents[1] / "eval_dagster" / "explorer"))
 from page_contents import result_of, sample_of

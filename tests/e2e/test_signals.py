@@ -23,11 +23,11 @@ from servers.stub import stub_server
 from starlette.testclient import TestClient
 from ui_servers import until
 
-from eval_dagster.cli.view_server import missing_nights
-from eval_dagster.explorer.server.application import application
-from eval_dagster.explorer.server.nights import Watched
+from eval_dagster.cli.servers.view_server import missing_nights
+from eval_dagster.lake.catalog.reader import CatalogReader
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.pages.server.application import application
+from eval_dagster.pages.server.nights import Watched
 
 pytestmark = pytest.mark.e2e
 

@@ -19,7 +19,7 @@ from ui_servers import free_ports, is_open, port_of, until
 
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.results import write_result
-from eval_dagster.lake.catalog import publish
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 
-from eval_dagster.lake.journal import journal_rows
+from eval_dagster.lake.answers.journal import journal_rows
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = """

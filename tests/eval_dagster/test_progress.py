@@ -6,7 +6,7 @@ import pytest
 
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import CombinedReporter, LogReporter, Reporter, SilentReporter, Work, current_reporter, use_reporter
-from eval_dagster.terminal import PlainConsole
+from eval_dagster.texts.terminal import PlainConsole
 
 
 @pytest.fixture

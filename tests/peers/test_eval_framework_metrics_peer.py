@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.code_versions.source_files import load_file
-from eval_dagster.compat.aliases import aliases
 from eval_dagster.errors import RequirementError, TaskDefinitionError
+from eval_dagster.peers.aliases import aliases
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.scores import score_response
+from eval_dagster.versions.source_files import load_file
 
 HERE = Path(__file__).parent / "metric_files"
 sys.path.insert(0, str(HERE))

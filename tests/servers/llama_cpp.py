@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from eval_dagster.locks import locked
+from eval_dagster.stores.locks import locked
 from servers.processes import RunningServer, running_server
 
 MODEL = "smollm2-135m"

@@ -10,12 +10,13 @@ import yaml
 
 from eval_dagster.models.base import ModelHandle
 from eval_dagster.project import Project
-from eval_dagster.prompts.formatters import Formatter, formatter_for
+from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Row, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import build_samples
 

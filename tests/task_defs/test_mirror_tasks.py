@@ -16,7 +16,7 @@ from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNo
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import FewshotStrategy
 from eval_dagster.tasks.samples import build_samples

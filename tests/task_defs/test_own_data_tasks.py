@@ -7,9 +7,9 @@ from eval_dagster.metrics.base import CompletionMetric, LoglikelihoodMetric
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Completion, Loglikelihood, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
-from eval_dagster.task_defs.countries import CONTINENTS, COUNTRIES
+from eval_dagster.task_defs.capitals import CONTINENTS, COUNTRIES
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples

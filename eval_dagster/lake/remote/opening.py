@@ -8,12 +8,11 @@ from pathlib import Path
 
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.remote.mirror import Mirror, has_files, has_waiting, let_wait
-from eval_dagster.lake.remote.probe import probe
-from eval_dagster.lake.remote.store import Store
-from eval_dagster.lake.schemas import TABLES
-from eval_dagster.locks import is_held, locked
-from eval_dagster.user_cache import user_cache
-from eval_dagster.whole_files import replaced
+from eval_dagster.lake.remote.store import Store, probe
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.stores.locks import is_held, locked
+from eval_dagster.stores.user_cache import user_cache
+from eval_dagster.stores.whole_files import replaced
 
 _NOTE = ".mirror"
 _stores: dict[str, Store] = {}

@@ -5,15 +5,21 @@ That is so where the workers have an interpreter of their own, whose packages ar
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.workers import WorkersConfig
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError
+from eval_dagster.models.base import ModelHandle, WatchedHandle
 from eval_dagster.models.pooled.cluster import connect, needs, room
 from eval_dagster.models.pooled.crew import Crew, first_line, new_actor
 from eval_dagster.models.pooled.facts import WorkerFacts
+from eval_dagster.models.pooled.handle import PooledHandle, WatchedPooledHandle, task_of
 from eval_dagster.models.pooled.model import PooledModel
 from eval_dagster.models.pooled.worker import WorkerTask
+from eval_dagster.models.registry import open_model
+from eval_dagster.models.transformers.network.devices import device_of
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
 
@@ -142,3 +148,17 @@ class ElsewhereHandle:
         if python is None:
             return ""
         return f" Each node needs {python}, with the same versions of Python and Ray as here, and with eval_dagster."
+
+
+def open_handle(name: str, config: ModelConfig, *, folder: Path, home: Path) -> ModelHandle:
+    """The handle of a configured model. Nothing is checked, loaded or started yet. Arguments and errors are those of `open_model`."""
+    workers = config.workers
+    if workers is None:
+        return open_model(name, config, folder=folder, home=home)
+    task = task_of(name, config, folder)
+    if workers.python is not None or (workers.gpus and device_of("auto") == "cpu"):
+        return ElsewhereHandle(name, workers, task)
+    own = open_model(name, config, folder=folder, home=home)
+    if isinstance(own, WatchedHandle):
+        return WatchedPooledHandle(name, own, own, workers, task)
+    return PooledHandle(name, own, workers, task)

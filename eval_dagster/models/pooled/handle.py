@@ -5,8 +5,16 @@ from pathlib import Path
 
 from eval_dagster.config.models import ModelConfig
 from eval_dagster.config.workers import WorkersConfig
-from eval_dagster.models.base import ConversationalHandle, DistantHandle, ExplainedHandle, ModelHandle, VaryingHandle, WatchedHandle
-from eval_dagster.models.looks import FindKnown, Look
+from eval_dagster.models.base import (
+    ConversationalHandle,
+    DistantHandle,
+    ExplainedHandle,
+    FindKnown,
+    Look,
+    ModelHandle,
+    VaryingHandle,
+    WatchedHandle,
+)
 from eval_dagster.models.pooled.cluster import connect, require_ray
 from eval_dagster.models.pooled.crew import Crew
 from eval_dagster.models.pooled.facts import WorkerFacts, installed_packages

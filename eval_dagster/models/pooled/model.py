@@ -3,16 +3,39 @@
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.models.pooled.crew import Crew, Member, first_line
 from eval_dagster.models.pooled.pieces import Piece, cut
-from eval_dagster.models.pooled.usage import summed
 from eval_dagster.models.pooled.worker import Batch
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import ModelResponse, Request
+
+
+def summed(parts: Sequence[Sequence[Usage]], state: str) -> list[Usage]:
+    """One usage for each kind of work: the sum of all workers' counts, with the texts of the first one that has worked.
+
+    `state` says how many workers there are. So does the reason for the way of computing, which results keep.
+    """
+    by_kind: dict[str, list[Usage]] = {}
+    for usage in (each for part in parts for each in part):
+        by_kind.setdefault(usage.kind, []).append(usage)
+    return [_sum(usages, state) for usages in by_kind.values()]
+
+
+def _sum(usages: Sequence[Usage], state: str) -> Usage:
+    first = next((usage for usage in usages if usage.requests), usages[0])
+    same = [usage for usage in usages if type(usage) is type(first)]
+    total = {
+        field.name: sum(getattr(usage, field.name) for usage in same)
+        for field in fields(first)
+        if isinstance(getattr(first, field.name), int | float) and field.name != "cost"
+    }
+    costs = [usage.cost for usage in same if usage.cost is not None]
+    return replace(first, **total, cost=sum(costs) if costs else None, state=state, reason="; ".join(filter(None, (first.reason, state))))
+
 
 _WAIT_S = 1.0
 _MOST_DEATHS = 3

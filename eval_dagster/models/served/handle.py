@@ -1,35 +1,94 @@
 """The backend `openai`: a model behind a server with the interface of OpenAI."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelError, ModelNotFoundError, ModelUnreachableError
-from eval_dagster.models.looks import FindKnown, Look
-from eval_dagster.models.served.answers import BadAnswerError
-from eval_dagster.models.served.canaries import is_chat
-from eval_dagster.models.served.client import Client, PushbackError, StoppedError
-from eval_dagster.models.served.endpoint_state import EndpointState, StateFile, declared, declared_length
-from eval_dagster.models.served.epochs import Epoch, minute
-from eval_dagster.models.served.local_tokenizer import LocalTokenizer
+from eval_dagster.models.base import FindKnown, Look
+from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.calls.secrets import Headers, headers_of
+from eval_dagster.models.served.calls.threads import result_of
 from eval_dagster.models.served.looking import look_calls
 from eval_dagster.models.served.model import ServedModel
-from eval_dagster.models.served.pacing import Pace, PaceSettings
+from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
 from eval_dagster.models.served.replicas import Replica
-from eval_dagster.models.served.secrets import Headers, headers_of
-from eval_dagster.models.served.spend import CappedClient, Spend
-from eval_dagster.models.served.threads import result_of
-from eval_dagster.models.served.tokenizer_check import require_same_tokens
+from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.scoring.tokenizer_check import require_same_tokens
+from eval_dagster.models.served.spend.spend import CappedClient, Spend
+from eval_dagster.models.served.watch.canaries import is_chat
+from eval_dagster.models.served.watch.epochs import Epoch, minute
 from eval_dagster.models.served.watching import Watch
 from eval_dagster.models.transformers.weights.tokenizer_files import open_tokenizer
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
-from eval_dagster.suggestions import did_you_mean
-from eval_dagster.versions import stable_hash
+from eval_dagster.stores.whole_files import replaced
+from eval_dagster.texts.suggestions import did_you_mean
+from eval_dagster.versions.hashes import stable_hash
+
+_FACTS = ("context_length", "max_model_len", "meta", "parent", "quantization", "root")
+"""Keys of `/models` that describe the model. Others, such as a price, change under the same model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointState:
+    """What the newest look at a server found."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the server declares about the model, such as its path, the size of its file and the length of its context."""
+
+
+class StateFile:
+    """The file that holds the state of one endpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def exists(self) -> bool:
+        """Whether a state is kept."""
+        return self._path.is_file()
+
+    def read(self) -> EndpointState | None:
+        """The state; None where no look was made, or where the file is damaged."""
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+            return EndpointState(facts=found["facts"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, state: EndpointState) -> None:
+        """Keep a state."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(self._path) as temporary:
+            temporary.write_text(json.dumps(asdict(state), indent=1, sort_keys=True), "utf-8")
+
+
+def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """What `/models` declares about a model, and the names of all models there. None where the model is not among them."""
+    entries = models.get("data") if isinstance(models, dict) else models
+    listed = [each for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict) and isinstance(each.get("id"), str)]
+    names = [each["id"] for each in listed]
+    known = next((each for each in listed if name == each["id"] or name in _aliases(each)), None)
+    return (None if known is None else {key: value for key, value in sorted(known.items()) if key in _FACTS}), names
+
+
+def _aliases(entry: Mapping[str, Any]) -> list[Any]:
+    found = entry.get("aliases")
+    return found if isinstance(found, list) else []
+
+
+def declared_length(facts: Mapping[str, Any]) -> int | None:
+    """The tokens of context that the server declares; None where it declares none."""
+    found = (facts.get(name) for name in ("max_model_len", "context_length"))
+    return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)
+
 
 ENGINE_VERSION = 2
 """Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""

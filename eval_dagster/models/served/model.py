@@ -5,16 +5,16 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.models.served.answers import BadAnswerError
-from eval_dagster.models.served.bodies import Call
-from eval_dagster.models.served.local_tokenizer import LocalTokenizer
-from eval_dagster.models.served.pacing import Pace
+from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.bodies import Call
+from eval_dagster.models.served.calls.secrets import Headers
+from eval_dagster.models.served.calls.threads import Put, Stream, result_of
+from eval_dagster.models.served.pace.pacing import Pace
 from eval_dagster.models.served.replicas import Fleet, Replica
-from eval_dagster.models.served.responses import CallReply
-from eval_dagster.models.served.secrets import Headers
+from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.scoring.responses import CallReply
 from eval_dagster.models.served.series import Answered, Series
-from eval_dagster.models.served.spend import CappedClient, Spend
-from eval_dagster.models.served.threads import Put, Stream, result_of
+from eval_dagster.models.served.spend.spend import CappedClient, Spend
 from eval_dagster.models.usage import GenerationUsage, Usage
 from eval_dagster.progress.reporting import Reporter, current_reporter
 from eval_dagster.records import Request

@@ -15,15 +15,15 @@ from functools import partial
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import EvalDagsterError, ModelUnreachableError
 from eval_dagster.models.pooled.pieces import Piece, cut, in_order
-from eval_dagster.models.served.answers import BadAnswerError
-from eval_dagster.models.served.attempts import ServerDownError
-from eval_dagster.models.served.client import Client, PushbackError, StoppedError
-from eval_dagster.models.served.local_tokenizer import LocalTokenizer
-from eval_dagster.models.served.pacing import Pace
-from eval_dagster.models.served.score_planning import is_scored
+from eval_dagster.models.served.calls.answers import BadAnswerError
+from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.calls.threads import Put
+from eval_dagster.models.served.pace.attempts import ServerDownError
+from eval_dagster.models.served.pace.pacing import Pace
+from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.scoring.score_planning import is_scored
 from eval_dagster.models.served.series import Answered, Series
-from eval_dagster.models.served.spend import CapReachedError
-from eval_dagster.models.served.threads import Put
+from eval_dagster.models.served.spend.spend import CapReachedError
 from eval_dagster.progress.reporting import Reporter, SilentReporter
 from eval_dagster.records import ModelResponse, Request
 

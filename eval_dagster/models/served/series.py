@@ -1,28 +1,131 @@
 """The requests of one series to a server: planned, begun as the pace allows, and answered call by call."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError
-from eval_dagster.models.served.answer_habits import AnswerHabits
-from eval_dagster.models.served.answering_names import AnsweringNames
-from eval_dagster.models.served.answers import FEW_ATTEMPTS, BadAnswerError, Reply
-from eval_dagster.models.served.attempts import Attempts
-from eval_dagster.models.served.bodies import Call, about_tokens, text_calls
-from eval_dagster.models.served.canaries import PROMPTS, canary_call
-from eval_dagster.models.served.client import Client, StoppedError
-from eval_dagster.models.served.local_tokenizer import LocalTokenizer
-from eval_dagster.models.served.pacing import Pace
-from eval_dagster.models.served.responses import CallReply, failed, refused, score_response, text_response
-from eval_dagster.models.served.score_planning import ScorePlanner
-from eval_dagster.models.served.scoring import ScorePlan
-from eval_dagster.models.served.threads import Put
+from eval_dagster.models.served.calls.answers import FEW_ATTEMPTS, BadAnswerError, Reply, Text, cut
+from eval_dagster.models.served.calls.bodies import Call, about_tokens, text_calls
+from eval_dagster.models.served.calls.client import Client, StoppedError
+from eval_dagster.models.served.calls.threads import Put
+from eval_dagster.models.served.pace.attempts import Attempts
+from eval_dagster.models.served.pace.pacing import Pace
+from eval_dagster.models.served.scoring.local_tokenizer import LocalTokenizer
+from eval_dagster.models.served.scoring.responses import CallReply, failed, refused, score_response, text_response
+from eval_dagster.models.served.scoring.score_planning import ScorePlanner
+from eval_dagster.models.served.scoring.scoring import ScorePlan
+from eval_dagster.models.served.watch.canaries import PROMPTS, canary_call
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
+
+_MOST_OTHERS = 3
+"""Answers of another model, with none of the right one among them, after which a series of requests ends."""
+_DATE = re.compile(r"[-@:](\d[\d.-]*|latest|preview|main)")
+"""What a provider adds to a model's name in its answers, such as a date."""
+
+
+class AnsweringNames:
+    """The names in the answers to a series of requests."""
+
+    def __init__(self, name: str, config: OpenAIModel) -> None:
+        """`name` is that of the model in evals.yaml."""
+        self._name = name
+        self._model = config.model
+        self._expected = config.served_as or config.model
+        self._is_right = False
+        self._others = 0
+
+    def require(self, found: str | None) -> None:
+        """Require that an answer is of the model that was asked. An answer without a name counts as one.
+
+        Raises:
+            BadAnswerError: Another model answered.
+            StoppedError: Only another model answers.
+        """
+        if not found or _is_name_of(found, self._expected):
+            self._is_right = True
+            return
+        self._others += 1
+        if not self._is_right and self._others >= _MOST_OTHERS:
+            raise StoppedError(
+                f"Model {self._name!r}: the server answers as {cut(found)!r} where it is asked for {self._model!r}. If that is the same "
+                f"model, set `served_as: {cut(found)}` in evals.yaml; else correct `model`."
+            )
+        raise BadAnswerError(f"another model answered: {cut(found)!r}; expected {self._expected!r}")
+
+
+def _is_name_of(found: str, expected: str) -> bool:
+    """Whether a name is the expected one, with or without the folder before it and the date after it."""
+    if found == expected:
+        return True
+    short, wanted = found.rpartition("/")[2], expected.rpartition("/")[2]
+    return short.startswith(wanted) and (short == wanted or _DATE.fullmatch(short.removeprefix(wanted)) is not None)
+
+
+_FEWEST_REPEATED = 3
+"""Answers with the id of another one, after which a server can be one whose ids do not tell its answers apart."""
+
+
+class AnswerHabits:
+    """Properties that the answers to a series of requests share."""
+
+    def __init__(self) -> None:
+        self._first_bodies: dict[int, int] = {}
+        """The hash of the body that was first answered, by the hash of the answer's id."""
+        self._repeated_ids = 0
+        self._are_counted: set[bool] = set()
+        """Whether the server counts the tokens of texts."""
+        self._has_reasoning = False
+        """Whether a text came with reasoning."""
+
+    def require(self, reply: Reply, body: Mapping[str, Any]) -> None:
+        """Require that an answer fits the others. `body` is that of its call.
+
+        Raises:
+            BadAnswerError: It has the id of the answer to another request, or it has no text, and others show that the server lost it.
+        """
+        if reply.answer_id is not None:
+            self._require_new(reply.answer_id, body)
+        if isinstance(reply.content, Text):
+            self._require_text(reply, reply.content)
+
+    def _require_new(self, answer_id: str, body: Mapping[str, Any]) -> None:
+        """Require that an answer is not the one to another request, by its id.
+
+        A server that repeats ids more often than it gives new ones has none. Until that is seen, a repeated id is a wrong answer.
+        """
+        asked = hash(json.dumps(body, sort_keys=True))
+        first = self._first_bodies.setdefault(hash(answer_id), asked)
+        if first != asked:
+            self._repeated_ids += 1
+            if self._repeated_ids <= _FEWEST_REPEATED or self._repeated_ids < len(self._first_bodies):
+                raise BadAnswerError(f"the server gave the answer to another request again, {cut(answer_id)!r}")
+
+    def _require_text(self, reply: Reply, found: Text) -> None:
+        """Require that an answer without a text has reasoning, or a count of its tokens, as the server's other answers have or have not."""
+        if found.text or found.tool_calls:
+            self._are_counted.add(reply.output_tokens is not None)
+            self._has_reasoning |= found.reasoning is not None
+        elif found.finish_reason == "length":
+            return
+        elif found.reasoning is not None and not self._has_reasoning:
+            raise BadAnswerError(
+                "all of the answer is reasoning, and no other answer of the server has text and reasoning. Look at the server's parser of "
+                f"reasoning; the reasoning: {cut(found.reasoning)!r}",
+                most_attempts=FEW_ATTEMPTS,
+            )
+        elif found.reasoning is None and reply.output_tokens is None and self._are_counted != {False}:
+            raise BadAnswerError(
+                "the text is empty, and the server does not count its tokens, as it does for others", most_attempts=FEW_ATTEMPTS
+            )
+
 
 _PROMPT_TOKENS_A_PASS = 16
 """About how many tokens of a prompt take as long as a token of an answer."""

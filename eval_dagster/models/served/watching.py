@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.locks import locked
-from eval_dagster.models.looks import Known, Look
-from eval_dagster.models.served.epochs import Epoch, EpochFile, minute
+from eval_dagster.models.base import Known, Look
 from eval_dagster.models.served.looking import Looker, Seen
 from eval_dagster.models.served.model import ServedModel
+from eval_dagster.models.served.watch.epochs import Epoch, EpochFile, minute
 from eval_dagster.progress.reporting import current_reporter
+from eval_dagster.stores.locks import locked
 
 
 class Watch:

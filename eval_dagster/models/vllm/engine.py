@@ -14,7 +14,7 @@ from eval_dagster.config.models import VllmModel
 from eval_dagster.errors import ModelError
 from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.records import GenerationSettings
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -17,7 +17,7 @@ from eval_dagster.models.vllm.adapter import Adapter
 from eval_dagster.models.vllm.engine import variables
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import Message
-from eval_dagster.versions import code_version, package_versions, stable_hash
+from eval_dagster.versions.hashes import code_version, package_versions, stable_hash
 
 if TYPE_CHECKING:
     from eval_dagster.models.vllm.model import LoadedVllmModel

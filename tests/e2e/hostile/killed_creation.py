@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.tracking.tracker import Tracker
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eval_dagster.config.loading import SMALLEST, load_config
 from eval_dagster.errors import ConfigError
-from eval_dagster.visible_text import is_storable
+from eval_dagster.texts.visible_text import is_storable
 
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{below}'] * 9)}]\n" for below, name in zip("abcdefgh", "bcdefghi", strict=True)

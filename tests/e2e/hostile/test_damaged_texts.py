@@ -19,14 +19,14 @@ from eval_dagster.cli.show import show_prompt
 from eval_dagster.cli.task_page import show_task
 from eval_dagster.datasets.row_files import rows_of
 from eval_dagster.errors import DataError
-from eval_dagster.lake.catalog import read_rows as query
-from eval_dagster.lake.files import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows as query
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.tasks.samples import build_samples
-from eval_dagster.visible_text import is_storable
+from eval_dagster.texts.visible_text import is_storable
 
 Evaluate = Callable[..., tuple[Project, dict[str, StageResult]]]
 GOOD = ("one", "two", "three")

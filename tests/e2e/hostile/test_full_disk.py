@@ -13,7 +13,8 @@ from small_lakes import SAMPLES, make_home
 from workplaces import Workplace
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
 
 SIZES = [64, 128, 192, 256, 320, 400, 500, 600, 800, 1000, 1200, 1400, 1600, 1900, 2200, 2500, 2800, 3200, 3600, 4000]

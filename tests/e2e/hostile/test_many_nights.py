@@ -22,7 +22,7 @@ import pytest
 from home_states import run_statuses
 from workplaces import REPOSITORY
 
-from eval_dagster.assets.killed_runs import end_dead_runs
+from eval_dagster.assets.instance.killed_runs import end_dead_runs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -20,8 +20,8 @@ import eval_dagster
 from eval_dagster.cli.sql import run_query
 from eval_dagster.cli.tables import Format
 from eval_dagster.errors import QueryError, UsageError
-from eval_dagster.lake import sessions
-from eval_dagster.lake.catalog import connect, read_rows
+from eval_dagster.lake.catalog import sessions
+from eval_dagster.lake.catalog.catalog import connect, read_rows
 from eval_dagster.lake.files import Lake
 
 REACHING_OUT = [

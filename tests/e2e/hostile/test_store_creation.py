@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ui_servers import RunningUi
 
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.tracking.tracker import Tracker
 
 SCRIPT = str(Path(__file__).with_name("killed_creation.py"))

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.errors import StoreError, TrackingError
 from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.tracking.tracker import Tracker
@@ -170,7 +170,7 @@ def _read_all(home: Path) -> None:
 def test_a_read_only_database_is_an_error_that_names_it(home: Path, name: str) -> None:
     (home / name).chmod(0o444)
     code = (
-        "import sys; from pathlib import Path; from eval_dagster.assets.instance import prepare_instance; "
+        "import sys; from pathlib import Path; from eval_dagster.assets.instance.instance import prepare_instance; "
         "from eval_dagster.tracking.tracker import Tracker; from eval_dagster.errors import EvalDagsterError\n"
         "try:\n    prepare_instance(Path(sys.argv[1])); Tracker(home=Path(sys.argv[1]), tracking_uri=None, experiment='x').prepare()\n"
         "except EvalDagsterError as error: print(type(error).__name__, error)"

@@ -17,21 +17,22 @@ from hostile_texts import DANGEROUS, HALVES, STORABLE
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from eval_dagster.gate.records import ChangedSample, GateResult, Regression
-from eval_dagster.lake.files import read_rows
+from eval_dagster.gate.records import GateResult, Regression
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.notifications.messages import failure_notice, regression_notice
+from eval_dagster.pages.report.contents import Contents
+from eval_dagster.pages.report.flips import flips_of
+from eval_dagster.pages.report.histories import History
+from eval_dagster.pages.report.page import render
+from eval_dagster.pages.report.plots import ScorePoint, history_png, history_svg
+from eval_dagster.pages.report.summaries import junit_xml, markdown
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.report.contents import Contents
-from eval_dagster.report.flips import flips_of
-from eval_dagster.report.histories import History
-from eval_dagster.report.page import render
-from eval_dagster.report.plots import ScorePoint, history_png, history_svg
-from eval_dagster.report.summaries import junit_xml, markdown
+from eval_dagster.results.comparison import ChangedSample
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 from eval_dagster.statistics.verdicts import Verdict
-from eval_dagster.visible_text import is_storable, json_text, message_text, storable
+from eval_dagster.texts.visible_text import is_storable, json_text, message_text, storable
 
 JUDGED_AT = datetime(2026, 1, 31, 2, 30, tzinfo=UTC)
 POINT = ScorePoint(at=JUDGED_AT, value=0.5, ci_low=0.4, ci_high=0.6)

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from eval_dagster.code_versions.notebook import source_of_cells
+from eval_dagster.versions.notebook import source_of_cells
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = """

@@ -58,7 +58,7 @@ OWN = """
             return "7"
 """
 ANSWERS = """
-    from eval_dagster.task_defs.countries import COUNTRIES
+    from eval_dagster.task_defs.capitals import COUNTRIES
 
     CAPITALS = {country.name: country.capital for country in COUNTRIES}
 

@@ -15,7 +15,8 @@ import pytest
 import typer.main
 import yaml
 
-from eval_dagster.cli.main import app, main
+from eval_dagster.cli.app import app
+from eval_dagster.cli.main import main
 from eval_dagster.config.models import TransformersModel
 from eval_dagster.project import Project
 

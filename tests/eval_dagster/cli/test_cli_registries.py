@@ -13,7 +13,7 @@ from eval_dagster.cli.prompt_view import print_prompt
 from eval_dagster.cli.task_list import list_registry
 from eval_dagster.errors import TaskDefinitionError, UsageError
 from eval_dagster.records import GenerationSettings, Message, Request, ResponseType, Role
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 
 EVALS = """
 models:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from scripted_nights import Nights
 
-import eval_dagster.explorer.writing as writing
+import eval_dagster.pages.samples.writing as writing
 from eval_dagster.errors import UsageError
-from eval_dagster.explorer.places import page_path, shown_pages
-from eval_dagster.gate.materializations import history
+from eval_dagster.pages.samples.places import page_path, shown_pages
+from eval_dagster.results.points import history
 
 sys.path.append(str(Path(__file__).parents[1] / "explorer"))
 from page_contents import content_of

@@ -12,9 +12,9 @@ import psutil
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from eval_dagster.assets.instance import open_instance
+from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.night_watch import daemon_since
-from eval_dagster.cli import ui
+from eval_dagster.cli.servers import ui
 from eval_dagster.errors import UsageError
 
 SERVER = """
@@ -25,7 +25,7 @@ SERVER = """
 PARENT = """
     import signal, sys, time
     from pathlib import Path
-    from eval_dagster.cli.ui import _processes
+    from eval_dagster.cli.servers.ui import _processes
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` lets a whole run of tests ignore
     logs = Path(sys.argv[1])
     with _processes({{"Server": ["-c", {server!r}]}}, logs):

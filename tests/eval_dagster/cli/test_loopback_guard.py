@@ -10,7 +10,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from eval_dagster.cli.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard, origin_of
+from eval_dagster.cli.servers.loopback_guard import ORIGINS_VARIABLE, LoopbackGuard, origin_of
 
 OWN = "http://127.0.0.1:3000"
 SOCKET = "ws://127.0.0.1:3000/graphql"

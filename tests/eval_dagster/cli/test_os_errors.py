@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.cli import main
-from eval_dagster.cli.os_errors import full_disk_of
+from eval_dagster.cli.main import full_disk_of
 
 
 def _run(*arguments: str, script: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":

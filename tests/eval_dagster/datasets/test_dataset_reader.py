@@ -13,15 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from eval_dagster.code_versions.source_files import load_file
-from eval_dagster.datasets.lock_file import DatasetLock
-from eval_dagster.datasets.reader import DatasetReader
+from eval_dagster.datasets.reader import DatasetLock, DatasetReader
 from eval_dagster.errors import ConfigError, DataError, DatasetNotFoundError, TaskDefinitionError
 from eval_dagster.metrics.completion import ExactMatch
 from eval_dagster.records import DatasetSource, ResponseType, Row
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.source_files import load_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

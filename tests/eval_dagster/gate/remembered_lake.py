@@ -14,11 +14,13 @@ import pytest
 
 from eval_dagster.errors import LakeError
 from eval_dagster.gate import acceptances as gate_acceptances
-from eval_dagster.gate import materializations, results
-from eval_dagster.lake import file_reading
-from eval_dagster.lake.file_names import new_name
-from eval_dagster.lake.files import FileInfo, Lake, LakeFile
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.gate import results
+from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.format import file_reading
+from eval_dagster.lake.format.file_names import new_name
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.results import points
 
 ROOT = Path("/remembered")
 
@@ -137,7 +139,7 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> dict[str, RememberedLake]:
     monkeypatch.setattr(file_reading, "_rows_of", lambda rows: rows)
     monkeypatch.setattr(file_reading, "file_stamp", lambda path: [str(path)])
     monkeypatch.setattr(file_reading, "_read_info", info)
-    monkeypatch.setattr(materializations.Point, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
+    monkeypatch.setattr(points.Point, "has_scores", property(lambda point: point._scores_path in held["lake"].kept))
     for module in (results, gate_acceptances):
         monkeypatch.setattr(module, "table_of", _whole)
     return held

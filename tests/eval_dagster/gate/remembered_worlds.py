@@ -17,19 +17,19 @@ from eval_dagster.gate import acceptances, judgement, scored_again
 from eval_dagster.gate.acceptances import accept
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
-from eval_dagster.lake.files import FileInfo
-from eval_dagster.lake.rows import prompt_row, sample_row
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import prompt_row, sample_row
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, Message, Request, ResponseType, Role, Row, Sample, Score
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages import aggregation, old_answers
 from eval_dagster.stages.aggregation import metric_rows
 from eval_dagster.stages.old_answers import OldAnswers, score_again
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.scores import content_version, scores_of, scoring_versions
 from eval_dagster.tasks.base import BaseTask
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 N = 50
 """Questions of the first night."""

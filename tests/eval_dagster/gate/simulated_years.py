@@ -11,7 +11,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from eval_dagster.gate.levels import LONGEST
+from eval_dagster.gate.standings import LONGEST
 from eval_dagster.statistics.significance import exact_mcnemar
 
 SAMPLES = 300

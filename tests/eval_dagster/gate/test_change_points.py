@@ -10,14 +10,16 @@ import pytest
 from judged_project import Nights
 
 from eval_dagster.gate.change_points import LookKey, change_points, find_looks, key_of
-from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import Look
 from eval_dagster.gate.results import current_result, write_result
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.files import FileInfo, Lake, table_of
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import Lake, table_of
+from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.metrics.completion import ExactMatch
-from eval_dagster.report.histories import history_of
-from eval_dagster.versions import stable_hash
+from eval_dagster.pages.report.histories import history_of
+from eval_dagster.results.points import history
+from eval_dagster.versions.hashes import stable_hash
 
 KEY = {"eval": "e", "model": "m"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from eval_dagster.errors import UsageError
-from eval_dagster.gate.comparison import MetricComparison, changed_samples, compare_points
-from eval_dagster.gate.materializations import Point, PointName, history, previous_point
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.results.comparison import MetricComparison, changed_samples, compare_points
+from eval_dagster.results.points import Point, PointName, history, previous_point
 from eval_dagster.stages.results import STAGES, StageResult
 
 TASK = """

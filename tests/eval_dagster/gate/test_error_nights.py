@@ -8,12 +8,13 @@ from judged_project import Nights, row
 
 from eval_dagster.cli.gate import next_command
 from eval_dagster.gate.acceptances import accept
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.gate.wording import verdict_line
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications.messages import regression_notice
-from eval_dagster.report.contents import collect
-from eval_dagster.report.page import render
-from eval_dagster.report.summaries import junit_xml, markdown
-from eval_dagster.report.wording import verdict_line
+from eval_dagster.pages.report.contents import collect
+from eval_dagster.pages.report.page import render
+from eval_dagster.pages.report.summaries import junit_xml, markdown
 from eval_dagster.statistics.verdicts import Verdict
 
 SOME_FAIL = """if {condition}:

@@ -9,12 +9,13 @@ from judged_project import Nights, now, row
 from scipy.stats import t as student
 
 from eval_dagster.errors import ConfigError
-from eval_dagster.gate.comparison import causes
-from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import NO_EARLIER_RESULT, NO_RESULT, Outcome
 from eval_dagster.gate.results import current_result, write_result
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted
+from eval_dagster.results.comparison import causes
+from eval_dagster.results.points import history
 from eval_dagster.statistics.verdicts import Verdict
 
 

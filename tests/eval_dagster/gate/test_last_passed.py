@@ -8,10 +8,11 @@ from judged_project import Nights, row
 
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept
-from eval_dagster.gate.materializations import history
 from eval_dagster.gate.records import GateResult, Outcome
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models import scripted
+from eval_dagster.results.points import history
 from eval_dagster.statistics.verdicts import Verdict
 
 REGRESSED, SAME = Verdict.REGRESSED, Verdict.NO_CHANGE_SEEN

@@ -6,7 +6,7 @@ import pytest
 from remembered_worlds import Accuracy, Marked, Renamed, World, remembered_worlds
 
 from eval_dagster.gate.records import GateResult, Outcome, Regression
-from eval_dagster.report.wording import verdict_line
+from eval_dagster.gate.wording import verdict_line
 from eval_dagster.statistics.verdicts import Verdict
 
 TABLES = ("metrics", "scores", "responses", "prompts", "samples", "regressions")

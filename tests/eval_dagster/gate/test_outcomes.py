@@ -13,9 +13,10 @@ from eval_dagster.errors import UsageError
 from eval_dagster.gate.acceptances import accept, is_for
 from eval_dagster.gate.records import Acceptance, GateResult, Outcome
 from eval_dagster.gate.results import current_result, write_result
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.file_writing import write_parquet
-from eval_dagster.lake.files import read_info, read_table
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.format.file_reading import read_info, read_table
+from eval_dagster.lake.format.file_writing import write_parquet
 from eval_dagster.statistics.verdicts import Verdict
 
 SAME, FIRST, ACCEPTED = Verdict.NO_CHANGE_SEEN, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP

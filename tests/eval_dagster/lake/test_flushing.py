@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from eval_dagster.lake.answers.flushing import ResponseFlusher
+from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.flushing import ResponseFlusher
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import response_row
+from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 
 
@@ -83,9 +83,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.flushing import ResponseFlusher
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import response_row
+from eval_dagster.lake.answers.flushing import ResponseFlusher
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 
 with ResponseFlusher(ResponseCache(Lake(Path(sys.argv[1])), "v1"), "run", every_s=60) as flusher:

@@ -13,16 +13,19 @@ import pyarrow as pa
 import pytest
 
 from eval_dagster.errors import LakeError
-from eval_dagster.lake import packs, scanning
 from eval_dagster.lake.attempts import Attempt, add_attempts
-from eval_dagster.lake.catalog import catalog_path, publish, publish_locked
-from eval_dagster.lake.files import Configured, FileInfo, Lake, new_name, read_info, read_table, table_of, write_parquet
-from eval_dagster.lake.gate_schemas import SUITE_TABLES
-from eval_dagster.lake.index import PACKS, Index, copied_index, index_path
+from eval_dagster.lake.catalog import packs, scanning
+from eval_dagster.lake.catalog.index import Index, copied_index, index_path
+from eval_dagster.lake.catalog.publishing import publish, publish_locked
+from eval_dagster.lake.catalog.relations import NATIVE_TABLES, build
+from eval_dagster.lake.catalog.scanning import scan
+from eval_dagster.lake.files import Configured, Lake, catalog_path, table_of
+from eval_dagster.lake.format.damage import PACKS
+from eval_dagster.lake.format.file_names import new_name
+from eval_dagster.lake.format.file_reading import read_info, read_table
+from eval_dagster.lake.format.file_writing import FileInfo, write_parquet
 from eval_dagster.lake.records import append
-from eval_dagster.lake.relations import NATIVE_TABLES, build
-from eval_dagster.lake.scanning import scan
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 
 EVALS, MODELS = ("a", "b", "it's"), ("m", "n")
 PUBLIC = (

@@ -11,11 +11,15 @@ import duckdb
 import pytest
 
 from eval_dagster.errors import LakeError, QueryError
-from eval_dagster.lake import files, publishing, responses
-from eval_dagster.lake.catalog import catalog_path, connect, publish, read_rows
-from eval_dagster.lake.files import FileInfo, Lake, table_of
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import response_row
+from eval_dagster.lake import files
+from eval_dagster.lake.answers import responses
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.catalog import publishing
+from eval_dagster.lake.catalog.catalog import connect, read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import Lake, catalog_path, table_of
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import response_row
 from eval_dagster.records import ModelResponse
 
 

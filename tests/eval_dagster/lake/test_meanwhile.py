@@ -6,11 +6,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from eval_dagster.lake import publishing, scanning
-from eval_dagster.lake.catalog import publish, publish_locked, read_rows, refresh
-from eval_dagster.lake.files import Configured, FileInfo, Lake, table_of
-from eval_dagster.lake.index import Index, copied_index, index_path
-from eval_dagster.lake.indexed import IndexedLake
+from eval_dagster.lake.catalog import publishing, scanning
+from eval_dagster.lake.catalog.catalog import read_rows, refresh
+from eval_dagster.lake.catalog.index import Index, copied_index, index_path
+from eval_dagster.lake.catalog.indexed import IndexedLake
+from eval_dagster.lake.catalog.publishing import publish, publish_locked
+from eval_dagster.lake.files import Configured, Lake, table_of
+from eval_dagster.lake.format.file_writing import FileInfo
 
 TEXTS = "select eval, text[1] as text from responses order by all"
 

@@ -12,12 +12,15 @@ import duckdb
 import pytest
 
 from eval_dagster.errors import LakeError, QueryError
-from eval_dagster.lake import damage, packs, publishing
-from eval_dagster.lake.archives import past_catalog
-from eval_dagster.lake.catalog import catalog_path, executed, publish, read_rows, rows_of
-from eval_dagster.lake.files import FileInfo, Lake, table_of
-from eval_dagster.lake.index import Index, index_path
-from eval_dagster.lake.verification import verifiable, verify
+from eval_dagster.lake.catalog import packs, publishing
+from eval_dagster.lake.catalog.archives import past_catalog
+from eval_dagster.lake.catalog.catalog import executed, read_rows, rows_of
+from eval_dagster.lake.catalog.index import Index, index_path
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.catalog.verification import verifiable, verify
+from eval_dagster.lake.files import Lake, catalog_path, table_of
+from eval_dagster.lake.format import damage
+from eval_dagster.lake.format.file_writing import FileInfo
 
 EVALS = [f"e{number}" for number in range(4)]
 QUERY = "select eval, text from responses order by all"

@@ -7,9 +7,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from eval_dagster.explorer.answers import explanation_of
-from eval_dagster.lake.rows import score_row, to_table
-from eval_dagster.lake.schemas import SCORES
+from eval_dagster.lake.tables.rows import score_row, to_table
+from eval_dagster.lake.tables.schemas import SCORES
 from eval_dagster.metrics.base import CompletionMetric, MetricResult
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch, ExactNumber, NormalizedExactMatch
@@ -17,7 +16,8 @@ from eval_dagster.metrics.drop import DropExactMatch
 from eval_dagster.metrics.explanations import MOST_CHARACTERS, explain
 from eval_dagster.metrics.repeated import pass_at_k
 from eval_dagster.records import Completion, MetricContext, Request, ResponseType
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.results.answers import explanation_of
 from eval_dagster.sandbox import SandboxPolicy, sandbox_policy
 from eval_dagster.stages.scores import score_response
 

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from eval_dagster import versions
-from eval_dagster.code_versions.closure import CodeClosure
-from eval_dagster.code_versions.definitions import Module
-from eval_dagster.code_versions.references import References
 from eval_dagster.metrics.base import BaseMetric, declared
 from eval_dagster.metrics.code_execution import CodeExecutionPassAtOne
 from eval_dagster.metrics.completion import ExactMatch
@@ -26,6 +22,10 @@ from eval_dagster.metrics.truthfulqa import BLEUAccuracy, RougeLMaximum
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_defs import TASKS
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.versions import hashes
+from eval_dagster.versions.closure import CodeClosure
+from eval_dagster.versions.definitions import Module
+from eval_dagster.versions.references import References
 
 _LIBRARY = {JSONSchemaValid, MathEqual, Rouge1, Rouge2, RougeL, BLEU, TER, ChrF, BLEUAccuracy, RougeLMaximum, *IFEVAL_METRICS}
 METRICS = sorted(
@@ -60,7 +60,7 @@ def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.NAME)
 def test_a_metric_declares_the_scripts_that_its_modules_start(metric: type[BaseMetric]) -> None:
     started = {
-        f"{'.'.join(path.relative_to(Path(versions.__file__).parents[1]).parent.parts)}.{node.value.removesuffix('.py')}"
+        f"{'.'.join(path.relative_to(Path(hashes.__file__).parents[1]).parent.parts)}.{node.value.removesuffix('.py')}"
         for path, tree in trees(metric)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and str(node.value).endswith(".py") and (path.parent / str(node.value)).is_file()
@@ -84,7 +84,7 @@ def test_a_metric_declares_the_packages_that_its_modules_ask_for(metric: type[Ba
 def test_what_is_declared_is_there() -> None:
     for metric in METRICS:
         assert included_modules(declared(metric, "COMPANIONS")) >= set(declared(metric, "COMPANIONS"))
-        assert None not in versions.package_versions(declared(metric, "PACKAGES")).values()
+        assert None not in hashes.package_versions(declared(metric, "PACKAGES")).values()
 
 
 def test_another_version_of_a_package_is_another_version_of_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_another_version_of_a_package_is_another_version_of_its_metrics(monkeypa
 
 
 def test_a_package_that_is_installed_now_is_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert versions.package_versions(["no-such-package"]) == {"no-such-package": None}
+    assert hashes.package_versions(["no-such-package"]) == {"no-such-package": None}
 
     class Packaged(ExactMatch):
         NAME = "packaged"

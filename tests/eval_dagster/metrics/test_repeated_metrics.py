@@ -12,7 +12,7 @@ from eval_dagster.metrics.completion import F1, ExactMatch, ExactNumber
 from eval_dagster.metrics.repeated import avg_at_k, maj_at_k, pass_at_k
 from eval_dagster.metrics.translation import TER
 from eval_dagster.records import Completion
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 
 def texts(*answers: str, truth: str = "7") -> list[Completion]:

@@ -18,7 +18,7 @@ from eval_dagster.models.transformers import handle as transformers_handle
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.models.transformers.model import LoadedModel
 from eval_dagster.records import GenerationSettings, Grammar, Request
-from eval_dagster.versions import package_versions
+from eval_dagster.versions.hashes import package_versions
 
 SHARED = "Question: which of these animals barks, and which of them says nothing at all?\nAnswer:"
 LONG = "A ship set out at dawn. Its crew of nine had food for a week. " * 12

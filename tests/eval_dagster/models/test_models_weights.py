@@ -14,7 +14,7 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 import eval_dagster
-from eval_dagster.cli.main import app
+from eval_dagster.cli.app import app
 from eval_dagster.config.models import FolderSource, GGUFSource, TransformersModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
 from eval_dagster.models.registry import open_model

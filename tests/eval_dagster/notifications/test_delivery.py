@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from eval_dagster.errors import UsageError
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.notifications import delivery as notices
 from eval_dagster.notifications.delivery import NoticeOutcome, notify
 from eval_dagster.notifications.outbox import Kind

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from notice_receivers import NoticeReceiver, notice_receiver
 
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.notifications import delivery
 from eval_dagster.notifications.delivery import NoticeOutcome, is_any_left, notify, notify_all, send_left
 from eval_dagster.notifications.outbox import Message, Unsent, sending, unsent

@@ -13,13 +13,13 @@ from eval_dagster.prompts.formatters import (
     ChatTemplateFormatter,
     ConcatFormatter,
     ConversationFormatter,
-    Formatter,
     IdentityFormatter,
     Llama3Formatter,
     formatter_for,
     verbatim,
 )
 from eval_dagster.records import Message, ModelResponse, Request, Role
+from eval_dagster.tasks.formatter import Formatter
 
 SYSTEM = Message(Role.SYSTEM, "Be brief.")
 EXAMPLE = [Message(Role.USER, "Q: 1+1?\nA:"), Message(Role.ASSISTANT, " 2")]

@@ -13,7 +13,7 @@ from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.lint import lint
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Check, Finding, Message, ResponseType, Role, Row, Status
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples
 

@@ -15,17 +15,20 @@ import duckdb
 import pytest
 
 from eval_dagster.errors import LakeError, UsageError
-from eval_dagster.gate.comparison import changed_samples, compare_points
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.materializations import history
 from eval_dagster.gate.results import read_judgement, write_result
-from eval_dagster.lake import file_names, files
-from eval_dagster.lake.catalog import catalog_path, publish, read_rows
-from eval_dagster.lake.files import time_of, trial_lake
-from eval_dagster.lake.gate_schemas import SUITE_TABLES
+from eval_dagster.lake import files
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import catalog_path, trial_lake
+from eval_dagster.lake.format import file_names
+from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
+from eval_dagster.results.comparison import changed_samples, compare_points
+from eval_dagster.results.points import history
 from eval_dagster.retention import pruning as retention
 from eval_dagster.retention.pruning import Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from running_stages import run_all
 
 from eval_dagster.errors import DataError
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.metrics.base import BaseMetric, CompletionMetric, CorpusMetric, MetricResult, RepeatedMetric
 from eval_dagster.project import Project
 from eval_dagster.records import Completion, RepeatedScore, Score

@@ -10,11 +10,11 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.files import read_rows
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.models.scripted import ScriptedHandle, ScriptedResponder
 from eval_dagster.project import Project
 from eval_dagster.records import ModelResponse, Request
-from eval_dagster.stages.costs import time_counts
+from eval_dagster.stages.outputs import time_counts
 
 CONFIG = """
     models:

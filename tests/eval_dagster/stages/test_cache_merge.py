@@ -6,7 +6,7 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.errors import ModelError
-from eval_dagster.lake import responses
+from eval_dagster.lake.answers import responses
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.project import Project
 

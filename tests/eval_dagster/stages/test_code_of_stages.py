@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.code_versions.closure import CodeClosure
-from eval_dagster.code_versions.definitions import Definition
-from eval_dagster.code_versions.references import References
-from eval_dagster.lake.rows import prompt_row
+from eval_dagster.lake.tables.rows import prompt_row
 from eval_dagster.project import Project
 from eval_dagster.prompts.formatters import formatter_for
 from eval_dagster.stages import metrics, prompts, scores
 from eval_dagster.task_defs import TASKS
+from eval_dagster.versions.closure import CodeClosure
+from eval_dagster.versions.definitions import Definition
+from eval_dagster.versions.references import References
 
 EVALS = ("arithmetic", "capitals", "capitals_completion")
 CONFIG = """
@@ -27,11 +27,11 @@ CONFIG = """
 INPUTS = {
     "eval_dagster.project",
     "eval_dagster.stages.partition",
-    "eval_dagster.lake.file_names",
-    "eval_dagster.lake.file_reading",
+    "eval_dagster.lake.format.file_names",
+    "eval_dagster.lake.format.file_reading",
     "eval_dagster.lake.files",
-    "eval_dagster.lake.checksums",
-    "eval_dagster.lake.damage",
+    "eval_dagster.lake.format.checksums",
+    "eval_dagster.lake.format.damage",
     "eval_dagster.tasks.ordered",
 }
 """Modules that find the inputs of a stage. The versions of the inputs are part of its fingerprint."""

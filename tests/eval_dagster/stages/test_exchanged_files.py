@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake import checksums, file_writing
-from eval_dagster.lake.verification import verifiable, verify
+from eval_dagster.lake.catalog.verification import verifiable, verify
+from eval_dagster.lake.format import checksums, file_writing
 from eval_dagster.project import Project
 
 CONFIG = """

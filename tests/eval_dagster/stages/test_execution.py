@@ -8,10 +8,10 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.errors import DataError, MachineError, RequirementError
-from eval_dagster.lake.files import read_rows
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.project import Project
 from eval_dagster.sandbox import Program, execution_allowed, run_python
-from eval_dagster.stages.code_execution import allowed_execution
+from eval_dagster.stages.partition import allowed_execution
 
 TASK = """
     from pathlib import Path
@@ -157,7 +157,7 @@ def test_a_machine_without_a_sandbox_fails_before_the_model_runs(project: Callab
     def none() -> None:
         raise RequirementError("no sandbox here; install bubblewrap")
 
-    monkeypatch.setattr("eval_dagster.stages.code_execution.require_sandbox", none)
+    monkeypatch.setattr("eval_dagster.stages.partition.require_sandbox", none)
     allowed = project("Double", "true")
     assert errors_of(allowed)[0] == "eval double: no sandbox here; install bubblewrap"
     assert allowed.lake.current("responses", "double", "scripted") is None

@@ -8,7 +8,7 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.freshness import partition_states
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 
 CONFIG = """

@@ -9,7 +9,7 @@ from running_stages import run_all
 from eval_dagster.cli.console import score_table
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.errors import QueryError
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.project import Project
 from eval_dagster.stages import findings as stored

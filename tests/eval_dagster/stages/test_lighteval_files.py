@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.files import read_rows
+from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.project import Project
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_files.loading import load_task
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 FILES = Path(__file__).parents[1] / "compat/foreign/harbour"
 ROWS = [

@@ -7,9 +7,10 @@ import pytest
 from running_stages import CONFIG, run_all
 
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.project import Project
-from eval_dagster.stages.sample_errors import error_warning
+from eval_dagster.stages.results import error_warning
 
 TASK = """
     from eval_dagster.task_defs.arithmetic import Arithmetic

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from running_stages import run_all
 
-from eval_dagster.gate.materializations import PointName
-from eval_dagster.labels import export_labels, import_labels
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.project import Project
+from eval_dagster.results.labels import export_labels, import_labels
+from eval_dagster.results.points import PointName
 
 TASK = """
     from eval_dagster import AccuracyLoglikelihood, BaseTask, ExactMatch, ResponseType

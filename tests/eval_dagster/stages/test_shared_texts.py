@@ -8,8 +8,9 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.config.models import OpenAIModel
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.models.served.bodies import text_calls
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.models.served.calls.bodies import text_calls
 from eval_dagster.project import Project
 from eval_dagster.prompts.rendering import named
 from eval_dagster.records import GenerationSettings, Request

@@ -7,7 +7,7 @@ import pytest
 from running_stages import CONFIG, run_all
 
 from eval_dagster.datasets.reader import DatasetReader
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 
 BOTH = [("capitals", "scripted"), ("arithmetic", "scripted")]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from running_stages import CONFIG, run_all
 
-from eval_dagster.lake.catalog import read_rows
-from eval_dagster.lake.files import read_rows as read_table_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.format.file_reading import read_rows as read_table_rows
 from eval_dagster.project import Project
 
 ROWS = """

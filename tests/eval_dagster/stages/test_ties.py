@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
 from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
 from eval_dagster.task_defs import TASKS

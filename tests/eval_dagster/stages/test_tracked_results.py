@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from running_stages import run_all
 
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.project import Project
-from eval_dagster.stages.tracked_results import _figures, _subject_tables
+from eval_dagster.stages.metrics import _figures, _subject_tables
 
 TASK = """
     from eval_dagster.metrics.base import CompletionMetric

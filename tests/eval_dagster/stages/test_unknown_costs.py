@@ -12,9 +12,9 @@ from servers.stub import stub_server
 from eval_dagster.cli.run_summary import cost_line
 from eval_dagster.cli.sql import _costs
 from eval_dagster.lake.attempts import Attempt, read_attempts
+from eval_dagster.pages.report.page import _attempt_cost
 from eval_dagster.project import Project
-from eval_dagster.report.page import _attempt_cost
-from eval_dagster.stages.costs import cost_counts
+from eval_dagster.stages.outputs import cost_counts
 
 CONFIG = """
     models:

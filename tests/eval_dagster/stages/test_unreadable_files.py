@@ -9,8 +9,9 @@ import pytest
 from running_stages import run_all
 
 from eval_dagster.gate.judgement import judge
-from eval_dagster.lake import damage
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.format import damage
 from eval_dagster.project import Project
 
 CONFIG = """

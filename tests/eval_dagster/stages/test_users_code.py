@@ -14,9 +14,9 @@ from running_stages import run_all
 from users_code_cells import DEADLY, EVAL, EXPECTED, PLACES, SAMPLE, SAMPLES, STAGES, cells, write_project
 
 from eval_dagster.errors import DataError, EndedError, ModelError, described
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.responses import ResponseCache
 from eval_dagster.metrics.base import CompletionMetric
 from eval_dagster.metrics.items import ItemMetric
 from eval_dagster.project import Project

@@ -14,7 +14,7 @@ def work() -> NoReturn:
     """Evaluate, and print the failures and the scores as JSON."""
     from running_stages import run_all  # after the fork, as the command imports its work
 
-    from eval_dagster.lake.catalog import read_rows
+    from eval_dagster.lake.catalog.catalog import read_rows
     from eval_dagster.project import Project
 
     folder = Path(sys.argv[2])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval_dagster.statistics.fresh_answers import FEWEST, fresh_test, level_of_fresh, share_of_unflipped
-from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.significance import exact_mcnemar
 
 Floats = NDArray[np.float64]

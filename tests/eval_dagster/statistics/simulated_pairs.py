@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval_dagster.statistics.comparison import Comparison
-from eval_dagster.statistics.paired_corpora import compare_corpora
-from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.paired import compare_corpora, compare_means
 
 SAMPLES = 300
 Floats = NDArray[np.float64]

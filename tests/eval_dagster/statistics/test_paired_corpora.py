@@ -4,8 +4,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from simulated_pairs import perplexity
 
-from eval_dagster.statistics.paired_corpora import compare_corpora
-from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.paired import compare_corpora, compare_means
 
 Floats = NDArray[np.float64]
 

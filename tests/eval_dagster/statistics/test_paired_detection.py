@@ -16,7 +16,7 @@ from scipy import special
 from statsmodels.stats.proportion import proportions_ztest
 
 from eval_dagster.statistics.comparison import ALPHA
-from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.significance import POWER, detectable_share, exact_mcnemar
 from eval_dagster.statistics.verdicts import holm
 

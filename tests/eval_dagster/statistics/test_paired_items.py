@@ -6,8 +6,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from eval_dagster.statistics.paired_items import compare_items
-from eval_dagster.statistics.paired_means import compare_means
+from eval_dagster.statistics.paired import compare_items, compare_means
 
 
 def matthews(items: list[tuple[int, int]]) -> float:

@@ -9,7 +9,7 @@ import pytest
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_files.loading import load_task
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 METRIC = """
 from eval_dagster.metrics.base import CompletionMetric

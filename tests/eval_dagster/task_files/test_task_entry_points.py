@@ -12,7 +12,7 @@ from eval_dagster.errors import ConfigError, TaskDefinitionError
 from eval_dagster.project import Project
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.arithmetic import Arithmetic
-from eval_dagster.task_files import registry
+from eval_dagster.task_files import registries
 
 TASK = """
     from eval_dagster.task_defs.arithmetic import Arithmetic
@@ -35,23 +35,23 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         information.mkdir(parents=True)
         (tmp_path / "site" / "doubling.py").write_text(textwrap.dedent(code))
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: doubling\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[{registry.GROUP}]\ndoubles = {value}\n")
+        (information / "entry_points.txt").write_text(f"[{registries.TASKS_GROUP}]\ndoubles = {value}\n")
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
-        registry._tasks_of.cache_clear()
+        registries._tasks_of.cache_clear()
 
     yield put
-    registry._tasks_of.cache_clear()
+    registries._tasks_of.cache_clear()
     sys.modules.pop("doubling", None)
 
 
 def test_a_class_is_known_by_the_name_of_the_entry_point(install: Install) -> None:
     install(TASK, "doubling:Doubles")
-    assert registry.registered_tasks()["doubles"].NAME == "Doubles"
+    assert registries.registered_tasks()["doubles"].NAME == "Doubles"
 
 
 def test_a_mapping_gives_its_names_and_replaces_no_task_of_this_package(install: Install) -> None:
     install(TASK, "doubling:MORE")
-    tasks = registry.registered_tasks()
+    tasks = registries.registered_tasks()
     assert tasks["doubles-too"].NAME == "Doubles"
     assert tasks["arithmetic"] is Arithmetic
     assert "doubles" not in tasks
@@ -77,7 +77,7 @@ def test_broken_tasks_are_left_out_with_one_warning(
     [record] = caplog.records
     assert record.getMessage() == f"the tasks {value} of doubling {message}" + record.getMessage().partition(message)[2]
     assert record.getMessage().endswith("; they are left out")
-    assert set(registry.registered_tasks()) == set(TASKS)
+    assert set(registries.registered_tasks()) == set(TASKS)
 
 
 def test_an_eval_of_a_task_that_was_left_out_is_an_error_of_that_eval(install: Install, tmp_path: Path) -> None:
@@ -89,6 +89,6 @@ def test_an_eval_of_a_task_that_was_left_out_is_an_error_of_that_eval(install: I
 
 
 def test_an_installation_that_is_older_than_the_code_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: ())
+    monkeypatch.setattr(registries, "entry_points", lambda *, group: ())
     with pytest.raises(ConfigError, match="older than its code: it registers no tasks; install it again, with `make` in a checkout"):
-        registry.registered_tasks()
+        registries.registered_tasks()

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood
+from eval_dagster.peers.lighteval.config import LightevalTaskConfig
 from eval_dagster.records import Row
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_files.loading import load_task, select_subjects
 from eval_dagster.tasks.doc import Doc
 from eval_dagster.tasks.doc_task import doc_task
-from eval_dagster.versions import code_version
+from eval_dagster.versions.hashes import code_version
 
 TASK_FILE = """
 from eval_dagster.metrics.completion import ExactMatch

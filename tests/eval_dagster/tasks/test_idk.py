@@ -10,7 +10,7 @@ from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNo
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.records import Loglikelihood, ResponseType, Row
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_defs import TASKS
 from eval_dagster.task_defs.mmlu import MMLU
 from eval_dagster.task_files.definition import check_task

@@ -6,14 +6,15 @@ from eval_dagster.errors import DataError, TaskDefinitionError
 from eval_dagster.metrics.bits_per_byte import BitsPerByteLoglikelihood
 from eval_dagster.metrics.completion import AccuracyCompletion, ExactMatch
 from eval_dagster.metrics.loglikelihood import AccuracyLoglikelihood, AccuracyNormLoglikelihood
-from eval_dagster.prompts.formatters import ConcatFormatter, Formatter, Llama3Formatter
+from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
 from eval_dagster.prompts.gold_scores import GoldScores
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ResponseType, Role, Row
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.tasks.base import BaseTask
+from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.language import Language
 from eval_dagster.tasks.samples import build_samples
 from eval_dagster.tasks.style import (

@@ -4,8 +4,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from eval_dagster.compat.lighteval.config import LightevalTaskConfig
 from eval_dagster.errors import EvalDagsterError, TaskDefinitionError
+from eval_dagster.peers.lighteval.config import LightevalTaskConfig
 from eval_dagster.task_files.definition import check_task
 from eval_dagster.task_files.loading import _import_file
 

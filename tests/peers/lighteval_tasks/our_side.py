@@ -14,7 +14,7 @@ from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConcatFormatt
 from eval_dagster.prompts.rendering import Rendering, fewshot_pool, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import Message, ModelResponse, ResponseType, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.tasks.samples import build_samples

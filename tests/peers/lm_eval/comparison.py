@@ -14,8 +14,8 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
-from eval_dagster.bridges.lm_eval.index import package_folder, package_index
-from eval_dagster.bridges.lm_eval.registry import LmEvalRegistry
+from eval_dagster.peers.lm_eval.index import package_folder, package_index
+from eval_dagster.peers.lm_eval.registry import LmEvalRegistry
 from tests.peers.lm_eval.invented_rows import Inventor, quiet
 from tests.peers.lm_eval.ours import Outcome, outcomes, project_of
 from tests.peers.lm_eval.reference import HashLM, rows_instead, stored

@@ -6,9 +6,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from eval_dagster.bridges.lm_eval.index import VERSION, package_index
-from eval_dagster.bridges.lm_eval.registry import LmEvalRegistry
 from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.peers.lm_eval.index import VERSION, package_index
+from eval_dagster.peers.lm_eval.registry import LmEvalRegistry
 from eval_dagster.tasks.adapter_task import adapter_task
 
 _REASONS = {

@@ -6,7 +6,7 @@ from random import Random
 
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from eval_dagster.bridges.lm_eval.index import package_folder, package_index
+from eval_dagster.peers.lm_eval.index import package_folder, package_index
 
 WANTED = {"multiple_choice": 100, "generate_until": 110, "loglikelihood_rolling": 12, "loglikelihood": 14, "class": 10}
 """How many names of each type are drawn. About two of five are refused, or no invented rows fit them."""

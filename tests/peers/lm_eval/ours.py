@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from eval_dagster.lake.files import read_rows
-from eval_dagster.lake.rows import prompt_of, response_of
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.tables.rows import prompt_of, response_of
 from eval_dagster.metrics.items import thawed
 from eval_dagster.models.scripted import ScriptedHandle
 from eval_dagster.models.stop_texts import cut_at_stop

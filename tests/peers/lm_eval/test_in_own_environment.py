@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from eval_dagster.bridges.processes.registry import close_processes
-from eval_dagster.lake.files import read_rows
-from eval_dagster.lake.rows import prompt_of
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.lake.tables.rows import prompt_of
 from eval_dagster.metrics.items import item_of
+from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project

@@ -20,7 +20,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from eval_dagster.bridges.lm_eval.index import package_folder
+from eval_dagster.peers.lm_eval.index import package_folder
 from eval_dagster.project import Project
 from eval_dagster.records import Request
 from eval_dagster.stages.prompts import render_eval, rendering_of

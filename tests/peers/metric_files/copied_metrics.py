@@ -12,10 +12,10 @@ from typing import Any
 
 import metric_responses as responses
 
-from eval_dagster.compat.eval_framework import code, contexts
-from eval_dagster.compat.eval_framework.responses import Completion, ConcatCompression, Loglikelihood
-from eval_dagster.compat.raw_answers import RawCompletion
 from eval_dagster.metrics.base import BaseMetric, Error, full_name, is_higher_better
+from eval_dagster.peers.eval_framework import code, contexts
+from eval_dagster.peers.eval_framework.responses import Completion, ConcatCompression, Loglikelihood
+from eval_dagster.peers.raw_answers import RawCompletion
 from eval_dagster.records import Message, Role
 from eval_dagster.stages.scores import score_response
 from eval_dagster.task_files.loading import load_task

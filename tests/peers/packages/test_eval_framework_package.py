@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.bridges.packages import EvalFrameworkRegistry
-from eval_dagster.bridges.processes.registry import close_processes
 from eval_dagster.errors import TaskDefinitionError
+from eval_dagster.peers.packages import EvalFrameworkRegistry
+from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
 from eval_dagster.tasks.benchmark import BenchmarkRows, RenderSettings, ScoreError
 from tests.peers.packages.bridged import answer

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from eval_dagster.bridges.packages import LightevalRegistry
-from eval_dagster.bridges.processes.benchmark import ProcessBenchmark
-from eval_dagster.bridges.processes.registry import close_processes
 from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.peers.packages import LightevalRegistry
+from eval_dagster.peers.processes.benchmark import ProcessBenchmark
+from eval_dagster.peers.processes.registry import close_processes
 from eval_dagster.records import Message, ResponseType, TaskSample
 from eval_dagster.tasks.benchmark import BenchmarkRows, RenderSettings, ScoreError
 from tests.peers.packages.bridged import answer

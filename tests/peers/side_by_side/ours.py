@@ -19,7 +19,7 @@ from eval_dagster.prompts.formatters import ConcatFormatter, Llama3Formatter
 from eval_dagster.prompts.rendering import Rendering, render_sample
 from eval_dagster.prompts.views import AnsweredPrompt
 from eval_dagster.records import DatasetSource, ModelResponse, ResponseType, Row, Sample
-from eval_dagster.rendered_prompt import RenderedPrompt
+from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.stages.scores import score_response
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.tasks.ordered import OrderedTask, shots_of

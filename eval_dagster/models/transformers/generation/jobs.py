@@ -8,7 +8,7 @@ from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.models.transformers.encoding.tokenization import Codec, EncodedPrompt
 from eval_dagster.models.transformers.network.batching import Failure, Outcome
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 RESERVE = 256
 """New tokens that are expected of each row where the settings allow more. Few texts are as long as allowed."""

@@ -5,8 +5,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from eval_dagster.versions import file_hash
-from eval_dagster.whole_files import replaced
+from eval_dagster.stores.whole_files import replaced
+from eval_dagster.versions.hashes import file_hash
 
 _SETTLED_S = 2.0
 """A file changed more recently than this is hashed again next time: a second write may fall into the same tick of its clock."""

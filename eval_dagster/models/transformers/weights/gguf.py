@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.locks import locked
 from eval_dagster.models.transformers.weights.checkpoint import Checkpoint, layout_problem
 from eval_dagster.models.transformers.weights.context import header_length
 from eval_dagster.models.transformers.weights.converted import damage, record
 from eval_dagster.models.transformers.weights.digests import Digests
 from eval_dagster.progress.reporting import current_reporter
+from eval_dagster.stores.locks import locked
 
 _MAGIC = b"GGUF"
 

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.files import FileInfo, Lake, table_of
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.lake.rows import response_row
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.answers.responses import ResponseCache
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import Lake, table_of
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.rows import response_row
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.records import ModelResponse
 
 SAMPLES = 3

@@ -11,11 +11,11 @@ from servers.object_store import ObjectStore, unreliable
 from servers.radosgw import radosgw_store
 from shared_writes import SAMPLES, inconsistent, write_results, written
 
-from eval_dagster.lake.catalog import publish, read_rows
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.remote.opening import mirror_lake, upload
-from eval_dagster.lake.remote.probe import probe
-from eval_dagster.lake.remote.store import Store
+from eval_dagster.lake.remote.store import Store, probe
 
 pytestmark = pytest.mark.long
 

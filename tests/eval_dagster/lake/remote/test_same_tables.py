@@ -11,12 +11,13 @@ from servers.object_store import ObjectStore, unreliable
 
 from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeUnreachableError, UsageError
-from eval_dagster.lake.catalog import publish, read_rows
-from eval_dagster.lake.nights import night_lake
-from eval_dagster.lake.remote import probe as probing
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.catalog.nights import night_lake
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.remote import store as store_module
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store
-from eval_dagster.lake.schemas import TABLES
+from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -137,7 +138,7 @@ def test_gc_on_a_machine_that_is_days_ahead_deletes_nothing(url: str, tmp_path: 
 
     project = _evaluate(tmp_path, "here", url, monkeypatch)
     before = _files(project)
-    for module in (probing, pruning):
+    for module in (store_module, pruning):
         monkeypatch.setattr(module, "datetime", Clock)
     for act in (plan, prune):
         assert project.lake.mirror is not None

@@ -20,16 +20,18 @@ from eval_dagster.cli.sql import show_leaderboard
 from eval_dagster.config.lake_urls import LAKE_VARIABLE
 from eval_dagster.errors import LakeError, LakeUnreachableError, QueryError, UsageError
 from eval_dagster.lake import files
-from eval_dagster.lake.archives import archived, files_named_by
+from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.attempts import Attempt, add_attempts, read_attempts
-from eval_dagster.lake.catalog import publish
-from eval_dagster.lake.files import Configured, FileInfo, Lake, new_name, parquet_files, table_of
-from eval_dagster.lake.nights import night_lake, nights
+from eval_dagster.lake.catalog.archives import archived, files_named_by
+from eval_dagster.lake.catalog.nights import night_lake, nights
+from eval_dagster.lake.catalog.publishing import publish
+from eval_dagster.lake.files import Configured, Lake, table_of
+from eval_dagster.lake.format.file_names import new_name, parquet_files
+from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.records import records_of
 from eval_dagster.lake.remote import opening
 from eval_dagster.lake.remote.mirror import Mirror
 from eval_dagster.lake.remote.store import Store, StoredObject
-from eval_dagster.lake.responses import ResponseCache
 
 Machine = Callable[[str], Lake]
 _WRITES = 5

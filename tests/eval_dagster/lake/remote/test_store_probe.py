@@ -12,11 +12,8 @@ from servers.object_store import ObjectStore, unreliable
 from eval_dagster.config.lake_urls import wrong_lake_url
 from eval_dagster.errors import LakeUnreachableError, RequirementError, UsageError
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.remote import probe as probing
 from eval_dagster.lake.remote import store as storing
-from eval_dagster.lake.remote.faults import fault_of
-from eval_dagster.lake.remote.probe import probe
-from eval_dagster.lake.remote.store import Store
+from eval_dagster.lake.remote.store import Store, fault_of, probe
 
 SECRET = "testtest"
 
@@ -60,7 +57,7 @@ def test_a_clock_that_is_off(off: int, seen: str, url: str, monkeypatch: pytest.
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return datetime.now(tz) + timedelta(seconds=off)
 
-    monkeypatch.setattr(probing, "datetime", Clock)
+    monkeypatch.setattr(storing, "datetime", Clock)
     with pytest.raises(UsageError, match=rf"the clock of this machine is {seen}.*expected at most 60 s"):
         probe(Store(url))
 

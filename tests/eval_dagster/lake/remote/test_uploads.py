@@ -6,11 +6,11 @@ import pytest
 from shared_writes import add_answers, names_of, write_results
 
 from eval_dagster.errors import UsageError
+from eval_dagster.lake.answers.journal import Journal
+from eval_dagster.lake.answers.responses import ResponseCache
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.journal import Journal
 from eval_dagster.lake.remote import opening
-from eval_dagster.lake.responses import ResponseCache
-from eval_dagster.locks import locked
+from eval_dagster.stores.locks import locked
 
 
 def test_a_home_moves_to_an_object_store(url: str, tmp_path: Path) -> None:

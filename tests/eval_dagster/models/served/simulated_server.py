@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from eval_dagster.models.served.pacing import Pace, PaceSettings
+from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
 
 T = TypeVar("T")
 

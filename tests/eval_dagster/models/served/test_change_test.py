@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from eval_dagster.models.served.change_test import FLOOR, Answer, Compared, differences, find_change
-from eval_dagster.models.served.epochs import Epoch
+from eval_dagster.models.served.watch.change_test import FLOOR, Answer, Compared, differences, find_change
+from eval_dagster.models.served.watch.epochs import Epoch
 
 TOKENS, WORDS, CANARIES = 12, 8, 20
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

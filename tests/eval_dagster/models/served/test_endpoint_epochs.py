@@ -16,18 +16,17 @@ from no_mlflow import NoMlflow
 from servers.faults import Fault, faulty_proxy
 from servers.stub import Stub, stub_server
 
-from eval_dagster.gate.comparison import compare_points
 from eval_dagster.gate.judgement import judge
-from eval_dagster.gate.materializations import history
-from eval_dagster.lake.catalog import read_rows
+from eval_dagster.gate.wording import evidence
+from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.files import Lake
 from eval_dagster.lake.records import records_of
-from eval_dagster.models.base import WatchedHandle
-from eval_dagster.models.looks import Look
+from eval_dagster.models.base import Look, WatchedHandle
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.report.wording import evidence
+from eval_dagster.results.comparison import compare_points
+from eval_dagster.results.points import history
 from eval_dagster.stages.outputs import materialize_outputs
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.prompts import materialize_prompts

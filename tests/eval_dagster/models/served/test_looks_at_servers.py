@@ -15,16 +15,16 @@ from servers.stub import Stub
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.lake import records
 from eval_dagster.lake.files import Lake
-from eval_dagster.lake.files import read_rows as read_file
+from eval_dagster.lake.format.file_reading import read_rows as read_file
 from eval_dagster.lake.records import records_of
-from eval_dagster.locks import locked
-from eval_dagster.models.looks import Look
-from eval_dagster.models.served import canaries, epochs
-from eval_dagster.models.served.epochs import Epoch
+from eval_dagster.models.base import Look
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.models.served.looking import Looker
+from eval_dagster.models.served.watch import canaries, epochs
+from eval_dagster.models.served.watch.epochs import Epoch
 from eval_dagster.progress.reporting import Advance, SilentReporter, use_reporter
 from eval_dagster.records import GenerationSettings, Request
+from eval_dagster.stores.locks import locked
 
 
 @pytest.fixture

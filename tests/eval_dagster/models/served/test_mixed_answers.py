@@ -13,16 +13,16 @@ from servers.processes import RunningServer, running_server
 from servers.stub import stub_server
 
 from eval_dagster.cli.sql import print_leaderboard
-from eval_dagster.explorer.server.overview import leaderboard
-from eval_dagster.explorer.server.parameters import Parameters
 from eval_dagster.gate.judgement import judge
-from eval_dagster.lake.catalog import read_rows as query
-from eval_dagster.lake.files import read_rows
-from eval_dagster.lake.reader import CatalogReader
+from eval_dagster.gate.wording import evidence
+from eval_dagster.lake.catalog.catalog import read_rows as query
+from eval_dagster.lake.catalog.reader import CatalogReader
+from eval_dagster.lake.format.file_reading import read_rows
+from eval_dagster.pages.server.overview import leaderboard
+from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pipeline import Outcome, evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
-from eval_dagster.report.wording import evidence
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
 
 STATES = "2 states of the server"

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from eval_dagster.lake.rows import response_row
-from eval_dagster.models.looks import Known
-from eval_dagster.models.served.reasked import answer_of, cached_answer, chosen
+from eval_dagster.lake.tables.rows import response_row
+from eval_dagster.models.base import Known
+from eval_dagster.models.served.looking import answer_of, cached_answer, chosen
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 
 

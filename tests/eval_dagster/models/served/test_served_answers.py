@@ -10,16 +10,16 @@ from aiohttp import web
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelNotFoundError
-from eval_dagster.models.served.answer_habits import AnswerHabits
-from eval_dagster.models.served.answer_records import Choice
-from eval_dagster.models.served.answers import BadAnswerError, Reply, Text, TextReader, believable, read_reply
-from eval_dagster.models.served.bodies import text_calls
-from eval_dagster.models.served.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.calls.answer_records import Choice
+from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, Text, TextReader, believable, read_reply
+from eval_dagster.models.served.calls.bodies import text_calls
+from eval_dagster.models.served.calls.client import Client, PushbackError, StoppedError
+from eval_dagster.models.served.calls.secrets import Headers
+from eval_dagster.models.served.calls.threads import result_of
+from eval_dagster.models.served.calls.token_logprobs import read_token_logprobs
 from eval_dagster.models.served.handle import ServedHandle
-from eval_dagster.models.served.scoring_calls import echo_call, forced_call
-from eval_dagster.models.served.secrets import Headers
-from eval_dagster.models.served.threads import result_of
-from eval_dagster.models.served.token_logprobs import read_token_logprobs
+from eval_dagster.models.served.scoring.scoring_calls import echo_call, forced_call
+from eval_dagster.models.served.series import AnswerHabits
 from eval_dagster.records import GenerationSettings, Grammar, Message, Request, Role
 
 SECRET = "sk-secret-12345"

@@ -3,8 +3,8 @@
 import pytest
 from simulated_server import SimulatedServer, evaluate
 
-from eval_dagster.models.served.concurrency import ConcurrencyLevel
-from eval_dagster.models.served.pacing import PaceSettings
+from eval_dagster.models.served.pace.concurrency import ConcurrencyLevel
+from eval_dagster.models.served.pace.pacing import PaceSettings
 
 SHARE = 0.85
 SERVERS = {"64 slots": ((64, 0.02, 0.0003), 1500), "256 slots": ((256, 0.02, 0.0001), 4000), "4 slots": ((4, 0.02, 0.004), 300)}

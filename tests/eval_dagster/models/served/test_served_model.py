@@ -14,9 +14,9 @@ from servers.stub import Stub
 
 from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.served.attempts import _TRIES
-from eval_dagster.models.served.client import StoppedError
+from eval_dagster.models.served.calls.client import StoppedError
 from eval_dagster.models.served.handle import ServedHandle
+from eval_dagster.models.served.pace.attempts import _TRIES
 from eval_dagster.records import GenerationSettings, Grammar, Message, ModelResponse, Request, Role
 
 Ask = Callable[..., dict[str, ModelResponse]]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from simulated_server import SimulatedServer, evaluate, run_simulated
 
-from eval_dagster.models.served.pacing import Pace, PaceSettings
+from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
 
 
 def in_pace(settings: PaceSettings, main: Callable[[Pace], Awaitable[None]]) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 
 import pytest
 
-from eval_dagster.models.served.rates import RateLimit
+from eval_dagster.models.served.pace.pacing import RateLimit
 
 
 def times_of(limit: RateLimit, amounts: list[float], used: list[float] | None = None, began: float = 0.0) -> list[float]:

@@ -20,7 +20,7 @@ from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, ModelUnreachableError
 from eval_dagster.models.served import replicas
 from eval_dagster.models.served.handle import ServedHandle
-from eval_dagster.models.served.spend import CapReachedError
+from eval_dagster.models.served.spend.spend import CapReachedError
 from eval_dagster.progress.reporting import use_reporter
 from eval_dagster.records import GenerationSettings, ModelResponse, Request
 

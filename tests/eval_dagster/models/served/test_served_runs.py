@@ -18,7 +18,7 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageResult
-from eval_dagster.task_files.registry import registered_tasks
+from eval_dagster.task_files.registries import registered_tasks
 
 CONFIG = """
     models:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from simulated_server import SimulatedServer, answer_all, evaluate, lengths, run_simulated
 
-from eval_dagster.models.served import pacing
-from eval_dagster.models.served.pacing import Pace, PaceSettings
-from eval_dagster.models.served.sharing import SharedEndpoint, SharedState
+from eval_dagster.models.served.pace import pacing
+from eval_dagster.models.served.pace.pacing import Pace, PaceSettings
+from eval_dagster.models.served.pace.sharing import SharedEndpoint, SharedState
 
 PROCESS = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from eval_dagster.models.served.sharing import SharedEndpoint, SharedState
+from eval_dagster.models.served.pace.sharing import SharedEndpoint, SharedState
 
 endpoint = SharedEndpoint(Path(sys.argv[1]))
 endpoint.join()

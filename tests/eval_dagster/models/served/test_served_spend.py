@@ -23,9 +23,9 @@ from eval_dagster.config.models import OpenAIModel, Price
 from eval_dagster.errors import NotEvaluatedError, StoreError
 from eval_dagster.gate.attempts import Attempts
 from eval_dagster.lake.attempts import read_attempts
-from eval_dagster.models.served.answers import BadAnswerError, TextReader, read_reply
+from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
-from eval_dagster.models.served.responses import failed
+from eval_dagster.models.served.scoring.responses import failed
 from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
@@ -95,7 +95,7 @@ import json, sys
 from pathlib import Path
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import NotEvaluatedError, StoreError
-from eval_dagster.models.served.answers import BadAnswerError, TextReader, read_reply
+from eval_dagster.models.served.calls.answers import BadAnswerError, TextReader, read_reply
 from eval_dagster.models.served.handle import ServedHandle
 from eval_dagster.records import GenerationSettings, Request
 

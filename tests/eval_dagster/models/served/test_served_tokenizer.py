@@ -13,15 +13,15 @@ from transformers import PreTrainedTokenizerFast
 
 from eval_dagster.config.models import OpenAIModel
 from eval_dagster.errors import ModelError, ModelNotFoundError
-from eval_dagster.models.served import score_planning
-from eval_dagster.models.served.answer_records import Choice
-from eval_dagster.models.served.answers import TextReader
+from eval_dagster.models.served.calls.answer_records import Choice
+from eval_dagster.models.served.calls.answers import TextReader
 from eval_dagster.models.served.handle import ENGINE_VERSION, ServedHandle
-from eval_dagster.models.served.tokenizer_check import _TEXTS
+from eval_dagster.models.served.scoring import score_planning
+from eval_dagster.models.served.scoring.tokenizer_check import _TEXTS
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.prompts.formatters import ChatTemplateFormatter, ConversationFormatter, formatter_for
 from eval_dagster.records import GenerationSettings, Grammar, Message, ModelResponse, Request, Role
-from eval_dagster.versions import stable_hash
+from eval_dagster.versions.hashes import stable_hash
 
 START = "<s>"
 TEMPLATE = (

@@ -1,0 +1,1 @@
+"""The Dagster instance: its storage, its locks, and runs that were killed."""

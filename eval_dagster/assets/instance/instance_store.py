@@ -1,0 +1,120 @@
+"""The SQLite databases of a Dagster instance: their creation under a lock, and the detection of damage."""
+
+import logging
+import shutil
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
+
+from eval_dagster.errors import StoreError
+from eval_dagster.stores.locks import locked
+from eval_dagster.stores.sqlite_files import (
+    damage_of,
+    has_rows,
+    move_into_place,
+    require_writable,
+    set_aside,
+    settled_damage_of,
+    table_names,
+)
+
+_DATABASES = {"history/runs.db": "runs", "history/runs/index.db": "event_logs", "schedules/schedules.db": "job_ticks"}
+"""Path in the instance's folder -> the table with its rows. The events of each run have a separate database."""
+_ELSEWHERE = ("storage", "run_storage", "event_log_storage", "schedule_storage")
+"""Keys of dagster.yaml by which these databases are elsewhere."""
+
+log = logging.getLogger("eval_dagster.instance")
+
+
+def ensure_databases(folder: Path) -> None:
+    """Make sure that the databases of an instance exist, are whole and writable, unless dagster.yaml stores them elsewhere.
+
+    They are created in a separate folder and moved into place, so that no process sees them half-made, even if another process creates
+    them at the same time or is killed. Damaged databases are moved aside, with a warning.
+
+    Raises:
+        StoreError: dagster.yaml cannot be read, or a database cannot be written to.
+    """
+    if not _keeps_here(folder):
+        return
+    with locked(folder / ".databases.lock"):
+        for name in _DATABASES:
+            if damage := settled_damage_of(folder / name, partial(_examine, _DATABASES[name])):
+                keep_aside(folder / name, damage)
+            require_writable(folder / name, "Dagster's database")
+        missing = [name for name in _DATABASES if not (folder / name).exists()]
+        if missing:
+            _make(folder, missing)
+
+
+def heal_databases(folder: Path) -> list[str]:
+    """Look for damage in all pages of the databases, and move damaged ones aside. Returns a message for each of these."""
+    if not _keeps_here(folder):
+        return []
+    with locked(folder / ".databases.lock"):
+        damages = {name: damage_of(folder / name, lambda _: None, thorough=True) for name in _DATABASES}
+        return [keep_aside(folder / name, damage) for name, damage in damages.items() if damage]
+
+
+def keep_aside(path: Path, damage: str) -> str:
+    """Rename a damaged database, and log and return a message."""
+    message = f"Dagster's database {path} was damaged ({damage}). It is kept as {set_aside(path).name}, and a new one is made."
+    log.warning(message)
+    return message
+
+
+def events_file(folder: Path, run_id: str) -> Path:
+    """The database of the events of a run."""
+    return folder / "history" / "runs" / f"{run_id}.db"
+
+
+def is_shared(instance: dg.DagsterInstance) -> bool:
+    """Whether other machines can use the instance: its runs are in a database of its own, and not in files or in memory."""
+    return not isinstance(instance.run_storage, SqliteRunStorage | InMemoryRunStorage)
+
+
+def lock_database(instance: dg.DagsterInstance) -> str | None:
+    """The address of an instance's PostgreSQL database; None if it has another one, or one whose address has no lasting password."""
+    storage = instance.run_storage
+    has_token = getattr(storage, "_token_provider", None) is not None
+    return None if has_token else getattr(storage, "postgres_url", None)
+
+
+def _keeps_here(folder: Path) -> bool:
+    path = folder / "dagster.yaml"
+    try:
+        settings: Any = yaml.safe_load(path.read_text("utf-8")) if path.exists() else None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(
+            f"Dagster's settings {path} cannot be read ({reason}); correct the file, or delete it to have a new one"
+        ) from error
+    return not isinstance(settings, dict) or not any(key in settings for key in _ELSEWHERE)
+
+
+def _examine(table: str, database: sqlite3.Connection) -> str | None:
+    """The damage of a database whose creation was interrupted; None if it is complete, or if Dagster completes it."""
+    if has_rows(database, table):
+        return None
+    is_whole = table in table_names(database) and has_rows(database, "alembic_version") and has_rows(database, "secondary_indexes")
+    return None if is_whole else "a process was killed while it made the tables"
+
+
+def _make(folder: Path, names: list[str]) -> None:
+    building = folder / ".building"
+    shutil.rmtree(building, ignore_errors=True)
+    building.mkdir()
+    (building / "dagster.yaml").touch()  # without one Dagster prints that it has none
+    try:
+        with dg.DagsterInstance.local_temp(str(building)):
+            pass
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            move_into_place(building / name, folder / name)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Runs of suites: launched, in this process, summarized, skipped."""

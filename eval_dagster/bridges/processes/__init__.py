@@ -1,5 +1,0 @@
-"""Benchmarks of packages that live in an environment of their own and are asked as a process."""
-
-from eval_dagster.bridges.processes.registry import ProcessRegistry
-
-__all__ = ["ProcessRegistry"]

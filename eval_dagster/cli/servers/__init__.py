@@ -1,0 +1,1 @@
+"""The servers that `ui` and `view` start, and what guards and ends them."""

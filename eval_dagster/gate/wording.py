@@ -1,0 +1,280 @@
+"""Verdicts and figures as text, for all places that show a gate's result."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eval_dagster.gate.records import COMPARED, GAPS, GateResult, Outcome, Regression
+from eval_dagster.results.comparison import cause_words
+from eval_dagster.statistics.verdicts import Verdict
+
+NOT_JUDGED = "The suite was not judged"
+"""The verdict where the gate itself failed."""
+_MOST_NAMED = 3
+_MOST_OF_A_REASON = 160
+
+
+class Tone(StrEnum):
+    """How good or bad a result is."""
+
+    BAD = "bad"
+    """A result is red, or the suite is incomplete, and this fails the gate."""
+    WARNING = "warning"
+    """This is only a warning; or the suite passed without results that it does not require."""
+    GOOD = "good"
+    """All results were judged, and none is red."""
+    UNKNOWN = "unknown"
+    """Nothing could be compared yet: the results are the first ones."""
+
+
+def tone(result: GateResult) -> Tone:
+    """How good or bad a result is."""
+    if not result.is_green:
+        return Tone.BAD if result.is_failed else Tone.WARNING
+    if result.outcome is Outcome.FIRST:
+        return Tone.UNKNOWN
+    return Tone.WARNING if result.gaps or result.with_verdict(Verdict.ACCEPTED_GAP) else Tone.GOOD
+
+
+def verdict_line(result: GateResult) -> str:
+    """The result in one line, without the suite's name."""
+    regressed, failing = result.with_verdict(Verdict.REGRESSED), result.with_verdict(Verdict.ERRORS)
+    total = len(result.regressions)
+    if not total:
+        return "Incomplete: the suite has no results to judge"
+    if result.is_first:
+        these = "this one" if total == 1 else f"these {total}"
+        return f"First results: nothing to compare with yet; later results are compared with {these}"
+    errors = [f"{row.eval} on {row.model} ({row.n_errors} of {row.n_evaluable} samples)" for row in failing]
+    said = [
+        *([f"{len(regressed)} of {total} results regressed: {_names(regressed)}"] if regressed else []),
+        *([f"too many errors in {len(failing)} of {total} results: {_listed(errors)}"] if failing else []),
+    ]
+    if result.outcome is Outcome.INCOMPLETE:
+        said = [_incomplete(result)]
+    elif not said:
+        compared = sum(row.verdict in COMPARED for row in result.regressions)
+        said = [f"No regression seen in {_counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
+    return "; ".join([*said, *_others(result)])
+
+
+def _incomplete(result: GateResult) -> str:
+    """What keeps a suite without red results from passing."""
+    total, missing = len(result.regressions), result.missing
+    if not missing:
+        return "Incomplete: nothing was judged"
+    by_verdict = [(verdict, [row for row in missing if row.verdict is verdict]) for verdict in reversed(GAPS)]
+    parts = [f"{len(rows)} of {_counted(total, 'result')} {verdict.value} ({_reasons(rows)})" for verdict, rows in by_verdict if rows]
+    judged = sum(row.verdict in COMPARED for row in result.regressions)
+    seen = f"no regression seen in {_counted(judged, 'comparison')}" if judged else "nothing was compared"
+    return f"Incomplete: {'; '.join(parts)}; {seen}"
+
+
+def _others(result: GateResult) -> list[str]:
+    """What else the line says."""
+    missing = result.missing if result.outcome is Outcome.INCOMPLETE else []
+    improved, first, accepted = (
+        len(result.with_verdict(verdict)) for verdict in (Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP)
+    )
+    refuted = [f"{row.eval} on {row.model}" for row in result.refuted]
+    few = [f"{row.eval} on {row.model} ({row.n_common} of {row.n_common + row.n_only_baseline})" for row in _on_few_samples(result)]
+    left = [row for row in result.gaps if row not in missing]
+    marked = [f"{row.eval} on {row.model} ({'; '.join(row.marks)})" for row in result.regressions if row.marks]
+    gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
+    allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
+    return [
+        *([f"{_counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
+        *([f"{improved} improved"] if improved else []),
+        *([_counted(first, "first result")] if first else []),
+        *([_counted(accepted, "accepted gap")] if accepted else []),
+        *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
+        *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
+        *([f"not only the model changed: {_listed(marked)}"] if marked else []),
+    ]
+
+
+def _on_few_samples(result: GateResult) -> list[Regression]:
+    """The red results that were compared on less than half of the baseline's samples."""
+    return [row for row in result.with_verdict(Verdict.REGRESSED) if row.is_partial]
+
+
+def clearest_fall(result: GateResult) -> str | None:
+    """The fall that a green result is nearest to turn red by, with what the gate would have found; None if nothing is worse.
+
+    Falls that have a reason of their own, such as one that fresh answers do not show, are left out.
+    """
+    falls = [
+        row
+        for row in result.regressions
+        if row.verdict is Verdict.NO_CHANGE_SEEN
+        and not row.reason
+        and row.difference is not None
+        and row.p_adjusted is not None
+        and (row.difference > 0 if row.higher_is_better is False else row.difference < 0)
+    ]
+    if not falls or not result.level:
+        return None
+    row = min(falls, key=lambda each: 1.0 if each.p_value is None else each.p_value)
+    is_beyond = row.p_adjusted is not None and row.p_adjusted > result.level
+    why = f"p {p_equals(row.p_adjusted)} is above the level {result.level:.2g}" if is_beyond else "less than the suite takes for a change"
+    samples = _counted(row.n_common, "sample")
+    return "".join(
+        (
+            f"{title(row)} {number(row.baseline_value)} → {number(row.value)}",
+            f" ({number(row.difference, '+')}, 95 % interval {interval(row.ci_low, row.ci_high, '+')})",
+            f", the clearest fall of {len(falls)}" if len(falls) > 1 else "",
+            f": no change seen, since {why}",
+            "" if row.min_detectable is None else f"; on {samples} a fall of {number(row.min_detectable)} is found in 8 of 10 cases",
+        )
+    )
+
+
+def level(result: GateResult) -> str:
+    """The level of the judgement, as a text that follows the time at which it was judged."""
+    if result.level:
+        share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
+        return f"at the level {result.level:.2g} for all comparisons together{share}"
+    if any(row.verdict in COMPARED for row in result.regressions):
+        return "without a new test: the scores that were compared are those of the baseline or of the last judgement"
+    return "without a test: there was nothing to compare"
+
+
+def title(row: Regression) -> str:
+    """The title of a row."""
+    return f"{row.eval} · {row.model}" + (f" · {row.metric}" if row.metric else "")
+
+
+def number(value: float | None, sign: str = "") -> str:
+    """A score or a difference; a dash if there is none."""
+    return "–" if value is None else f"{value:{sign}.3f}"
+
+
+def interval(low: float | None, high: float | None, sign: str = "") -> str:
+    """A confidence interval; a dash if there is none."""
+    return "–" if low is None or high is None else f"{low:{sign}.3f} to {high:{sign}.3f}"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value; a dash if there is none."""
+    if value is None:
+        return "–"
+    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
+
+
+def p_equals(value: float | None) -> str:
+    """A p-value after its sign: `= 0.03`, or `< 0.0001`."""
+    text = p_value(value)
+    return text if text.startswith("<") else f"= {text}"
+
+
+FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", "samples")
+"""The columns of `figures`."""
+
+
+def figures(row: Regression) -> tuple[str, ...]:
+    """A row's figures as the cells of a table."""
+    return (
+        number(row.baseline_value),
+        number(row.value),
+        number(row.difference, "+"),
+        interval(row.ci_low, row.ci_high, "+"),
+        p_value(row.p_adjusted),
+        str(row.n_common),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unjudged:
+    """Results that were not judged for the same reason: some evals with each of some models."""
+
+    verdict: Verdict
+    models: str
+    what: str
+    """Names of evals, with a metric if only one metric is concerned."""
+    reason: str
+    count: int
+    """Number of results."""
+
+
+def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
+    """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
+    by_model: dict[tuple[Verdict, str, str], list[str]] = {}
+    for row in rows:
+        is_named = row.metric and row.verdict is not Verdict.FIRST_RESULT  # that of one metric is that of all
+        what = f"{row.eval} · {row.metric}" if is_named else row.eval
+        names = by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), [])
+        names += [what] if what not in names else []
+    grouped: dict[tuple[Verdict, str, tuple[str, ...]], list[str]] = {}
+    for (verdict, reason, model), names in by_model.items():
+        grouped.setdefault((verdict, reason, tuple(names)), []).append(model)
+    return [
+        Unjudged(verdict=verdict, models=", ".join(models), what=", ".join(names), reason=reason, count=len(models) * len(names))
+        for (verdict, reason, names), models in grouped.items()
+    ]
+
+
+def cause_text(text: str | None) -> str:
+    """The cause of a difference in words; empty if unknown."""
+    if text is None:
+        return ""
+    return cause_words(text) if text else "nothing differs"
+
+
+def asked_again(row: Regression) -> str:
+    """What fresh answers say about a fall; empty where there are none."""
+    if row.n_fresh is None:
+        return ""
+    test = f"p {p_value(row.fresh_p_value)}, below {p_value(row.fresh_level)} confirms"
+    return f"{_counted(row.n_fresh, 'sample')}: difference {number(row.fresh_difference, '+')} ± {number(row.fresh_stderr)} ({test})"
+
+
+def evidence(row: Regression) -> str:
+    """The evidence for a row's verdict, in one line."""
+    if row.difference is None:
+        return row.reason or "no common samples"
+    cause = cause_text(row.cause)
+    parts = [
+        *([row.reason] if row.reason and row.is_red else []),
+        f"{number(row.baseline_value)} → {number(row.value)}",
+        f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
+        f"p {p_equals(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
+        _counted(row.n_common, "common sample"),
+        *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
+        *([f"what differs: {cause}"] if cause else []),
+        *row.marks,
+        *([row.reason] if row.reason and not row.is_red else []),
+    ]
+    return "; ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _names(rows: Sequence[Regression]) -> str:
+    return _listed([f"{row.eval} on {row.model} ({row.metric} {_fall(row)})" for row in rows])
+
+
+def _listed(texts: Sequence[str]) -> str:
+    left = len(texts) - _MOST_NAMED
+    return ", ".join(texts[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _fall(row: Regression) -> str:
+    """The difference that makes a result red: from its baseline or from its anchor."""
+    if row.against == "anchor" and row.drift is not None:
+        return f"{number(row.drift, '+')} since {row.anchor}"
+    return number(row.difference, "+")
+
+
+def _reasons(rows: Sequence[Regression]) -> str:
+    """The reasons why rows were not judged; if there are several, each with its number of results."""
+    counts: Counter[str] = Counter()
+    for each in unjudged(rows):
+        reason = each.reason.splitlines()[0]
+        shown = reason if len(reason) <= _MOST_OF_A_REASON else f"{reason[:_MOST_OF_A_REASON]}…"
+        counts[f"{each.what} on {each.models}: {shown}"] += each.count
+    reasons = [reason for reason, _ in counts.most_common()]
+    left = len(reasons) - _MOST_NAMED
+    return "; ".join(reasons[:_MOST_NAMED]) + (f"; and {_counted(left, 'other reason')}" if left > 0 else "")

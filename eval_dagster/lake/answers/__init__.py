@@ -1,0 +1,1 @@
+"""The cache of answers: journal, files, and claims of requests under way."""

@@ -1,0 +1,106 @@
+"""Claims on requests: who is asking which of them, so that no other process asks them too.
+
+A claim is one file with the ids of all requests that a process is about to send to one version of a model. Its lock ends with the process.
+Claims are made one after the other, under a lock, so that each knows all earlier ones. They divide the requests by id: two runs whose evals
+overlap ask what they do not share at the same time. A process waits without a claim, so that no two wait for each other.
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.stores.locks import is_held, locked
+
+Rows = Mapping[str, Mapping[str, Any]]
+"""Rows of the response cache by request id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other:
+    """The claim of another process."""
+
+    holder: str
+    """Process, machine, run, and since when."""
+    requests: Set[str]
+    """The ids of the requests that it asks and this process wants."""
+    is_held: Callable[[], bool]
+    """Whether its process still asks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The requests that a process may send now."""
+
+    known: Rows
+    """The answers that were stored by then."""
+    requests: Set[str]
+    """The ids of the requests that this process alone may ask. They are neither answered nor claimed by others."""
+    others: tuple[Other, ...]
+    """The claims on the rest."""
+    is_lost: Callable[[], bool] = lambda: False
+    """Whether others may have taken the requests, since this process was not heard of for too long."""
+    back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None
+    """Keeps answers that are in no file of the cache yet, in the place of those before, for who takes over. Null where journals do."""
+
+
+class HomeClaims:
+    """The claims of the processes of one home on the requests to one version of a model."""
+
+    def __init__(self, home: Path, model_version: str) -> None:
+        self._folder = home / "locks" / "claims" / model_version
+
+    @contextmanager
+    def claimed(self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Claim]:
+        """Claim those of some requests that are neither answered nor claimed, for as long as the block lasts.
+
+        Args:
+            wanted: The ids of the requests.
+            run_id: The run that asks.
+            find: Gives the stored answers to requests.
+        """
+        path = self._folder / secrets.token_hex(8)
+        with locked(self._folder / "lock"):
+            others = self._others(wanted)
+            known = find(wanted)  # after the claims: the answers of a claim that has ended are stored
+            mine = wanted - known.keys() - {name for other in others for name in other.requests}
+            file = path.open("xb") if mine else None
+            if file is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.write("\n".join([holder_of(run_id), *sorted(mine)]).encode())
+                file.flush()
+        try:
+            yield Claim(known=known, requests=mine, others=tuple(other for other in others if other.requests - known.keys()))
+        finally:
+            if file is not None:
+                path.unlink(missing_ok=True)
+                file.close()
+
+    def _others(self, wanted: Set[str]) -> list[Other]:
+        """The claims that are held. Those of processes that have ended are removed."""
+        found: list[Other] = []
+        for path in self._folder.iterdir():
+            if path.name == "lock":
+                continue
+            if not is_held(path):
+                path.unlink(missing_ok=True)
+                continue
+            try:
+                holder, *names = path.read_text().split("\n")
+            except FileNotFoundError:  # it ends just now
+                continue
+            if requests := wanted & set(names):
+                found.append(Other(holder=holder, requests=requests, is_held=partial(is_held, path)))
+        return found
+
+
+def holder_of(run_id: str) -> str:
+    """Who this process is, in words."""
+    return f"process {os.getpid()} on {socket.gethostname()} (run {run_id[:8]}, since {datetime.now(UTC):%H:%M:%S} UTC)"

@@ -1,0 +1,125 @@
+"""The response cache: all answers of models, by model version and request.
+
+Its files are in `lake/response_cache/model_version=<version>/`. They are written every few seconds while a model works. Until then answers
+are in a journal, so that a killed run loses none. The version covers everything that can change an answer, so no stored answer is outdated.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval_dagster.errors import LakeError, ModelError
+from eval_dagster.lake.answers.claims import Claim, HomeClaims
+from eval_dagster.lake.answers.journal import abandoned, journal_rows, journals, remove_unnamed
+from eval_dagster.lake.answers.remote_claims import StoreClaims
+from eval_dagster.lake.catalog.catalog import rows_of
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.damage import damage_named, damages_of, require_sound
+from eval_dagster.lake.format.file_names import is_listed, new_name
+from eval_dagster.lake.tables.rows import to_table
+from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
+
+_MERGE_ABOVE = 24
+_VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
+_ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
+"""Two processes may have stored an answer to the same request. Which of them is used must not depend on the order of the files."""
+
+
+class ResponseCache:
+    """The answers of one model version."""
+
+    def __init__(self, lake: Lake, model_version: str) -> None:
+        """Take a model's version. Raises `ModelError` if it cannot be the name of a folder: the code of a backend may give any text."""
+        if not isinstance(model_version, str) or not _VERSION.fullmatch(model_version):
+            raise ModelError(f"the model has the version {model_version!r:.100}; expected 1 to 200 letters, digits and any of . _ + -")
+        self._lake = lake.answers
+        self._model_version = model_version
+        self.folder = self._lake.root / "response_cache" / f"model_version={model_version}"
+        """The folder of its files."""
+
+    def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
+        """Claim those of some requests that have no answer and that no other process is asking, for as long as the block lasts."""
+        if self._store_claims is None:
+            return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
+        return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
+
+    @cached_property
+    def _store_claims(self) -> StoreClaims | None:
+        lake = self._lake
+        return None if lake.mirror is None else StoreClaims(lake.mirror.store, self._model_version, lake.home)
+
+    def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""
+        if not request_ids:
+            return {}
+        # Before the files, because a journal is deleted once a file has its answers.
+        written = {row["request_id"]: row for path in journals(self.folder) for row in journal_rows(path)}
+        wanted = set(request_ids)
+        found = {name: row for name, row in written.items() if name in wanted}
+        return found | self._find(request_ids)
+
+    def _find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        wanted = pa.table({"request_id": pa.array(sorted(request_ids), pa.string())})
+        query = (
+            "select c.* from read_parquet($files, union_by_name = true, hive_partitioning = false) c semi join wanted using (request_id) "
+            f"where model_version = $version {_ONE_EACH}"
+        )
+        for _ in range(5):
+            files = self._lake.files(self.folder)
+            if not files:
+                return {}
+            _require_sound(files)
+            with duckdb.connect() as connection:
+                connection.register("wanted", wanted)
+                try:
+                    result = connection.execute(query, {"files": list(map(str, files)), "version": self._model_version})
+                    return {row["request_id"]: row for row in rows_of(result)}
+                except duckdb.Error as error:
+                    _require_sound(files, again=True)
+                    if all(map(is_listed, files)):
+                        raise LakeError(f"the response cache {self.folder} cannot be read ({str(error).splitlines()[0]})") from error
+        raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
+
+    def store_abandoned(self, run_id: str) -> None:
+        """Store the answers in journals of processes that were killed."""
+        for path in journals(self.folder):
+            with abandoned(path) as is_abandoned:
+                if is_abandoned:
+                    if rows := list(journal_rows(path)):
+                        self.add(rows, run_id)
+                    path.unlink(missing_ok=True)
+        remove_unnamed(self.folder)
+
+    def add(self, rows: Iterable[Mapping[str, Any]], run_id: str) -> None:
+        """Write answers to a new file."""
+        self._lake.add(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
+
+    def merge(self, run_id: str) -> None:
+        """Merge many small files into one. They are deleted after it is written."""
+        if len(self._lake.small_files(self.folder)) <= _MERGE_ABOVE:
+            return
+        with self._lake.lock(f"merge-{self._model_version}"):
+            files = self._lake.small_files(self.folder)
+            self._lake.add(self.folder / new_name(run_id), pa.concat_tables(map(_read, files)))
+            for file in files:
+                self._lake.delete(file)
+
+
+def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:
+    """Raise `LakeError` where a file is damaged. A file that is missing was merged into another one by another process."""
+    for path, damage in damages_of(files, again=again).items():
+        if is_listed(Path(path)):
+            raise LakeError(damage)
+
+
+def _read(path: Path) -> pa.Table:
+    require_sound(path)
+    with damage_named(path):
+        return pq.read_table(path, schema=RESPONSE_CACHE)

@@ -1,0 +1,286 @@
+"""Packs: immutable files that hold the rows of many small files of one table.
+
+A query opens a few packs in place of thousands of files. Rows are in the order of their files' paths, so in that of evals and models, and
+row groups are small: most are left out by their smallest and largest values. The column `_source` has the path of a row's file.
+
+The files of the lake stay what results are read from and verified against; packs are made from them. Where many files are not in a pack,
+they are written to a new one, together with the packs that are no larger than what is merged into them. So a row is written again about
+as many times as the number of files can be halved. Packs are never changed. Those that were replaced stay for readers of older catalogs.
+"""
+
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.catalog.archives import archives_folder
+from eval_dagster.lake.catalog.index import NEWEST_ALONE, Index, Pack
+from eval_dagster.lake.catalog.scanning import Changes, mark_damaged, plain_type
+from eval_dagster.lake.catalog.sessions import free_session, quoted, quoted_list
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.checksums import enter_checksum, reserve_checksum
+from eval_dagster.lake.format.damage import PACKS, require_sound
+from eval_dagster.lake.format.file_names import new_name, time_of
+from eval_dagster.versions.hashes import file_stamp, stable_hash
+
+PACKED = ("samples", "prompts", "responses", "scores", "metrics", "confirmations", "regressions")
+"""Tables with packs. Files of the others are few, or are merged by their writers."""
+FRESH = 100
+"""More small files than this that are in no pack are written to one."""
+_SMALL = 4 * 2**20
+"""Bytes. Larger files are in no pack."""
+_LARGE = 128 * 2**20
+"""Bytes at which a new pack is begun."""
+_LEAST_SHOWN = 0.5
+"""The share of its files that relations show, below which a pack is written again without the others."""
+_ROWS, _ROW_BYTES = 4096, 8 * 2**20
+"""Most rows, and about as many bytes, of a row group."""
+GRACE_S = 24 * 3600.0
+"""How long a replaced pack stays at least: a session may have an older catalog open."""
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_MEMORY = "512MiB"
+
+
+def maintain(lake: Lake, index: Index, changes: Changes) -> None:
+    """Write the packs that are due, and forget those that are missing or were changed."""
+    _forget_lost(lake, index, changes)
+    for table in PACKED:
+        if table in changes.tables:
+            _maintain_table(lake, index, table, changes)
+    if changes.tables:
+        _sweep(lake, index)
+
+
+def _sweep(lake: Lake, index: Index) -> None:
+    """Delete packs that were replaced a day ago and that no catalog of a past day names.
+
+    A pack that the index does not know counts as replaced now: where the index was lost, catalogs and open sessions may name it.
+    """
+    catalogs = [(path.stem, path.stat().st_mtime) for path in archives_folder(lake.home).glob("[!.]*.duckdb")]
+    ends = dict(index.rows("select path, ended from packs"))
+    for path in sorted((lake.root / PACKS).glob("*/[!.]*.parquet")):
+        name = str(path.relative_to(lake.root))
+        if name not in ends:
+            ends[name] = time.time()
+            statement = "insert into packs (path, tab, columns, stamp, size, ended) values (?, ?, '', '', ?, ?)"
+            index.write(statement, [(name, path.parent.name, path.stat().st_size, ends[name])])
+        begin, end = time_of(path).timestamp(), ends[name]
+        is_old = end is not None and end < time.time() - GRACE_S
+        if is_old and not any(begin <= made <= end or not _DAY.fullmatch(day) for day, made in catalogs):
+            path.unlink(missing_ok=True)
+            index.write("delete from packs where path = ?", [(name,)])
+
+
+def _forget_lost(lake: Lake, index: Index, changes: Changes) -> None:
+    for path, table, stamp in index.rows("select path, tab, stamp from packs where ended is null"):
+        try:
+            found = stable_hash(file_stamp(lake.root / path))
+            if found != stamp:  # as in a home that was copied
+                require_sound(lake.root / path)
+                index.write("update packs set stamp = ? where path = ?", [(found, path)])
+        except (LakeError, OSError) as error:
+            forget(lake, index, path, error)
+            changes.tables.add(table)
+
+
+def forget(lake: Lake, index: Index, path: str, fault: LakeError | OSError) -> None:
+    """Have the files of a pack packed again. A damaged pack is deleted; one that cannot be read now stays for catalogs that name it."""
+    cause = fault if isinstance(fault, OSError) else fault.__cause__
+    if isinstance(cause, OSError) and cause.errno not in (None, errno.ENOENT):
+        index.write("update packs set ended = ? where path = ?", [(time.time(), path)])
+    else:
+        (lake.root / path).unlink(missing_ok=True)
+        index.write("delete from packs where path = ?", [(path,)])
+    index.write("update files set pack = null where pack = ?", [(path,)])
+    index.write("delete from members where pack = ?", [(path,)])
+
+
+def forget_damaged(lake: Lake, index: Index, changes: Changes, suspects: Collection[str] | None = None) -> None:
+    """Verify packs, all or those that are suspected, and delete the damaged ones."""
+    for path, table in index.rows("select path, tab from packs where ended is null"):
+        if suspects is not None and path not in suspects:
+            continue
+        try:
+            require_sound(lake.root / path, again=True)
+        except LakeError as error:
+            forget(lake, index, path, error)
+            changes.tables.add(table)
+
+
+def _maintain_table(lake: Lake, index: Index, table: str, changes: Changes) -> None:
+    packs = index.packs(table)
+    members = set(index.column("select source from members m join packs p on p.path = m.pack where p.ended is null and p.tab = ?", table))
+    condition = "and is_newest" if table in NEWEST_ALONE else ""
+    query = (
+        f"select path, size, columns from files where tab = ? and pack is null and damage is null and size < ? {condition} order by path"
+    )
+    fresh = [row for row in index.rows(query, table, _SMALL) if row[0] not in members]
+    for columns in sorted({each.columns for each in packs} | {row[2] for row in fresh}):
+        files = [(path, size) for path, size, of_file in fresh if of_file == columns]
+        chosen = _due(files, [each for each in packs if each.columns == columns])
+        if chosen is not None:
+            _write(lake, index, table, columns, *chosen, changes)
+
+
+def _due(files: Sequence[tuple[str, int]], packs: Sequence[Pack]) -> tuple[list[str], list[Pack]] | None:
+    """The files and packs to be written as one; None where nothing is due."""
+    dead = [each for each in packs if each.shown < _LEAST_SHOWN * each.members]
+    if len(files) <= FRESH and not dead:
+        return None
+    size = sum(size for _, size in files) + sum(each.size * each.shown // each.members for each in dead)
+    merged = list(dead)
+    for each in sorted(packs, key=lambda pack: pack.size):
+        if each not in dead and each.size <= min(size, _LARGE // 2):
+            merged.append(each)
+            size += each.size
+    return [path for path, _ in files], merged
+
+
+def _write(lake: Lake, index: Index, table: str, columns: str, files: list[str], merged: list[Pack], changes: Changes) -> None:
+    sound = _sound(lake, index, files, changes)
+    merged = [each for each in merged if _is_sound(lake, index, each)]
+    wanted = [*sound, *(path for each in merged for path in index.shown_in(each.path))]
+    for each in merged:
+        index.write("update packs set ended = ? where path = ?", [(time.time(), each.path)])
+        index.write("delete from members where pack = ?", [(each.path,)])
+        index.write("update files set pack = null where pack = ?", [(each.path,)])
+    if wanted:
+        for path, sources in _Packing(lake, table).write(sound, [each.path for each in merged], wanted):
+            stamp, size = stable_hash(file_stamp(lake.root / path)), (lake.root / path).stat().st_size
+            index.write("insert into packs (path, tab, columns, stamp, size) values (?, ?, ?, ?, ?)", [(path, table, columns, stamp, size)])
+            index.write("insert into members (pack, source) values (?, ?)", [(path, source) for source in sources])
+            index.write("update files set pack = ? where path = ?", [(path, source) for source in sources])
+
+
+def _sound(lake: Lake, index: Index, files: Sequence[str], changes: Changes) -> list[str]:
+    """Those of the files that are sound; damage of the others is entered."""
+    sound = []
+    for path in files:
+        try:
+            require_sound(lake.root / path)
+            sound.append(path)
+        except LakeError as error:
+            mark_damaged(index, path, str(error), changes)
+    return sound
+
+
+def _is_sound(lake: Lake, index: Index, pack: Pack) -> bool:
+    try:
+        require_sound(lake.root / pack.path)
+    except LakeError as error:
+        forget(lake, index, pack.path, error)
+        return False
+    return True
+
+
+class _Packing:
+    """Writes packs of one table."""
+
+    def __init__(self, lake: Lake, table: str) -> None:
+        self._lake = lake
+        self._folder = f"{PACKS}/{table}"
+        folder = lake.root / self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(".*.tmp"):  # of a process that was killed: this one has the lock
+            path.unlink()
+
+    def write(self, files: Sequence[str], packs: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
+        """Write the rows of files and packs that are `wanted`; gives each new pack with its sources."""
+        schema = _plain_schema(self._lake.root / (files or packs)[0])
+        with free_session(self._lake.home, memory_limit=_MEMORY) as session:
+            session.register("wanted", pa.table({"_source": pa.array(wanted, pa.string())}))
+            reader = session.sql(_query(self._lake.root, files, packs)).to_arrow_reader(_ROWS) or ()
+            target = pa.schema([*schema, pa.field("_source", pa.string())])
+            batches = _by_source(pa.Table.from_batches([batch]).select(target.names).cast(target) for batch in reader)
+            pack, last = self._open(target), None
+            try:
+                for source, rows in batches:
+                    if source != last and pack.size > _LARGE:
+                        yield pack.close()
+                        pack = self._open(target)
+                    pack.add(rows)
+                    last = rows["_source"][-1].as_py()
+                yield pack.close()
+            finally:
+                pack.discard()
+
+    def _open(self, schema: pa.Schema) -> "_OpenPack":
+        return _OpenPack(self._lake.root, f"{self._folder}/{new_name('pack')}", schema)
+
+
+class _OpenPack:
+    """A pack that is being written under a temporary name."""
+
+    def __init__(self, root: Path, path: str, schema: pa.Schema) -> None:
+        self._path = path
+        self._place = root / path
+        self._temporary = self._place.with_name(f".{self._place.name}.{secrets.token_hex(4)}.tmp")
+        self._file: IO[bytes] = self._temporary.open("w+b")
+        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
+        self._sources: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are written."""
+        return self._file.tell()
+
+    def add(self, rows: pa.Table) -> None:
+        """Write rows as row groups of limited size."""
+        count = max(1, rows.num_rows * _ROW_BYTES // max(1, rows.nbytes))
+        self._writer.write_table(rows, row_group_size=min(_ROWS, count))
+        self._sources.update(pc.unique(rows["_source"]).to_pylist())
+
+    def close(self) -> tuple[str, set[str]]:
+        """Give the file its name; its path and sources."""
+        reserve_checksum(self._writer)
+        self._writer.close()
+        enter_checksum(self._file)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._place)
+        return self._path, self._sources
+
+    def discard(self) -> None:
+        """Delete what is half-written."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _plain_schema(path: Path) -> pa.Schema:
+    schema = pq.read_schema(path)
+    return pa.schema([pa.field(each.name, plain_type(each.type)) for each in schema if each.name != "_source"])
+
+
+def _query(root: Path, files: Sequence[str], packs: Sequence[str]) -> str:
+    prefix = quoted(root)
+    options = "file_row_number = true, hive_partitioning = false"
+    parts = []
+    if files:
+        source = f"replace(filename, '{prefix}/', '')"
+        paths = quoted_list(root / path for path in files)
+        parts.append(f"select * exclude (filename), {source} as _source from read_parquet({paths}, filename = true, {options})")
+    if packs:
+        paths = quoted_list(root / path for path in packs)
+        parts.append(f"select * from read_parquet({paths}, {options}) semi join wanted using (_source)")
+    return f"select * from ({' union all by name '.join(parts)}) order by _source, file_row_number"
+
+
+def _by_source(tables: Iterator[pa.Table]) -> Iterator[tuple[Any, pa.Table]]:
+    """Pieces of tables with the first source of each. The rows of the last piece's source may go on in the next."""
+    for table in tables:
+        if table.num_rows:
+            first = table["_source"][0]
+            same = pc.sum(pc.equal(table["_source"], first)).as_py()
+            yield first.as_py(), table.slice(0, same)
+            if same < table.num_rows:
+                yield table["_source"][same].as_py(), table.slice(same)

@@ -1,0 +1,334 @@
+"""The relations of a catalog: first those over the lake's files, then those of `sql/`.
+
+A relation over many files reads packs, and those files that are in no pack. Files with the same columns are read by one scan: DuckDB then
+reads the footer of the first alone before a query. The catalog holds the rows of small tables itself, with the file of each row, so that a
+publication replaces the rows of changed files alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from eval_dagster.errors import QueryError
+from eval_dagster.lake.catalog.file_system import url_of
+from eval_dagster.lake.catalog.index import Index, Indexed, info_of
+from eval_dagster.lake.catalog.packs import PACKED
+from eval_dagster.lake.catalog.scanning import Changes
+from eval_dagster.lake.catalog.sessions import quoted, quoted_list
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.file_writing import FileInfo
+from eval_dagster.lake.tables.schemas import EARLIER_REASONS, SUITE_TABLES, TABLES
+
+_MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.string())])
+
+
+def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index) -> list[tuple[str, str]]:
+    """Let `scores_file` of `_metrics_files` name a later file of the same version where the named one is gone.
+
+    Returns eval and model of each changed row.
+    """
+    named = connection.execute(
+        "select distinct named_scores_file from internal._metrics_files where named_scores_file is not null"
+    ).fetchall()
+    existing = set(index.column("select path from files where tab = 'scores'"))
+    missing = [name for (name,) in named if name not in existing]
+    mapping = {name: found for name in missing if (found := _rewritten(connection, index, name)) is not None}
+    rows = pa.table(
+        {"named": pa.array(list(mapping), pa.string()), "found": pa.array(list(mapping.values()), pa.string())}, schema=_MAPPING
+    )
+    connection.register("rewritten_scores", rows)
+    moved = connection.execute(
+        "select f.eval, f.model, f._file, coalesce(r.found, f.named_scores_file) as scores_file from internal._metrics_files f "
+        "left join rewritten_scores r on r.named = f.named_scores_file "
+        "where f.scores_file is distinct from coalesce(r.found, f.named_scores_file)"
+    ).fetchall()
+    for _, _, file, scores_file in moved:
+        connection.execute("update internal._metrics_files set scores_file = $1 where _file = $2", [scores_file, file])
+    return [(eval_name, model) for eval_name, model, _, _ in moved]
+
+
+def _rewritten(connection: duckdb.DuckDBPyConnection, index: Index, name: str) -> str | None:
+    """The newest scores in the folder of a missing file, of the version that its metrics were computed from."""
+    metrics = connection.execute("select distinct _file from internal._metrics_files where named_scores_file = $1", [name]).fetchall()
+    infos = [info for (path,) in metrics if (info := _info(index, path)) is not None]
+    versions = {info.inputs["sample_scores"] for info in infos if "sample_scores" in info.inputs}
+    folder = name.rpartition("/")[0]
+    files = index.column("select path from files where folder = ? and damage is null and not is_foreign order by path desc", folder)
+    return next((path for path in files if (info := _info(index, path)) is not None and info.version in versions), None)
+
+
+def _info(index: Index, path: str) -> FileInfo | None:
+    found = index.column("select info from files where path = ?", path)
+    return info_of(found[0]) if found and found[0] else None
+
+
+SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
+_NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
+_PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
+"""Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
+FORMAT = 12
+"""Version of the catalog's form. A catalog of another form is made again."""
+_JUDGED = """
+    with stored as ({rows}),
+    named as (
+        select * replace (case {earlier} else verdict end as verdict) from stored
+    )
+    select * replace (coalesce(outcome, case
+        when bool_or(verdict in ('regressed', 'errors')) over judgement then 'regressed'
+        when bool_or(verdict in ('not comparable', 'not evaluated')) over judgement then 'incomplete'
+        when bool_or(verdict in ('improved', 'no change seen')) over judgement then 'passed'
+        else 'first results' end) as outcome)
+    from named window judgement as (partition by suite, judged_at)
+"""
+"""Reads judgements of which the earlier ones have no outcome, and one verdict for all that was not compared."""
+_EARLIER = " ".join(
+    f"when outcome is null and verdict = 'not comparable' and starts_with(reason, '{each}') then '{verdict}'"
+    for verdict, begins in EARLIER_REASONS.items()
+    for each in begins
+)
+_CURRENT = "select * from internal._metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
+
+
+def relation_files() -> dict[str, Path]:
+    """The files of `sql/` by the name of the relation or macro that they define."""
+    return {path.stem: path for path in sorted(SQL_FOLDER.glob("*.sql"))}
+
+
+def configured_names(lake: Lake) -> list[tuple[str, str]]:
+    """Names of evals and models, each with its kind."""
+    known = lake.configured
+    return [] if known is None else [*(("eval", name) for name in known.evals), *(("model", name) for name in known.models)]
+
+
+def build(connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None = None) -> None:
+    """Create every relation in the database that is in use; with `changes`, bring a database up to date that was complete before them.
+
+    Raises:
+        QueryError: A file of `sql/` does not fit the rest.
+        duckdb.Error: A file is damaged that the index does not know to be.
+    """
+    _Catalog(connection, lake, index, changes).build()
+
+
+class _Catalog:
+    """A catalog that is being made or changed."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None) -> None:
+        self._connection = connection
+        self._lake = lake
+        self._index = index
+        self._changes = changes
+
+    def build(self) -> None:
+        # What only other relations read, so that `show tables` lists those for people.
+        self._connection.execute("create schema if not exists internal")
+        for table in PACKED:
+            if self._is_touched(table):
+                self._register("hidden", pa.table({"_source": pa.array(self._index.hidden(table), pa.string())}))
+                self._connection.execute(f"create or replace table internal._hidden_{table} as select * from hidden")
+        for table in NATIVE_TABLES:
+            if self._is_touched(table):
+                self._update(table)
+        for table in ("samples", "prompts", "responses", "confirmations"):
+            if self._is_touched(table):
+                self._create("view", table, table, self._parts(table, self._index.loose(table)))
+        if self._is_touched("metrics", "scores"):
+            self._create_metrics()
+            self._create_scores()
+        if self._is_touched(*SUITE_TABLES):
+            self._create_judgements()
+        if self._is_touched("attempts"):
+            self._derive("attempts", "distinct * exclude (_file)", "order by finished_at, eval")
+        if self._is_touched("endpoint_states"):
+            self._derive("endpoint_states", "distinct * exclude (_file)", "order by looked_at, model")
+        self._create_small()
+        if self._changes is None:
+            for table in ("acceptances", "human_labels"):
+                self._connection.execute(f"create or replace view {table} as select * exclude (_file) from internal._{table}_files")
+            # Of a notice the last outcome counts; earlier versions gave no ids.
+            self._connection.execute(
+                "create or replace view notices as select * exclude (_file, reached) from internal._notices_files "
+                "qualify row_number() over (partition by coalesce(notice_id, _file), variable order by _file desc) = 1"
+            )
+            _run_sql_folder(self._connection)
+
+    def _is_touched(self, *tables: str) -> bool:
+        return self._changes is None or not self._changes.tables.isdisjoint(tables)
+
+    def _register(self, name: str, rows: pa.Table) -> None:
+        self._connection.register(name, rows)
+
+    def _derive(self, table: str, columns: str, order: str) -> None:
+        self._connection.execute(f"create or replace table {table} as select {columns} from internal._{table}_files {order}")
+
+    def _update(self, table: str) -> None:
+        """Make a native table, or replace the rows of changed files in it."""
+        name = f"internal._{table}_files"
+        if self._changes is None:
+            self._create("table", name, table, self._parts(table, self._index.loose(table), source="_file"), source="_file")
+            if table == "metrics":
+                self._connection.execute(f"alter table {name} add column named_scores_file varchar")
+        else:
+            changed = sorted(self._changes.gone[table] | self._changes.new[table])
+            self._register("changed", pa.table({"path": pa.array(changed, pa.string())}))
+            self._connection.execute(f"delete from {name} where _file in (select path from changed)")
+            for part in _scans(self._lake.root, self._index.of_paths(sorted(self._changes.new[table])), source="_file"):
+                self._connection.execute(f"insert into {name} by name {part}")
+        if table == "metrics":
+            self._connection.execute(f"update {name} set named_scores_file = scores_file where named_scores_file is null")
+
+    def _create_metrics(self) -> None:
+        """Relations of the current metrics and of all. Partitions whose newest file is damaged have no current metrics."""
+        moved = follow_rewritten_scores(self._connection, self._index)
+        lost = [_partition_of(path) for path, _, damage in self._index.newest("metrics") if damage is not None]
+        self._register("lost_rows", _pairs(lost))
+        if self._changes is None:
+            self._connection.execute(
+                "create or replace table internal._current_metrics as " + _CURRENT.format(where="anti join lost_rows using (eval, model)")
+            )
+            columns = "* exclude (_file, scores_file, named_scores_file, findings)"
+            self._connection.execute(f"create or replace view metrics as select {columns} from internal._current_metrics")
+            self._connection.execute(f"create or replace view metrics_history as select {columns} from internal._metrics_files")
+            return
+        touched = {*moved, *map(_partition_of, self._changes.gone["metrics"] | self._changes.new["metrics"])}
+        self._register("touched", _pairs(sorted(touched)))
+        self._connection.execute("delete from internal._current_metrics where (eval, model) in (select (eval, model) from touched)")
+        where = "semi join touched using (eval, model) anti join lost_rows using (eval, model)"
+        self._connection.execute("insert into internal._current_metrics by name " + _CURRENT.format(where=where))
+
+    def _create_scores(self) -> None:
+        """Relations of the scores that current metrics, and all metrics ever, were computed from."""
+        self._connection.execute(
+            "create or replace table internal._score_files as select scores_file, "
+            "coalesce(scores_file in (select scores_file from internal._current_metrics), false) as is_current "
+            "from (select distinct scores_file from internal._metrics_files where scores_file is not null) order by scores_file"
+        )
+        named: dict[str, bool] = dict(self._connection.execute("select * from internal._score_files").fetchall())
+        loose = [each for each in self._index.loose("scores") if each.path in named]
+        existing = set(self._index.column("select path from files where tab = 'scores'"))
+        self._index["missing_scores"] = {name: is_current for name, is_current in named.items() if name not in existing}
+        for name, chosen, source, where in (
+            ("scores", [each for each in loose if named[each.path]], None, "where is_current"),
+            ("internal._all_scores", loose, "scores_file", ""),
+        ):
+            files = f"semi join (select scores_file as _source from internal._score_files {where}) using (_source)"
+            self._create("view", name, "scores", self._parts("scores", chosen, source=source, files=files), source=source)
+        self._connection.execute(
+            "create or replace view scores_history as select s.* exclude (scores_file), m.materialized_at, m.metric_version "
+            "from internal._all_scores s join (select distinct scores_file, materialized_at, split_part(metric, '/', 1) as metric, "
+            "metric_version, eval, model from internal._metrics_files) m on s.scores_file = m.scores_file "
+            "and split_part(s.metric, '/', 1) = m.metric and s.eval = m.eval and s.model = m.model"
+        )
+
+    def _create_judgements(self) -> None:
+        """Relations of the last judgement of each suite and of all judgements. A damaged last judgement is not replaced by an older one."""
+        missing: list[str] = []
+        sound = [path.partition("/")[2] for path, _, damage in self._index.newest("regressions") if damage is None]
+        for table in SUITE_TABLES:
+            paths = [f"{table}/{rest}" for rest in sound]
+            known = self._index.of_paths(paths)
+            missing += sorted(set(paths) - self._index.existing(paths))
+            name = {"looks": "internal._looks"}.get(table, table)
+            self._create("view" if table == "sample_changes" else "table", name, table, _scans(self._lake.root, known))
+        self._index["missing_judgements"] = missing
+        self._create("view", "regressions_history", "regressions", self._parts("regressions", self._index.loose("regressions")))
+        self._connection.execute(
+            "create or replace table change_points as select * exclude (is_change_point) from internal._looks where is_change_point"
+        )
+
+    def _create_small(self) -> None:
+        names = pa.Table.from_pylist([{"kind": kind, "name": name} for kind, name in configured_names(self._lake)], schema=_NAMES)
+        self._register("configured_names", names)
+        self._connection.execute("create or replace table internal._configured as select * from configured_names")
+        root = quoted(self._lake.root)
+        self._connection.execute(
+            f"create or replace table internal._catalog_format as select {FORMAT}::integer as version, '{root}' as lake"
+        )
+        damages = damages_of(self._lake, self._index)
+        rows = pa.table({"path": pa.array(list(damages), pa.string()), "message": pa.array(list(damages.values()), pa.string())})
+        self._register("damages", rows)
+        self._connection.execute("create or replace table damaged_files as select * from damages")
+
+    def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
+        """Queries of all rows that a relation shows. `source` names a column for the file of a row, `files` joins the chosen files."""
+        renamed = f", _source as {source}" if source else ""
+        parts = []
+        for paths in _by_columns((each.columns, each.path) for each in self._index.packs(table)).values():
+            scan = f"read_parquet({_urls(self._lake.root, paths)}, hive_partitioning = false)"
+            parts.append(f"select * exclude (_source){renamed} from {scan} {files} anti join internal._hidden_{table} using (_source)")
+        return [*parts, *_scans(self._lake.root, loose, source=source)]
+
+    def _create(self, kind: str, name: str, table: str, parts: Sequence[str], *, source: str | None = None) -> None:
+        """Create a relation of queries. It has all columns of the table, also those that are newer than all files."""
+        empty = TABLES[table].empty_table()
+        self._register("no_rows", empty.append_column(source, pa.array([], pa.string())) if source else empty)
+        forms = self._connection.execute("describe no_rows").fetchall()
+        columns = ", ".join(f'null::{form} as "{column}"' for column, form, *_ in forms)
+        rows = " union all by name ".join([f"select {columns} where false", *parts])
+        query = _JUDGED.format(rows=rows, earlier=_EARLIER) if table == "regressions" else rows
+        self._connection.execute(f"create or replace {kind} {name} as {query}")
+
+
+def damages_of(lake: Lake, index: Index) -> dict[str, str]:
+    """A message for each damaged file, and for each missing one that others name, by path."""
+    found = {str(lake.root / path): message for path, message in index.damages().items()}
+    for name, is_current in (index["missing_scores"] or {}).items():
+        cure = "materialize sample_scores and task_metrics of its partition again" if is_current else "scores_history lacks its rows"
+        found[str(lake.root / name)] = f"the lake file {lake.root / name} is missing; {cure}"
+    for name in index["missing_judgements"] or []:
+        found[str(lake.root / name)] = f"the lake file {lake.root / name} is missing; judge its suite again"
+    return found
+
+
+def _scans(root: Path, files: Sequence[Indexed], *, source: str | None = None) -> list[str]:
+    """Queries of the rows of files, one for those with the same columns."""
+    folder, parts = f"'{quoted(root)}/'", []
+    for paths in _by_columns((each.columns, each.path) for each in files).values():
+        scan = f"read_parquet({_urls(root, paths)}, hive_partitioning = false, filename = {str(source is not None).lower()})"
+        # The name of a file may begin with a scheme, as in held sessions.
+        path = f"substring(filename, position({folder} in filename) + length({folder}))"
+        renamed = f"exclude (filename), {path} as {source}" if source else ""
+        parts.append(f"select * {renamed} from {scan}")
+    return parts
+
+
+def _by_columns(files: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for columns, path in files:
+        groups.setdefault(columns, []).append(path)
+    return groups
+
+
+def _urls(root: Path, paths: Iterable[str]) -> str:
+    return quoted_list(url_of(root / path) for path in paths)
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> pa.Table:
+    return pa.table({"eval": [name for name, _ in pairs], "model": [model for _, model in pairs]}, schema=_PAIRS)
+
+
+def _partition_of(path: str) -> tuple[str, str]:
+    """Eval and model of a file, from its folders."""
+    folders = dict(part.split("=", 1) for part in path.split("/")[1:-1] if "=" in part)
+    return folders.get("eval", ""), folders.get("model", "")
+
+
+def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the relations of `sql/`. One that needs another is created after it."""
+    waiting = {name: path.read_text("utf-8").strip().rstrip(";") for name, path in relation_files().items()}
+    while waiting:
+        failed: dict[str, str] = {}
+        last: duckdb.Error | None = None
+        for name, text in waiting.items():
+            macro = "create macro" in text
+            statement = text.replace("create macro", "create or replace macro", 1) if macro else f"create or replace view {name} as {text}"
+            try:
+                connection.execute(statement)
+            except duckdb.CatalogException as error:
+                failed[name], last = text, error
+        if last is not None and len(failed) == len(waiting):
+            raise QueryError(f"sql/{next(iter(failed))}.sql does not fit the catalog: {last}")
+        waiting = failed

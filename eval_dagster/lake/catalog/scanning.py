@@ -1,0 +1,307 @@
+"""Finds what changed in a lake since its index was written.
+
+The time of modification of a folder changes with each file that is added, deleted or renamed in it. So only folders with another time are
+listed, and only their new files are read. A new file is verified: whole where relations show its rows, else its footer.
+"""
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.catalog.index import Index
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.checksums import content_id
+from eval_dagster.lake.format.damage import damage_named, foreign_file, require_sound, require_sound_footer
+from eval_dagster.lake.format.file_names import is_listed, is_name, unlisted_folder
+from eval_dagster.lake.format.file_writing import INFO_KEY
+from eval_dagster.lake.tables.schemas import TABLES
+from eval_dagster.versions.hashes import stable_hash
+
+_COARSE_NS = 60 * 10**9
+"""A folder that changed less than a minute before is listed again next time: times of folders are coarse, and clocks differ."""
+_WORKERS = 4
+_READ_WHEN_NEWEST = ("samples", "prompts", "responses", "scores")
+"""Tables of which an older file is verified when it is read: the others are read whole into the catalog."""
+_KEPT_INFO = ("fingerprint", "version", "run_id", "materialized_at", "inputs")
+
+
+@dataclass(kw_only=True)
+class Changes:
+    """What changed, by table. Paths are relative to the lake's folder."""
+
+    tables: set[str] = field(default_factory=set)
+    """Tables of which any file, pack or message changed."""
+    gone: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Files that were deleted, damaged or written again."""
+    new: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Sound files that were not there before, or were written again."""
+
+    def add(self, later: "Changes") -> None:
+        """Add what changed later."""
+        self.tables |= later.tables
+        for mine, theirs in ((self.gone, later.gone), (self.new, later.new)):
+            for table, paths in theirs.items():
+                mine[table] |= paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A file in a folder that was listed."""
+
+    path: str
+    folder: str
+    size: int
+    modified: int
+    changed: int
+    is_foreign: bool
+
+
+def scan(lake: Lake, index: Index, *, without: Collection[str] = (), thorough: bool = False) -> Changes:
+    """Bring the index up to date, and return what changed.
+
+    The files `without` count as deleted until the next scan. With `thorough`, all folders are listed.
+    """
+    changes = Changes()
+    excluded = set(without)
+    begin = time.time_ns()
+    for folder, modified in _changed_folders(lake, index, {path.rpartition("/")[0] for path in excluded}, listing_all=thorough):
+        if modified is None:
+            _forget(index, folder, changes)
+            continue
+        is_settled = modified < begin - _COARSE_NS and not any(path.rpartition("/")[0] == folder for path in excluded)
+        is_listed = _compare(lake, index, folder, excluded, changes)
+        index.write("insert or replace into folders values (?, ?)", [(folder, modified if is_settled and is_listed else 0)])
+    _read_unread(lake, index, changes)
+    _look_at_damaged(lake, index, changes)
+    return changes
+
+
+def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, listing_all: bool) -> Iterable[tuple[str, int | None]]:
+    """Folders whose time differs from that in the index, with their times; null where a folder is gone. New ones are found on the way.
+
+    A folder that cannot be read has the time 0. Those in it count as gone.
+    """
+    known = dict(index.rows("select path, modified from folders"))
+    root = str(lake.root)
+    waiting = [*known, *(table for table in TABLES if table not in known)]
+    unreadable: set[str] = set()
+    while waiting:
+        unlisted: list[str] = []
+        for folder in waiting:
+            try:
+                modified = os.stat(f"{root}/{folder}").st_mtime_ns  # noqa: PTH116 - tens of thousands of folders
+            except (FileNotFoundError, NotADirectoryError):
+                if folder in known:
+                    yield folder, None
+                continue
+            except OSError:
+                unreadable.add(folder)
+                yield folder, None if folder.rpartition("/")[0] in unreadable else 0
+                continue
+            if listing_all or modified != known.get(folder) or folder in suspects:
+                yield folder, modified
+                unlisted += [each for each in _folders_in(root, folder) if each not in known]
+        waiting = unlisted
+
+
+def _folders_in(root: str, folder: str) -> list[str]:
+    with suppress(OSError), os.scandir(f"{root}/{folder}") as entries:
+        return [f"{folder}/{entry.name}" for entry in entries if _is_folder(entry)]
+    return []
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a folder, and no link to one, or is something else in the place of a partition's folder."""
+    try:
+        return entry.is_dir(follow_symlinks=False) or ("=" in entry.name and not entry.is_dir())
+    except OSError:  # a loop of links
+        return True
+
+
+def _forget(index: Index, folder: str, changes: Changes) -> None:
+    """Remove a folder that is gone, with its files."""
+    table = folder.partition("/")[0]
+    index.write("delete from folders where path = ?", [(folder,)])
+    gone = index.column("select path from files where folder = ?", folder)
+    _note_gone(table, gone, changes)
+    index.write("delete from files where folder = ?", [(folder,)])
+
+
+def _note_gone(table: str, paths: Sequence[str], changes: Changes) -> None:
+    if paths:
+        changes.tables.add(table)
+        changes.gone[table].update(paths)
+
+
+def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes: Changes) -> bool:
+    """Compare the files of a folder with those in the index. New and touched ones are entered unread: without the hash of their columns.
+
+    A folder that cannot be listed is entered in the place of its files, as damaged. Returns whether it can.
+    """
+    table = folder.partition("/")[0]
+    query = "select path, size, modified, changed from files where folder = ?"
+    known = {path: (size, modified, changed) for path, size, modified, changed in index.rows(query, folder)}
+    fault: OSError | None = None
+    try:
+        found = {each.path: each for each in _listed(str(lake.root), folder) if each.path not in excluded}
+    except OSError as error:
+        fault, found = error, {folder: _Found(path=folder, folder=folder, size=0, modified=0, changed=0, is_foreign=True)}
+    gone = [path for path in known if path not in found]
+    new = [each for path, each in found.items() if path not in known]
+    touched = [each for path, each in found.items() if path in known and known[path] != _stamp(each)]
+    if not gone and not new and not touched:
+        return fault is None
+    _note_gone(table, gone, changes)
+    changes.tables.add(table)
+    index.write("delete from files where path = ?", [(path,) for path in gone])
+    rows = [(each.path, table, folder, each.size, each.modified, each.changed, each.is_foreign) for each in new]
+    index.write("insert into files (path, tab, folder, size, modified, changed, is_foreign) values (?, ?, ?, ?, ?, ?, ?)", rows)
+    again = "update files set size = ?, modified = ?, changed = ?, columns = null, damage = null where path = ?"
+    index.write(again, [(*_stamp(each), each.path) for each in touched])
+    if fault is not None:
+        index.write("update files set damage = ? where path = ?", [(unlisted_folder(lake.root / folder, fault), folder)])
+    _mark_newest(index, folder)
+    return fault is None
+
+
+def _mark_newest(index: Index, folder: str) -> None:
+    """Enter which file of a folder is its newest."""
+    [newest] = index.column("select coalesce(max(path), '') from files where folder = ? and not is_foreign", folder)
+    index.write("update files set is_newest = (path = ?) where folder = ? and is_newest != (path = ?)", [(newest, folder, newest)])
+
+
+def _stamp(each: _Found) -> tuple[int, int, int]:
+    return each.size, each.modified, each.changed
+
+
+def _listed(root: str, folder: str) -> Iterable[_Found]:
+    """The Parquet files of a folder; those of other programs too, which have other names. Raises OSError if it cannot be listed."""
+    with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
+        for entry in entries:
+            if entry.name.endswith(".parquet") and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):
+                    stat = _stat(entry)
+                    yield _Found(
+                        path=f"{folder}/{entry.name}",
+                        folder=folder,
+                        size=stat.st_size,
+                        modified=stat.st_mtime_ns,
+                        changed=stat.st_ctime_ns,
+                        is_foreign=not is_name(entry.name),
+                    )
+
+
+def _stat(entry: "os.DirEntry[str]") -> os.stat_result:
+    """Size and times of a file; those of its entry where it cannot be read, which its verification then says."""
+    try:
+        return entry.stat()
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return entry.stat(follow_symlinks=False)
+
+
+def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
+    """Verify the files that were entered unread, and enter what their footers say. Those that are gone meanwhile are removed."""
+    query = (
+        f"select path, is_newest or tab not in {_READ_WHEN_NEWEST}, content from files "
+        "where columns is null and damage is null and not is_foreign"
+    )
+    unread = index.rows(query)
+    examined = _examined(lake, [(path, bool(whole)) for path, whole, _ in unread])
+    known = {path: content for path, _, content in unread if content is not None}
+    untouched = {each[0] for each in examined if known.get(each[0]) == each[4] is not None}
+    _enter(index, [each for each in examined if each[0] not in untouched], changes)
+    rows = [(each[2], each[3], each[0]) for each in examined if each[0] in untouched]
+    index.write("update files set columns = ?, info = ? where path = ?", rows)
+    gone = {path for path, *_ in unread} - {each[0] for each in examined}
+    index.write("delete from files where path = ?", [(path,) for path in gone])
+    for path in gone:
+        _note_gone(path.partition("/")[0], [path], changes)
+    for folder in {path.rpartition("/")[0] for path in gone}:
+        _mark_newest(index, folder)
+
+
+def _look_at_damaged(lake: Lake, index: Index, changes: Changes) -> None:
+    """Verify damaged files again: each may have been restored in place."""
+    rows = index.rows("select path, damage from files where damage is not null and not is_foreign")
+    known = dict(rows)
+    found = _examined(lake, [(path, True) for path in known], again=True)
+    _enter(index, [each for each in found if each[1] != known[each[0]]], changes)
+    foreign = index.rows("select path, damage from files where is_foreign and path != folder")
+    changed = [(foreign_file(lake.root / path), path) for path, damage in foreign if damage != foreign_file(lake.root / path)]
+    index.write("update files set damage = ? where path = ?", changed)
+    changes.tables.update(path.partition("/")[0] for _, path in changed)
+
+
+def verify_again(lake: Lake, index: Index, changes: Changes, suspects: Collection[str] | None = None) -> None:
+    """Verify files that were sound, all or those that are suspected, and enter the damaged ones."""
+    paths = index.column("select path from files where damage is null and not is_foreign")
+    paths = [path for path in paths if suspects is None or path in suspects]
+    damaged = [each for each in _examined(lake, [(path, True) for path in paths], again=True) if each[1] is not None]
+    _enter(index, damaged, changes)
+
+
+_Examined = tuple[str, str | None, str | None, str | None, str | None]
+"""Path, damage, hash of the columns, information, checksums."""
+
+
+def _examined(lake: Lake, paths: Sequence[tuple[str, bool]], *, again: bool = False) -> list[_Examined]:
+    """What each file holds; with the second value true it is verified whole. Files that are gone meanwhile are left out."""
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        found = pool.map(partial(_examine, lake.root, again=again), paths)
+        return [each for each in found if each is not None]
+
+
+def _examine(root: Path, each: tuple[str, bool], *, again: bool) -> _Examined | None:
+    name, whole = each
+    path = root / name
+    try:
+        if whole:
+            require_sound(path, again=again)
+        else:
+            require_sound_footer(path)
+        with damage_named(path):
+            schema = pq.read_schema(path)
+            content = content_id(path)
+            info = json.loads((schema.metadata or {}).get(INFO_KEY, b"null"))
+    except LakeError as error:
+        return (name, str(error), None, None, None) if is_listed(path) else None
+    kept = None if info is None else json.dumps({key: info[key] for key in _KEPT_INFO if key in info})
+    return name, None, columns_hash(schema), kept, content
+
+
+def columns_hash(schema: pa.Schema) -> str:
+    """Hash of the names and types of columns. A dictionary counts as its values, because both are the same in a file."""
+    return stable_hash([[each.name, str(plain_type(each.type))] for each in schema])
+
+
+def plain_type(form: pa.DataType) -> pa.DataType:
+    """A type without its encoding as a dictionary."""
+    return form.value_type if pa.types.is_dictionary(form) else form
+
+
+def _enter(index: Index, examined: Sequence[_Examined], changes: Changes) -> None:
+    index.write("update files set damage = ?2, columns = ?3, info = ?4, content = ?5, pack = null where path = ?1", examined)
+    for path, damage, *_ in examined:
+        table = path.partition("/")[0]
+        changes.tables.add(table)
+        changes.gone[table].add(path)  # the rows that it had before, if any
+        if damage is None:
+            changes.new[table].add(path)
+
+
+def mark_damaged(index: Index, path: str, damage: str, changes: Changes) -> None:
+    """Enter that a file is damaged."""
+    _enter(index, [(path, damage, None, None, None)], changes)

@@ -1,0 +1,247 @@
+"""Rows of the lake's tables: made of records, turned into records again, and as Arrow tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import pyarrow as pa
+
+from eval_dagster.records import (
+    DatasetSource,
+    GenerationSettings,
+    Grammar,
+    ItemScore,
+    Message,
+    MetricContext,
+    ModelResponse,
+    RepeatedScore,
+    Request,
+    ResponseType,
+    Role,
+    Sample,
+    Score,
+)
+from eval_dagster.records.rendered_prompt import RenderedPrompt
+from eval_dagster.texts.visible_text import is_storable, storable
+
+
+def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
+    """The columns of a row that are fields of a dataclass. A column that the file lacks has the field's default."""
+    return {field.name: row[field.name] for field in fields(record) if field.name in row}
+
+
+def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> dict[str, Any]:
+    """A sample as a row of `samples`; `version` is that of the snapshot."""
+    return {
+        **vars(sample),
+        "eval": eval_name,
+        "row": json.dumps(sample.row, ensure_ascii=False),
+        "dataset_path": source.path,
+        "dataset_revision": source.revision,
+        "dataset_version": version,
+    }
+
+
+def sample_of(row: Mapping[str, Any]) -> Sample:
+    """The sample of a row of `samples`."""
+    return Sample(**{**fields_in(row, Sample), "row": json.loads(row["row"])})
+
+
+def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> dict[str, Any]:
+    """A prompt as a row of `prompts`; `version` is that of all prompts of the eval and the model."""
+    request = prompt.request
+    return {
+        "eval": eval_name,
+        "model": model,
+        "sample_id": prompt.sample_id,
+        "source_id": prompt.source_id,
+        "subject": prompt.subject,
+        "sample_name": prompt.sample_name,
+        "request_id": request.request_id,
+        "response_type": prompt.response_type.value,
+        "messages": _messages_json(prompt.messages),
+        "prompt": request.prompt,
+        "has_special_tokens": request.has_special_tokens,
+        "choices": None if request.choices is None else list(request.choices),
+        "gold": list(prompt.ground_truths),
+        "gold_is_list": prompt.truth_is_list,
+        "gold_index": list(prompt.gold_indices),
+        "generation": json.dumps(asdict(request.generation)) if request.generation else None,
+        "unconditioned_prompt": request.unconditioned_prompt,
+        "use_logits": request.use_logits,
+        "images": list(request.images) or None,
+        "sent_messages": None if request.messages is None else _messages_json(request.messages),
+        "tools": list(request.tools) or None,
+        "context": json.dumps([part.model_dump(mode="json") for part in prompt.context]) if prompt.context else None,
+        "num_fewshot": num_fewshot,
+        "fewshot_ids": list(prompt.fewshot_ids),
+        "fewshot_set": prompt.fewshot_set,
+        "is_system_merged": prompt.is_system_merged,
+        "error": prompt.error,
+        "prompt_version": version,
+    }
+
+
+def prompt_of(row: Mapping[str, Any]) -> RenderedPrompt:
+    """The prompt of a row of `prompts`."""
+    return RenderedPrompt(
+        sample_id=row["sample_id"],
+        source_id=row["source_id"],
+        subject=row["subject"],
+        sample_name=row.get("sample_name"),
+        response_type=ResponseType(row["response_type"]),
+        messages=_messages_of(row["messages"]),
+        request=request_of(row),
+        ground_truths=tuple(row["gold"]),
+        truth_is_list=row["gold_is_list"],
+        gold_indices=tuple(row["gold_index"]),
+        fewshot_ids=tuple(row["fewshot_ids"]),
+        fewshot_set=row["fewshot_set"],
+        is_system_merged=bool(row.get("is_system_merged")),
+        context=tuple(MetricContext(**part) for part in json.loads(row["context"] or "[]")),
+        error=row["error"],
+    )
+
+
+def request_of(row: Mapping[str, Any]) -> Request:
+    """The request of a row of `prompts`."""
+    return Request(
+        request_id=row["request_id"],
+        prompt=row["prompt"],
+        has_special_tokens=row["has_special_tokens"],
+        choices=None if row["choices"] is None else tuple(row["choices"]),
+        generation=_settings_of(json.loads(row["generation"])) if row["generation"] else None,
+        perplexity=row["response_type"] == ResponseType.PERPLEXITY.value,
+        unconditioned_prompt=row["unconditioned_prompt"],
+        use_logits=row["use_logits"],
+        images=tuple(row["images"] or ()),
+        messages=_messages_of(row["sent_messages"]) if row.get("sent_messages") else None,
+        tools=tuple(row.get("tools") or ()),
+    )
+
+
+def _messages_json(messages: Sequence[Message]) -> str:
+    return json.dumps([{"role": message.role, "content": message.content} for message in messages], ensure_ascii=False)
+
+
+def _messages_of(text: str) -> tuple[Message, ...]:
+    return tuple(Message(Role(turn["role"]), turn["content"]) for turn in json.loads(text))
+
+
+def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
+    grammar = Grammar(**stored["grammar"]) if stored["grammar"] else None
+    return GenerationSettings(**{**stored, "stop_sequences": tuple(stored["stop_sequences"]), "grammar": grammar})
+
+
+def response_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
+    """A response as a row of the response cache. With eval, model, sample and the split texts it is one of `responses`."""
+    report = response.report
+    return {
+        "request_id": request_id,
+        # A server can answer with half of a character, which no file can hold. The stored text is the one that is scored.
+        "text": [storable(text) for text in response.text],
+        "text_is_escaped": not all(map(is_storable, response.text)),
+        "input": response.input if response.truncated_tokens_count else None,
+        "choice_logprobs": list(response.choice_logprobs),
+        "choice_token_logprobs": [list(values) for values in response.token_logprobs],
+        "choice_is_greedy": list(response.argmax_logits_eq_gold),
+        "unconditioned_logprobs": None if response.unconditioned_logprobs is None else list(response.unconditioned_logprobs),
+        "logits": None if response.logits is None else [list(values) for values in response.logits],
+        "input_token_ids": list(response.input_tokens),
+        "output_token_ids": [list(tokens) for tokens in response.output_tokens],
+        "prompt_tokens": report.prompt_tokens if report else len(response.input_tokens),
+        "output_tokens": report.output_tokens if report else sum(len(tokens) for tokens in response.output_tokens),
+        "truncated_tokens": response.truncated_tokens_count,
+        "padded_tokens": response.padded_tokens_count,
+        "finish_reason": list(response.finish_reason),
+        "latency_s": response.latency_s,
+        "server_reasoning": [text and storable(text) for text in response.reasonings] or None,
+        "tool_calls": [list(calls) for calls in response.tool_calls] or None,
+        "cached_tokens": report and report.cached_tokens,
+        "reasoning_tokens": report and report.reasoning_tokens,
+        "cost": report and report.cost,
+        "attempts": report and report.attempts,
+        "served_model": report and report.model,
+        "server_fingerprint": report and report.fingerprint,
+        "model_version": model_version,
+        "error": response.error,
+    }
+
+
+def answer_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
+    """An answer as a row of the response cache, with what it took.
+
+    The version of the stage `model_outputs` covers `response_row`. What an answer took is no part of it.
+    """
+    return {
+        **response_row(request_id, response, model_version),
+        "worker": response.worker,
+        "worker_s": response.worker_s,
+        "gpu_s": response.gpu_s,
+        "server_finish_reason": response.report and (list(response.report.finish_reasons) or None),
+    }
+
+
+def response_of(row: Mapping[str, Any]) -> ModelResponse:
+    """The response of a row of `responses`. A perplexity has one log-probability, that of the whole text."""
+    return ModelResponse(
+        input=row["input"],
+        input_tokens=row["input_token_ids"],
+        text=row["text"],
+        text_post_processed=row["text_post_processed"],
+        reasonings=row["reasoning"],
+        tool_calls=row.get("tool_calls") or (),
+        output_tokens=row["output_token_ids"],
+        logprobs=row["choice_logprobs"],
+        token_logprobs=row["choice_token_logprobs"],
+        argmax_logits_eq_gold=row["choice_is_greedy"],
+        logits=row["logits"],
+        unconditioned_logprobs=row["unconditioned_logprobs"],
+        truncated_tokens_count=row["truncated_tokens"],
+        padded_tokens_count=row["padded_tokens"],
+        finish_reason=row["finish_reason"],
+        latency_s=row["latency_s"],
+        error=row["error"],
+        retryable=row["retryable"],
+    )
+
+
+def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, score: Score) -> dict[str, Any]:
+    """A score of a prompt as a row of `scores`; `cluster` names the samples that belong together."""
+    return {
+        "eval": eval_name,
+        "model": model,
+        "sample_id": prompt.sample_id,
+        "source_id": prompt.source_id,
+        "cluster": cluster,
+        "subject": prompt.subject,
+        "sample_name": prompt.sample_name,
+        "metric": score.metric,
+        "value": score.value,
+        "text_values": list(score.text_values) if isinstance(score, RepeatedScore) else None,
+        "item": score.item if isinstance(score, ItemScore) else None,
+        "error": score.error,
+        "explanation": _explanation(score),
+    }
+
+
+def _explanation(score: Score) -> str | None:
+    """JSON that every reader accepts: many refuse half a character, also as an escape."""
+    if not score.explanation:
+        return None
+    return json.dumps({kind: _storable(texts) for kind, texts in score.explanation.items()}, ensure_ascii=False)
+
+
+def to_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Rows as an Arrow table. A lone surrogate, which UTF-8 cannot hold, becomes an escape such as `\\ud83d`."""
+    try:
+        return pa.Table.from_pylist(list(rows), schema=schema)
+    except UnicodeEncodeError:
+        return pa.Table.from_pylist([{name: _storable(value) for name, value in row.items()} for row in rows], schema=schema)
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    return [_storable(item) for item in value] if isinstance(value, list | tuple) else value

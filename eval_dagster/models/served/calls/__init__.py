@@ -1,0 +1,1 @@
+"""One call to a server: its body, its client, its answer."""

@@ -1,0 +1,431 @@
+"""Reads the answers of a server, and says what is wrong with one that is no answer."""
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from eval_dagster.models.served.calls.answer_records import AnswerRecord, Choice, MalformedError, MessageRecord
+from eval_dagster.models.served.calls.finish_reasons import Ending, ending_of
+from eval_dagster.models.stop_texts import cut_at_stop
+from eval_dagster.records import Grammar
+
+
+def schema_problem(text: str, schema: str) -> str | None:
+    """Why a text does not match a schema; None where it does. Without the package jsonschema, only that it is JSON is checked."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"it is no JSON ({error})"
+    try:
+        exceptions, validators = importlib.import_module("jsonschema.exceptions"), importlib.import_module("jsonschema.validators")
+        registry = importlib.import_module("referencing").Registry()  # an empty one: the default fetches what a reference names
+    except ImportError:
+        return None
+    wanted: Any = json.loads(schema)
+    try:
+        validators.validator_for(wanted, default=validators.Draft202012Validator)(wanted, registry=registry).validate(found)
+    except exceptions.ValidationError as error:
+        return f"at {error.json_path}: {error.message}"
+    except Exception:  # the schema is one that the package cannot apply, such as one that refers to another document
+        return None
+    return None
+
+
+MOST_CHARACTERS = 500
+"""Most characters of a server's own words in an error."""
+_MOST_TOKENS = 10_000_000
+"""A larger count of tokens is a mistake of the server."""
+_MOST_TIMES, _MOST_MORE, _FEW_MORE = 4, 100_000, 1024
+"""Times the allowed tokens of a text, and more tokens, with reasoning and without, up to which a count is believed."""
+_WORDS = 4
+"""Fewest words of a question by which it is known in a text."""
+BYTES_OF_TOKEN = 32
+"""Most bytes that the tokens of a text have on average; a count of fewer tokens is not believed."""
+_TOKENS_OF_NOTHING = 1
+"""Most tokens of a text that is empty: its end."""
+_PARTS = {"choices", "index", "message", "content", "text", "role", "finish_reason", "logprobs", "tokens", "token_logprobs", "top_logprobs"}
+"""Names in an answer that may be there once."""
+_KINDS = {"text": "text", "output_text": "text", "thinking": "thinking", "redacted_thinking": "thinking", "reasoning": "thinking"}
+"""Kinds of the parts of a text, and whether they are of the text or of the reasoning before it."""
+_STARTS = re.compile(r"^\s*(<s>|<bos>|<\|begin_of_text\|>|<\|startoftext\|>|<｜begin▁of▁sentence｜>)")
+_ENDS = re.compile(
+    r"((</s>|<eos>|<end_of_turn>|<\|(im_end|eot_id|eom_id|endoftext|end_of_text|end|return|eot|END_OF_TURN_TOKEN)\|>|<｜end▁of▁sentence｜>)\s*)+$"
+)
+"""Special tokens before and after a text."""
+_FEW = 3
+"""Tokens by which counts of the same text differ."""
+FEW_ATTEMPTS = 3
+"""Attempts at a call whose answer shows a habit of the server rather than an accident."""
+
+
+class BadAnswerError(Exception):
+    """A response of a server is not an answer. The message describes the response."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str = "ServerError",
+        helps_to_retry: bool = True,
+        may_be_billed: bool = True,
+        most_attempts: int | None = None,
+        is_outage: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """The class of the error in the lake."""
+        self.helps_to_retry = helps_to_retry
+        self.most_attempts = most_attempts
+        """Attempts that may help; null for as many as evals.yaml allows."""
+        self.is_outage = is_outage
+        """Whether a server that is down answers like this, or not at all."""
+        self.may_be_billed = may_be_billed
+        """Whether the server may have done the work."""
+        self.reply: Reply | None = None
+        """What the server reported with it, such as the tokens; null where that is not known."""
+        self.attempts = 1
+        """Times that the call was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a server replies to a call."""
+
+    content: Any
+    """What the call reads in it, such as a `Text`."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    answer_id: str | None = None
+    """The name of the answer; null if the server gives none."""
+    seconds: float = 0.0
+    """From sending the call to the whole reply."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A generated text."""
+
+    text: str
+    finish_reason: str
+    """`stop` or `length`."""
+    server_reason: str | None = None
+    """The word of the server for it; null where it gave none."""
+    reasoning: str | None = None
+    tool_calls: tuple[str, ...] = ()
+
+
+def cut(text: str) -> str:
+    """A text in one line, at most `MOST_CHARACTERS` long."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]}…"
+
+
+def parsed(body: bytes) -> Any:
+    """The JSON of a response.
+
+    Raises `BadAnswerError` where it is none, as with the numbers NaN and Infinity, or where it says two things in one place.
+    """
+    try:
+        return json.loads(body, parse_constant=_refuse, object_pairs_hook=_object)
+    except (ValueError, RecursionError):
+        shown = cut(body.decode(errors="replace"))
+        raise BadAnswerError(f"the server answered with {len(body)} bytes that are no JSON: {shown!r}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Log-probabilities may have a token twice, since different tokens are written alike."""
+    found = dict(pairs)
+    if len(found) < len(pairs) and any(name in _PARTS and value != found[name] for name, value in pairs):
+        raise ValueError("a part of the answer is there twice")
+    return found
+
+
+def json_object(found: Any) -> Mapping[str, Any]:
+    """A JSON object. Raises `BadAnswerError` where it is none."""
+    if not isinstance(found, dict):
+        raise BadAnswerError(f"the server answered with JSON that is no object: {cut(json.dumps(found))}")
+    return found
+
+
+def read_reply(found: Mapping[str, Any], read: Callable[[Choice], Any]) -> Reply:
+    """The reply in a response to `/chat/completions` or `/completions`. `read` is given the choice with the index 0.
+
+    Raises:
+        BadAnswerError: It has no such choice, has another form than expected or is an error, or as `read` does.
+    """
+    reply = Reply(content=None, **_usage(found.get("usage")))
+    try:
+        if problem := _problem(found):
+            raise BadAnswerError(f"the server answered with an error under status 200: {cut(json.dumps(problem))}")
+        if not found.get("choices"):
+            raise BadAnswerError(f"the answer has no choices: {cut(json.dumps(found))}")
+        try:
+            answer = AnswerRecord.of(found)
+            reply = replace(reply, model=answer.model, fingerprint=answer.system_fingerprint, answer_id=answer.id)
+            counts = {
+                "prompt_tokens": reply.prompt_tokens,
+                "output_tokens": reply.output_tokens,
+                "hidden_tokens": _hidden_tokens(reply, found),
+            }
+            choice = _first(answer.choices).model_copy(update=counts)
+            return replace(reply, content=read(choice))
+        except (ArithmeticError, LookupError, RecursionError, ValueError) as error:
+            raise BadAnswerError(f"the answer has another form than expected ({error}): {cut(json.dumps(found))}") from None
+    except BadAnswerError as error:
+        error.reply = reply
+        raise
+
+
+def _problem(found: Mapping[str, Any]) -> Any:
+    """The failure that an answer reports, even if it also has choices; false if it reports none."""
+    kind = str(found.get("object"))
+    is_failure = kind == "error" or kind.endswith(".chunk") or found.get("success") is False
+    return found.get("error") or found.get("errors") or (found if is_failure else False)
+
+
+def _hidden_tokens(reply: Reply, found: Mapping[str, Any]) -> int:
+    """Tokens of reasoning by the usage, or those that the total alone has."""
+    usage = found.get("usage")
+    told = (_count(usage.get("completion_tokens")) if isinstance(usage, dict) else None) or 0
+    return reply.reasoning_tokens or (reply.output_tokens or 0) - told
+
+
+def _first(choices: Sequence[Choice]) -> Choice:
+    """The choice with the index 0. A single one may lack an index."""
+    first = [each for each in choices if each.index == 0] or [each for each in choices if each.index is None and len(choices) == 1]
+    if len(first) != 1:
+        raise MalformedError(f"choices with the indices {[each.index for each in choices]}; expected one with 0")
+    return first[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Reads the text of a choice, cut at the first stop sequence.
+
+    Some servers, such as llama.cpp, repeat the message that the text continues. It is not part of the text.
+    """
+
+    stop_sequences: Sequence[str] = ()
+    """Those of the request."""
+    cue: str = ""
+    """The message that the text continues."""
+    grammar: Grammar | None = None
+    """The JSON schema that the text must match."""
+    most: int | None = None
+    """Most tokens of the text."""
+    context: int | None = None
+    """Tokens of a prompt and its answer, at most."""
+    reasons: Mapping[str, Ending] = field(default_factory=dict)
+    """Meanings of the server's own words for the end of a text."""
+    has_tools: bool = False
+    """Whether the request offers tools."""
+    question: str = ""
+    """The last message of the request, or the whole prompt of completions."""
+
+    def __call__(self, choice: Choice) -> Text:
+        """The text.
+
+        Raises:
+            BadAnswerError: It has no text, a refusal, a text that a filter stopped, that ended too early or for a reason that is not known,
+                that begins with the question, or that does not match the schema; or it calls a tool that the request does not offer.
+        """
+        turn = choice.message or MessageRecord(content=choice.text, reasoning=choice.reasoning, reasoning_content=choice.reasoning_content)
+        ending = self._ending(choice, turn)
+        reasoning = turn.reasoning or turn.reasoning_content
+        calls = tuple(json.dumps(call) for call in turn.tool_calls or ())
+        if calls and not self.has_tools:
+            raise BadAnswerError(f"the server calls a tool that the request does not offer: {cut(choice.shown)}")
+        text, thought = _joined(turn.content)
+        reasoning = reasoning or thought
+        if not text and ending == "cut" and not (reasoning or calls or choice.hidden_tokens):
+            raise BadAnswerError(f"the text is cut before it begins, and nothing says that the model reasoned: {cut(choice.shown)}")
+        if text is None and (reasoning or calls or ending == "cut"):  # all of its tokens were spent on reasoning
+            text = ""
+        if text is None:
+            raise BadAnswerError(f"the answer has no text: {cut(choice.shown)}")
+        written = text = _without_marks(text)
+        self._require_answer(choice, text)
+        text, is_stopped = cut_at_stop(_without_cue(text, self.cue), self.stop_sequences)
+        is_cut = ending == "cut" and not is_stopped
+        if is_cut:
+            self._require_full(choice, written + (reasoning or ""))
+        if not (written or reasoning or calls or is_cut):
+            self._require_empty(choice)
+        if self.grammar is not None and not (is_cut or calls or self.stop_sequences):  # what a stop sequence cuts may be half of an object
+            _require_match(text, self.grammar)
+        return Text(
+            text=text,
+            finish_reason="length" if is_cut else "stop",
+            server_reason=choice.finish_reason,
+            reasoning=reasoning,
+            tool_calls=calls,
+        )
+
+    def _ending(self, choice: Choice, turn: MessageRecord) -> Ending:
+        if turn.role not in (None, "", "assistant", "model"):
+            raise BadAnswerError(f"the server answered with a message of the role {cut(turn.role)!r}; expected 'assistant'")
+        if turn.refusal:
+            raise BadAnswerError(f"the model refused to answer: {cut(str(turn.refusal))}", kind="RefusalError", helps_to_retry=False)
+        ending = ending_of(choice.finish_reason, self.reasons)
+        if ending == "complete" and choice.native_finish_reason:  # a gateway may have another word for it than its provider
+            ending = ending_of(choice.native_finish_reason, self.reasons) or ending
+        if ending == "refused" or _is_filtered(choice.content_filter_results):
+            stopped = f"a content filter of the server stopped the answer: {cut(choice.shown)}"
+            raise BadAnswerError(stopped, kind="ContentFilterError", helps_to_retry=False)
+        if ending == "interrupted" and choice.finish_reason is None and not choice.error:
+            raise BadAnswerError(
+                "the server gave no reason for the end of the text, so that it may be a part of one. If it never gives a reason, set "
+                f'`finish_reasons: {{"null": complete}}` for this model in evals.yaml; the answer: {cut(choice.shown)}'
+            )
+        if choice.error or turn.error or ending == "interrupted":
+            raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
+        if ending is None:
+            word = json.dumps(choice.finish_reason)
+            raise BadAnswerError(
+                f"the server ended the text for a reason that is not known: {word}. If the text is complete then, set "
+                f"`finish_reasons: {{{word}: complete}}` for this model in evals.yaml; the answer: {cut(choice.shown)}",
+                kind="UnknownFinishReasonError",
+                most_attempts=FEW_ATTEMPTS,
+            )
+        return ending
+
+    def _require_full(self, choice: Choice, text: str) -> None:
+        """Require that a text that is cut has the tokens that it may have, or ends where the context does."""
+        tokens, prompt = choice.output_tokens, choice.prompt_tokens
+        if tokens is None:  # a token has a byte at least
+            tokens = len(text.encode()) + _FEW if text else self.most
+        is_at_end = self.context is not None and prompt is not None and prompt + (tokens or 0) >= self.context - _FEW
+        if self.most is not None and tokens is not None and tokens < self.most and not is_at_end:
+            raise BadAnswerError(
+                f"the server cut the text after {tokens} tokens, of {self.most} that it may have. If it allows no more, set `max_tokens` "
+                "in `generation` to what it allows, or `max_length` to its context, for this model in evals.yaml; the answer: "
+                f"{cut(choice.shown)}",
+                most_attempts=FEW_ATTEMPTS,
+            )
+
+    def _require_answer(self, choice: Choice, text: str) -> None:
+        """Require that a text that begins with the question has the tokens of both: else the server wrote the question, not the model."""
+        words, most = len(self.question.split()), self.most if choice.output_tokens is None else choice.output_tokens
+        if words >= _WORDS and text.lstrip().startswith(self.question.strip()) and most is not None and most < words:
+            raise BadAnswerError(
+                f"the server wrote the question of {words} words before the answer, and counts {most} tokens: {cut(choice.shown)}",
+                most_attempts=FEW_ATTEMPTS,
+            )
+
+    def _require_empty(self, choice: Choice) -> None:
+        """Require that a text without a character has the tokens of one: its end, or a stop sequence."""
+        tokens = choice.output_tokens
+        most = _TOKENS_OF_NOTHING + max((len(stop.encode()) for stop in self.stop_sequences), default=0)
+        if tokens is not None and not 0 < tokens <= most:
+            raise BadAnswerError(
+                f"the text is empty, but the server counts {tokens} tokens: {cut(choice.shown)}", most_attempts=FEW_ATTEMPTS
+            )
+
+
+def _without_cue(text: str, cue: str) -> str:
+    bare, start = cue.strip(), text.lstrip()
+    return start[len(bare) :] if bare and start.startswith(bare) else text
+
+
+def _require_match(text: str, grammar: Grammar) -> None:
+    problem = schema_problem(text, grammar.value)
+    if problem is not None:
+        raise BadAnswerError(
+            f"the text does not match the JSON schema of the request, so the server ignores the schema: {problem}; the text: {cut(text)!r}",
+            kind="SchemaError",
+            helps_to_retry=False,
+        )
+
+
+def _without_marks(text: str) -> str:
+    """The text without the special tokens at its ends, which some servers leave there."""
+    found = _STARTS.sub("", text)
+    return _ENDS.sub("", found) if "<s>" not in found else found
+
+
+def _is_filtered(found: Any) -> bool:
+    """Whether a filter of Azure kept a part of the text back."""
+    return isinstance(found, dict) and any(isinstance(each, dict) and each.get("filtered") is True for each in found.values())
+
+
+def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | None, str | None]:
+    """The text and the reasoning of a content that is a list of parts, each null where there is none.
+
+    Raises `BadAnswerError` for a refusal and for a part of another kind.
+    """
+    if content is None or isinstance(content, str):
+        return content, None
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for part in content:
+        kind = part.get("type", "text")
+        if kind == "refusal":
+            raise BadAnswerError(f"the model refused to answer: {cut(str(part.get('refusal')))}", kind="RefusalError", helps_to_retry=False)
+        name = _KINDS.get(kind)
+        found = None if name is None else part.get(kind, part.get(name))
+        if name is None or (name == "text" and not isinstance(found, str)):
+            raise BadAnswerError(f"a part of the text is of the kind {cut(str(kind))!r}; expected text: {cut(json.dumps(part))}")
+        texts[name] += [found] if isinstance(found, str) else []
+    text, thought = ("".join(found) if found else None for found in texts.values())
+    return text, thought
+
+
+def _usage(usage: Any) -> dict[str, Any]:
+    """The counts of tokens; null where the server leaves one out, or gives one that cannot be."""
+    usage = usage if isinstance(usage, dict) else {}
+    prompt, output, total = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
+    if prompt is not None and output is not None and total is not None:
+        output = max(output, total - prompt)  # some servers count the tokens of the reasoning in the total alone
+    return {
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "cached_tokens": _part(usage.get("prompt_tokens_details"), "cached_tokens", prompt),
+        "reasoning_tokens": _part(usage.get("completion_tokens_details"), "reasoning_tokens", output),
+    }
+
+
+def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_prompt: int = 1) -> Reply:
+    """The reply without a count of tokens that cannot be: one that is far too small or too large for the prompt, or for the text.
+
+    A prompt has fewer tokens than the call has bytes. A text may have some more tokens than it was allowed, where a server counts reasoning
+    beside it.
+
+    Args:
+        reply: The reply.
+        bytes_sent: Bytes of the body of the call.
+        most_output: Most tokens of the text; None where nothing limits it.
+        least_prompt: Fewest tokens that the prompt can have.
+    """
+    prompt, output, content = reply.prompt_tokens, reply.output_tokens, reply.content
+    has_reasoning = bool(reply.reasoning_tokens) or (isinstance(content, Text) and content.reasoning is not None)
+    most = None if most_output is None else _MOST_TIMES * most_output + (_MOST_MORE if has_reasoning else _FEW_MORE)
+    least = _least_tokens(content.text) if isinstance(content, Text) else 0
+    if prompt is not None and not least_prompt <= prompt <= bytes_sent:
+        reply = replace(reply, prompt_tokens=None, cached_tokens=None)
+    if output is not None and not (least <= output and (most is None or output <= most)):
+        reply = replace(reply, output_tokens=None, reasoning_tokens=None)
+    return reply
+
+
+def _least_tokens(text: str) -> int:
+    return -(-len(text.encode(errors="replace")) // BYTES_OF_TOKEN)
+
+
+def _part(details: Any, name: str, whole: int | None) -> int | None:
+    """A count that is part of another one; null where it is not, or where the whole is not known."""
+    found = _count(details.get(name)) if isinstance(details, dict) else None
+    return None if found is None or whole is None or found > whole else found
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None

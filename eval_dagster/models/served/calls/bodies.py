@@ -1,0 +1,175 @@
+"""What is sent to a server: a call for each text that a request asks for.
+
+A call asks for one text. Several texts of a prompt are several calls with seeds of their own, because servers differ in what they return
+and count for `n` above 1.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eval_dagster.config.models import OpenAIModel
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.calls.answer_records import Choice
+from eval_dagster.models.served.calls.answers import BYTES_OF_TOKEN, TextReader
+from eval_dagster.records import GenerationSettings, Message, Request, Role
+
+Encode = Callable[[Request], Sequence[int]]
+"""The ids of the tokens of a request's prompt."""
+CHAT, COMPLETIONS = "/chat/completions", "/completions"
+_MOST_STOPS = 4
+"""Stop sequences that a chat of OpenAI accepts. The text is cut at all of them when it is there."""
+_CHARACTERS_PER_TOKEN = 3
+"""For a rough estimate of the tokens of a prompt, as a limit of tokens a minute needs it before the server counts them."""
+_TOKENS_OF_MESSAGE = 64
+"""Most tokens that a template adds to a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A body for one path of a server."""
+
+    path: str
+    body: Mapping[str, Any]
+    read: Callable[[Choice], Any]
+    """Reads the choice of the response. Raises `BadAnswerError` where it is no answer."""
+    instead: "Call | None" = None
+    """The call that is sent after a bad answer, where a repetition would get the same answer; None to repeat this call."""
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the call may take, of prompt and answer."""
+        texts = self.texts
+        size = len(self.body["prompt"]) if texts is None else sum(map(len, texts)) // _CHARACTERS_PER_TOKEN
+        return size + (self.most_output or 0)
+
+    @property
+    def texts(self) -> list[str] | None:
+        """The texts of the prompt; null where the prompt is token ids."""
+        asked = self.body.get("prompt") or ""
+        if isinstance(asked, list):
+            return None
+        contents = [turn["content"] for turn in self.body.get("messages") or ()]
+        return [asked, *(content if isinstance(content, str) else content[-1]["text"] for content in contents)]
+
+    @property
+    def least_prompt(self) -> int:
+        """Fewest tokens that the prompt can have."""
+        texts = self.texts
+        return max(1, len(self.body["prompt"]) if texts is None else sum(len(text.encode()) for text in texts) // BYTES_OF_TOKEN)
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens that prompt and answer can have: one a byte, and some for each message."""
+        texts = self.texts
+        size = len(self.body["prompt"]) if texts is None else sum(len(text.encode()) + _TOKENS_OF_MESSAGE for text in texts)
+        return size + (self.most_output or 0)
+
+    @property
+    def most_output(self) -> int | None:
+        """Most tokens of the answer; null where nothing limits it."""
+        return self.body.get("max_tokens") or self.body.get("max_completion_tokens") or None
+
+
+def about_tokens(request: Request) -> int:
+    """About how many tokens a call of a request may take, of prompt and answer."""
+    most = request.generation.max_tokens if request.generation is not None else None
+    return len(request.prompt) // _CHARACTERS_PER_TOKEN + (most or 0)
+
+
+def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = None, context: int | None = None) -> list[Call]:
+    """The calls that generate the texts of a request, in their order. With `encode` the prompt is sent as the ids of its tokens.
+
+    `context` is the number of tokens of a prompt and its answer; None where it is not known.
+
+    Raises:
+        ModelError: The request asks for what no server with this interface can do.
+    """
+    settings = request.generation
+    if settings is None:
+        raise ModelError("The request asks for no text; expected one with settings of generation.")
+    asked = dict(_prompt(request, encode))
+    fixed = {"model": config.model, **asked, **_settings(settings, config, is_chat="messages" in asked), **_tools(request)}
+    path, cue = (CHAT if "messages" in asked else COMPLETIONS), _cue(request)
+    if cue and config.continue_cue:
+        fixed |= {"continue_final_message": True, "add_generation_prompt": False}
+    bodies = ({**fixed, **_seed(settings, index), **config.extra_body} for index in range(request.first_text, settings.num_samples))
+    calls = [Call(path=path, body=without_nulls(body, config), read=TextReader()) for body in bodies]
+    reader = TextReader(
+        stop_sequences=settings.stop_sequences,
+        cue=cue,
+        grammar=settings.grammar,
+        most=calls[0].most_output if calls else None,
+        context=config.max_length or context,
+        reasons=config.finish_reasons,
+        has_tools=bool(request.tools),
+        question=calls[0].texts[-1] if calls and calls[0].texts and not cue else "",
+    )
+    return [replace(call, read=reader) for call in calls]
+
+
+def without_nulls(body: Mapping[str, Any], config: OpenAIModel) -> dict[str, Any]:
+    """A body without the keys that are null in `extra_body`."""
+    return {name: value for name, value in body.items() if config.extra_body.get(name, "") is not None}
+
+
+def _prompt(request: Request, encode: Encode | None) -> Iterator[tuple[str, Any]]:
+    if request.messages is not None:
+        yield "messages", list(_turns(request.messages, request.images))
+    elif request.images:
+        raise ModelError("A prompt with images is sent as messages only. Set `prompt_format: chat` for this model in evals.yaml.")
+    elif encode is not None:
+        yield "prompt", list(encode(request))
+    else:
+        yield "prompt", request.prompt
+        if request.has_special_tokens:
+            yield "add_special_tokens", False
+
+
+def _cue(request: Request) -> str:
+    """The last message of the assistant, which the answer continues; empty without one."""
+    last = request.messages[-1] if request.messages else None
+    return last.content if last is not None and last.role is Role.ASSISTANT else ""
+
+
+def _turns(messages: Sequence[Message], images: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    last = max((index for index, turn in enumerate(messages) if turn.role is Role.USER), default=-1)
+    for index, turn in enumerate(messages):
+        content: Any = turn.content
+        if images and index == last:
+            urls = [f"data:image/png;base64,{base64.b64encode(png).decode()}" for png in images]
+            content = [*({"type": "image_url", "image_url": {"url": url}} for url in urls), {"type": "text", "text": turn.content}]
+        yield {"role": turn.role.value, "content": content}
+
+
+def _settings(settings: GenerationSettings, config: OpenAIModel, *, is_chat: bool) -> dict[str, Any]:
+    # The temperature is always sent, because the default of servers is 1. A missing `max_tokens` means 16 tokens to many completions.
+    body: dict[str, Any] = {"temperature": settings.temperature}
+    if settings.max_tokens is not None or not is_chat:
+        body[config.max_tokens_key if is_chat else "max_tokens"] = settings.max_tokens
+    if settings.stop_sequences:
+        body["stop"] = list(settings.stop_sequences[:_MOST_STOPS] if is_chat else settings.stop_sequences)
+    body |= {name: value for name in ("top_p", "top_k") if (value := getattr(settings, name)) is not None}
+    if settings.grammar is not None:
+        if settings.grammar.kind != "json_schema":
+            raise ModelError(
+                "The task wants a text that matches a regular expression, which servers do not accept alike. Ask this eval of a model with "
+                "`backend: transformers`."
+            )
+        schema = json.loads(settings.grammar.value)
+        is_strict = isinstance(schema, dict) and schema.get("additionalProperties") is False
+        described = {"name": "answer", "schema": schema} | ({"strict": True} if is_strict else {})
+        body["response_format"] = {"type": "json_schema", "json_schema": described}
+        if not is_chat:
+            body["json_schema"] = schema  # llama.cpp ignores `response_format` in completions
+    return body
+
+
+def _seed(settings: GenerationSettings, index: int) -> dict[str, int]:
+    return {"seed": settings.seed + index} if settings.temperature > 0 else {}
+
+
+def _tools(request: Request) -> dict[str, Any]:
+    return {"tools": [json.loads(tool) for tool in request.tools]} if request.tools else {}

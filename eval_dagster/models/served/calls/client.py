@@ -1,0 +1,256 @@
+"""One attempt at a call: sends it, and says what an answer that is none means for the next attempt."""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from aiohttp.client_reqrep import ConnectionKey
+
+from eval_dagster.errors import ModelError
+from eval_dagster.models.served.calls.answers import BadAnswerError, Reply, believable, cut, json_object, parsed, read_reply
+from eval_dagster.models.served.calls.bodies import Call
+from eval_dagster.models.served.calls.secrets import Headers
+
+_KEEP_ALIVE_S = 4
+"""Shorter than the 5 seconds after which many servers drop an idle connection."""
+_MOST_BYTES = 64 * 2**20
+"""A longer answer is a fault."""
+_PATIENCE = (429, 502, 503, 504, 529)
+"""Statuses by which a server asks for patience."""
+_MOST_HANGS = 3
+"""Attempts at a call to which no answer comes, since each lasts as long as `timeout_s`."""
+_LONGEST_RETRY_S = 86_400.0
+"""A longer `Retry-After` is not believed."""
+_GATEWAY = (502, 504)
+"""Those of a gateway that got no answer from the server behind it."""
+_TOO_LONG = (
+    "context length",
+    "context size",
+    "context window",
+    "maximum context",
+    "too many tokens",
+    "is too long",
+    "prompt too long",
+    "input too long",
+    "request too large",
+    "tokens must be reduced",
+)
+"""Words of servers about a prompt that the model's context cannot hold."""
+_QUOTA = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
+"""Codes of errors after which a person has to pay."""
+_MAY_PASS = (408, 409, 425, 500)
+"""Statuses after which the same request may succeed."""
+
+_REJECTED = (501, 503, 529)
+"""Statuses from 500 on of a server that did no work for the request. A gateway that answers with another one may have had it done."""
+
+
+class PushbackError(Exception):
+    """The server has too much to do, or the connection broke. `retry_after_s` is how long the server asks to wait, if it does."""
+
+    def __init__(
+        self,
+        message: str,
+        retry_after_s: float | None = None,
+        *,
+        is_broken: bool = False,
+        may_be_billed: bool = False,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        self.shows_load = retry_after_s is not None or not (is_broken or status in _GATEWAY)
+        """Whether the server says that it has too much to do. A broken connection has other reasons too."""
+        self.is_broken = is_broken
+        """Whether the connection broke, which the request itself may have caused."""
+        self.may_be_billed = may_be_billed
+        """Whether the server may have done the work."""
+
+
+class StoppedError(ModelError):
+    """No request to this model can succeed before a person does something. `status` is what the server answered, null without an answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def lets_others_end(self) -> bool:
+        """Whether calls that are under way may be answered: the server has refused this one alone."""
+        return self.status is not None
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Connections that are used again only as long as nothing comes after an answer: it would be taken for the next one."""
+
+    is_trusted = True
+    """Whether nothing has come so far that may belong to another request."""
+
+    async def _get(self, key: ConnectionKey, traces: list[Any]) -> Any:
+        while (kept := await super()._get(key, traces)) is not None:
+            if self.is_trusted and kept.protocol is not None and not kept.protocol.should_close:
+                return kept
+            self.is_trusted = False
+            kept.close()
+        return None
+
+
+class Client:
+    """Sends calls to a server. Use it as `async with`, in one event loop."""
+
+    def __init__(self, name: str, base_url: str, headers: Headers, timeout_s: float) -> None:
+        """`name` is that of the model in evals.yaml."""
+        self._name = name
+        self._base_url = base_url.rstrip("/")
+        self._headers = headers
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open a pool of connections. Proxies are taken from the environment."""
+        self._connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+        self._session = aiohttp.ClientSession(
+            connector=self._connector,
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            headers={**self._headers.values, "Content-Type": "application/json"},
+            # A server's cookies would fill the headers, and keep all calls at one of several servers behind an address.
+            cookie_jar=aiohttp.DummyCookieJar(),
+            proxy=_proxy_of(self._base_url),
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def distrust_connections(self) -> None:
+        """Use each connection once from now on: an answer came that may belong to another request."""
+        self._connector.is_trusted = False
+
+    async def ask(self, call: Call) -> Reply:
+        """Send a call once.
+
+        Raises:
+            BadAnswerError: What came back is no answer.
+            PushbackError: The server has too much to do, or the connection broke.
+            StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
+        """
+        began, data = time.monotonic(), json.dumps(call.body).encode()
+        found = json_object(await self._send("POST", self._base_url + call.path, data))
+        try:
+            reply = read_reply(found, call.read)
+        except BadAnswerError as error:
+            error.reply = error.reply and believable(error.reply, len(data), call.most_output, call.least_prompt)
+            if error.helps_to_retry:  # else it is what the server says of this very request, such as a refusal
+                self.distrust_connections()
+            raise
+        return replace(believable(reply, len(data), call.most_output, call.least_prompt), seconds=time.monotonic() - began)
+
+    async def post_root(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post as `post` does, to a path beside `/v1`."""
+        return json_object(await self._send("POST", self._base_url.removesuffix("/v1") + path, json.dumps(body).encode()))
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Post a body once, and return the JSON object that came back. Raises as `ask` does."""
+        return json_object(await self._send("POST", self._base_url + path, json.dumps(body).encode()))
+
+    async def get(self, path: str) -> Any:
+        """Get JSON. Raises as `ask` does."""
+        return await self._send("GET", self._base_url + path, None)
+
+    async def _send(self, method: str, url: str, data: bytes | None) -> Any:
+        assert self._session is not None, "use the client as `async with`"
+        try:
+            # A redirection is refused, because it would take the key to another server.
+            async with self._session.request(method, url, data=data, allow_redirects=False) as response:
+                body, status, headers = self._headers.hide_in(await _read(response)), response.status, response.headers
+        except TimeoutError:
+            message = f"no answer came within {self._timeout_s:g} s"
+            raise BadAnswerError(message, most_attempts=_MOST_HANGS, is_outage=True) from None
+        except aiohttp.InvalidURL:
+            raise StoppedError(f"Model {self._name!r}: {url} is no address. Correct `base_url` in evals.yaml.") from None
+        except aiohttp.ClientHttpProxyError as error:  # its text has the address of the proxy, with a password if there is one
+            said = f"the proxy that the environment names answered with status {error.status}: {cut(error.message)}"
+            raise PushbackError(f"the connection to {self._base_url} failed ({said})", is_broken=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            reason = self._headers.hide(f"{type(error).__name__}: {cut(said)}")
+            was_sent = not isinstance(error, aiohttp.ClientConnectorError)
+            raise PushbackError(f"the connection to {self._base_url} failed ({reason})", is_broken=True, may_be_billed=was_sent) from None
+        if status != 200:
+            self._judge(status, body, headers)
+        try:
+            return parsed(body)
+        except BadAnswerError:
+            self.distrust_connections()
+            raise
+
+    def _judge(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+        """Raise what a status other than 200 means."""
+        said = cut(body.decode(errors="replace"))
+        seen = f"the server answered with status {status}: {said or '(nothing)'}"
+        where = f"Model {self._name!r} at {self._base_url}: {seen}"
+        if status == 402 or (status == 429 and _is_quota(body)):
+            raise StoppedError(f"{where}. The quota is spent: raise it at the provider, then run again; answers so far are kept.", status)
+        if status in (401, 403):
+            raise StoppedError(f"{where}. Correct the key in the variable that `api_key_env` names in evals.yaml.", status)
+        if any(words in said.lower() for words in _TOO_LONG):
+            raise BadAnswerError(seen, kind="PromptTooLongError", helps_to_retry=False, may_be_billed=False)
+        may_be_billed = status >= 500 and status not in _REJECTED
+        if status in _PATIENCE:
+            raise PushbackError(seen, _retry_after(headers.get("Retry-After")), may_be_billed=may_be_billed, status=status)
+        if status in (404, 405) or 300 <= status < 400:
+            raise StoppedError(f"{where}. Correct `base_url` (it often ends in /v1), `model` or `prompt_format` in evals.yaml.", status)
+        may_pass = status in _MAY_PASS or status > 504
+        raise BadAnswerError(seen, helps_to_retry=may_pass, may_be_billed=may_be_billed, is_outage=may_pass and status != 409)
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an address."""
+    # aiohttp's `trust_env` would also send the password of ~/.netrc.
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    blocks: list[bytes] = []
+    size = 0
+    async for block in response.content.iter_any():
+        blocks.append(block)
+        size += len(block)
+        if size > _MOST_BYTES:
+            raise BadAnswerError(f"the server answered with more than {_MOST_BYTES // 2**20} MiB")
+    return b"".join(blocks)
+
+
+def _is_quota(body: bytes) -> bool:
+    """Whether a quota is spent, by the code of the error: the words of a limit a minute can be the same."""
+    with suppress(ValueError, AttributeError, TypeError, RecursionError):
+        error = json.loads(body).get("error")
+        return bool({error.get("code"), error.get("type")} & _QUOTA)
+    return False
+
+
+def _retry_after(value: str | None) -> float | None:
+    """The seconds of the header `Retry-After`, which has seconds or a date; null where it has neither."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+            seconds = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+        except (ValueError, OverflowError, TypeError, IndexError):  # the year 99999 is beyond the calendar
+            return None
+    return max(0.0, seconds) if seconds <= _LONGEST_RETRY_S else None

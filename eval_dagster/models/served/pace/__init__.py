@@ -1,0 +1,1 @@
+"""When requests are sent: concurrency, rates, attempts and shared limits."""

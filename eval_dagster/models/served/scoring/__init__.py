@@ -1,0 +1,1 @@
+"""Log-probabilities of given texts from a server."""

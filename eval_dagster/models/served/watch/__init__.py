@@ -1,0 +1,1 @@
+"""Checks whether a server still has the same model."""

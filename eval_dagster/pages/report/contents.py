@@ -1,0 +1,236 @@
+"""The contents of a report's page: the gate's result, and related data of the lake."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from eval_dagster.errors import EvalDagsterError, QueryError
+from eval_dagster.gate.acceptances import read_acceptances
+from eval_dagster.gate.attempts import Attempts
+from eval_dagster.gate.change_points import change_points
+from eval_dagster.gate.records import Acceptance, GateResult, Look
+from eval_dagster.lake.attempts import Attempt, read_attempts
+from eval_dagster.lake.catalog.catalog import read_rows
+from eval_dagster.lake.files import Lake
+from eval_dagster.lake.format.file_reading import read_head
+from eval_dagster.pages.report.flips import Flips, flips_of
+from eval_dagster.pages.report.histories import History, headline_of, history_of
+from eval_dagster.pages.report.plots import MOST_POINTS
+from eval_dagster.project import Project, in_order
+from eval_dagster.results.points import Point, PointName, history, metric_versions
+from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.versions.hashes import package_versions
+
+_MOST_ACCEPTED = 20
+_FIGURES = ("metric", "value", "ci_low", "ci_high", "n", "n_errors")
+LIBRARIES = (
+    *("eval_dagster", "dagster", "duckdb", "mlflow", "torch", "transformers", "tokenizers", "datasets"),
+    *("numpy", "scipy", "statsmodels", "pyarrow"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A model's current headline score of an eval."""
+
+    model: str
+    metric: str | None = None
+    """Null if there is no result."""
+    rank: int | None
+    """The rank among comparable results."""
+    differs: str | None
+    """What differs from comparable results, if there is no rank for this reason."""
+    value: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int = 0
+    n_errors: int = 0
+    problem: str | None
+    """Why there is no result, or why it is not from the last evaluation."""
+    findings: Sequence[str] = ()
+    """The checks that found a sign that the score measures something else, by name."""
+    mixed_answers: str | None = None
+    """The models or states of a server whose answers the score mixes, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """The version of one input of a result, and the baseline's."""
+
+    what: str
+    now: str
+    baseline: str | None
+    """Null if it is the same, or if there is no baseline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """All that a page shows."""
+
+    result: GateResult
+    standings: Mapping[str, Sequence[Standing]]
+    """By eval, the best first."""
+    accepted: Sequence[Acceptance]
+    """The newest acceptances of the suite, the newest first."""
+    histories: Sequence[History]
+    flips: Sequence[Flips]
+    costs: Sequence[Attempt]
+    """Of each eval and model whose evaluation reached the model's answers."""
+    versions: Mapping[tuple[str, str], Sequence[Version]]
+    """By eval and model."""
+    libraries: Mapping[str, str | None]
+    settings: Mapping[str, Mapping[str, Any]]
+    """Settings of each eval and model in evals.yaml, by `eval <name>` and `model <name>`."""
+
+
+def collect(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Contents:
+    """Read the contents of a page, with the arguments of `report`. Missing or damaged data is left out.
+
+    No task is loaded: a file that cannot be imported, or an eval that evals.yaml no longer has, costs nothing of the page.
+    """
+    evals, models = _names(project, result)
+    points, damages = _points(project, result)
+    changes = _changes(project.lake, result)
+    attempts = read_attempts(project.lake)
+    last = Attempts(attempts)
+    problems = {key: damages.get(key) or last.problem(*key) for key in [*points, *damages]}
+    current = {key: found[-1] for key, found in points.items() if found}
+    return Contents(
+        result=result,
+        standings={
+            name: _standings(project.lake, name, [(model, current.get((name, model)), problems.get((name, model))) for model in models])
+            for name in evals
+        },
+        accepted=read_acceptances(project.lake, result.suite)[: -_MOST_ACCEPTED - 1 : -1],
+        histories=[
+            history_of(found, metric, changes) for found in points.values() if found for metric in _drawn_metrics(found[-1], result)
+        ],
+        flips=flips_of(result),
+        costs=_costs(attempts, list(points), run_ids),
+        versions={key: list(_versions(point, _baseline(project, result, key))) for key, point in current.items()},
+        libraries=package_versions(LIBRARIES),
+        settings={
+            **{f"eval {name}": _settings(project.config.evals.get(name)) | _num_fewshot(name, current) for name in evals},
+            **{f"model {name}": _settings(project.config.models.get(name)) for name in models},
+        },
+    )
+
+
+def _names(project: Project, result: GateResult) -> tuple[list[str], list[str]]:
+    """The evals and models of a suite, and those that were judged, in the order of evals.yaml."""
+    suite = project.config.suites.get(result.suite)
+    evals = dict.fromkeys([*(suite.evals if suite else ()), *(row.eval for row in result.regressions)])
+    models = dict.fromkeys([*(suite.models if suite else ()), *(row.model for row in result.regressions)])
+    return (
+        list(dict.fromkeys([*in_order(list(evals), project.config.evals), *evals])),
+        list(dict.fromkeys([*in_order(list(models), project.config.models), *models])),
+    )
+
+
+def _settings(section: BaseModel | None) -> dict[str, Any]:
+    """The settings in evals.yaml; none where it no longer has the section."""
+    return {} if section is None else section.model_dump(mode="json", exclude_defaults=True)
+
+
+def _num_fewshot(eval_name: str, current: Mapping[tuple[str, str], Point]) -> dict[str, Any]:
+    """The number of examples in the prompts of an eval, by the lake."""
+    for point in (point for (name, _), point in current.items() if name == eval_name):
+        with suppress(EvalDagsterError, IndexError, KeyError):
+            file = point.lake.of_version("prompts", point.metrics.info.inputs["rendered_prompts"], eval_name, point.model)
+            if file is not None:
+                return {"num_fewshot": read_head(file.path, 1, ["num_fewshot"])[0]["num_fewshot"]}
+    return {}
+
+
+def headline_histories(project: Project, result: GateResult) -> list[History]:
+    """The histories of a suite's headline scores. Damaged ones are left out."""
+    found, changes = _points(project, result)[0].values(), _changes(project.lake, result)
+    return [history_of(points, str(row["metric"]), changes) for points in found if points and (row := headline_of(points[-1]))]
+
+
+def _changes(lake: Lake, result: GateResult) -> list[Look]:
+    """Where scores left their bands: by this judgement, and by the last one of every suite, as in the relation `change_points`."""
+    return [*change_points(lake), *result.change_points]
+
+
+def _points(project: Project, result: GateResult) -> tuple[dict[tuple[str, str], list[Point]], dict[tuple[str, str], str]]:
+    """The newest points of each eval and model, the oldest first; and messages on damaged ones."""
+    evals, models = _names(project, result)
+    points: dict[tuple[str, str], list[Point]] = {}
+    damages: dict[tuple[str, str], str] = {}
+    for key in [(eval_name, model) for eval_name in evals for model in models]:
+        try:
+            points[key] = history(project.lake, *key)[-MOST_POINTS:]
+        except EvalDagsterError as error:
+            damages[key] = str(error)
+    return points, damages
+
+
+def _standings(lake: Lake, eval_name: str, found: Sequence[tuple[str, Point | None, str | None]]) -> list[Standing]:
+    """The standings of an eval's models, ranked ones first."""
+    try:
+        ranked = {row["model"]: row for row in read_rows(lake, "select * from leaderboard_all") if row["eval"] == eval_name}
+    except QueryError:  # nothing was published yet
+        ranked = {}
+    standings = [_standing(model, point, ranked.get(model, {}), problem) for model, point, problem in found]
+    return sorted(standings, key=lambda standing: (standing.rank is None, standing.rank))
+
+
+def _standing(model: str, point: Point | None, ranked: Mapping[str, Any], problem: str | None) -> Standing:
+    row = headline_of(point) if point else None
+    figures = {name: row[name] for name in _FIGURES} if row else {}
+    problem = problem if problem or row else "no result yet"
+    return Standing(
+        model=model,
+        rank=ranked.get("rank"),
+        differs=ranked.get("differs"),
+        problem=problem,
+        findings=ranked.get("findings") or (),
+        mixed_answers=ranked.get("mixed_answers"),
+        **figures,
+    )
+
+
+def _drawn_metrics(point: Point, result: GateResult) -> list[str]:
+    """The headline metric, and the metrics that have changed."""
+    headline = headline_of(point)
+    changed = [
+        row.metric
+        for row in result.regressions
+        if (row.eval, row.model) == (point.eval_name, point.model) and row.metric and (row.is_red or row.verdict is Verdict.IMPROVED)
+    ]
+    return list(dict.fromkeys([*([str(headline["metric"])] if headline else []), *changed]))
+
+
+def _baseline(project: Project, result: GateResult, key: tuple[str, str]) -> Point | None:
+    for row in result.regressions:
+        if (row.eval, row.model) == key and row.baseline and row.baseline_materialized_at:
+            model = row.baseline.rpartition("@")[0] or row.baseline
+            try:
+                return PointName(model=model, until=row.baseline_materialized_at).find(project.lake, row.eval)
+            except EvalDagsterError:
+                return None
+    return None
+
+
+def _costs(attempts: Sequence[Attempt], partitions: Sequence[tuple[str, str]], run_ids: Sequence[str]) -> list[Attempt]:
+    """The last attempt of each partition, or the last one of these runs."""
+    found = {(each.eval, each.model): each for each in attempts if not run_ids or each.run_id in run_ids}
+    return [found[key] for key in partitions if key in found and found[key].requests_computed is not None]
+
+
+def _versions(point: Point, baseline: Point | None) -> Iterator[Version]:
+    yield Version(what="dataset", now=point.metrics.info.inputs.get("dataset", ""), baseline=None)
+    before = _inputs(baseline) if baseline else {}
+    for what, now in _inputs(point).items():
+        yield Version(what=what, now=now, baseline=None if before.get(what) == now else before.get(what))
+
+
+def _inputs(point: Point) -> dict[str, str]:
+    """The versions of a result's inputs, by their names on the page."""
+    names = {"dataset rows": "data", "prompts": "prompt", "model": "model"}
+    metrics = {f"metric {metric}": version for metric, version in metric_versions(point).items()}
+    return {what: point.versions[key] for what, key in names.items()} | metrics

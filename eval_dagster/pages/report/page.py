@@ -1,0 +1,234 @@
+"""The page of a gate's result: one HTML file that needs no network and no script."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from eval_dagster.gate.records import RED, GateResult, minute
+from eval_dagster.gate.wording import interval, level, number, p_value, tone, verdict_line
+from eval_dagster.lake.attempts import Attempt
+from eval_dagster.pages.report.contents import Contents, Standing
+from eval_dagster.pages.report.evidence import (
+    MARKS,
+    ORDER,
+    PILLS,
+    UNJUDGED,
+    Scale,
+    anchor,
+    cards,
+    change,
+    on_few_samples,
+    picture,
+    unjudged_groups,
+)
+from eval_dagster.pages.report.sample_pages import ResultMetric
+from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.visible_text import visible
+
+_TEMPLATES = Path(__file__).with_name("templates")
+_MOST_OF_A_PROBLEM = 80
+"""Most characters of a problem in the leaderboard. The section of what was not judged has the whole text."""
+
+
+def render(contents: Contents, sample_pages: Mapping[ResultMetric, str] | None = None) -> str:
+    """The page as text. Texts of models, datasets and exceptions are escaped, with visible control characters.
+
+    Args:
+        contents: What it shows.
+        sample_pages: Links to the samples of results, by eval, model and metric.
+    """
+    result = contents.result
+    found = list(cards(result, histories=contents.histories, flips=contents.flips, sample_pages=sample_pages or {}))
+    by_verdict = {verdict: [card for card in found if card["row"].verdict is verdict] for verdict in Verdict}
+    parts: dict[str, Any] = {
+        "regressed": [*by_verdict[Verdict.REGRESSED], *by_verdict[Verdict.ERRORS]],
+        "refuted": [card for card in found if card["row"].is_refuted],
+        "improved": by_verdict[Verdict.IMPROVED],
+        "unjudged": unjudged_groups(result),
+        "accepted": contents.accepted,
+        "compared": [*(card for verdict in ORDER for card in by_verdict[verdict]), *on_few_samples(found)],
+        "leaderboard": {name: _standings(standings) for name, standings in contents.standings.items()},
+        "pictures": [
+            {
+                "title": history.title if history.is_headline else f"{history.title} · {history.metric}",
+                "svg": picture(history, anchor("history", history)),
+                "changes": [change(look) for look in reversed(history.changes)],
+            }
+            for history in contents.histories
+        ],
+        "flips": [{"flips": flips, "anchor": anchor("flips", flips), "is_open": flips.verdict in RED} for flips in contents.flips],
+        "costs": contents.costs,
+        "has_prices": any(each.cost is not None or each.cost_unknown for each in contents.costs),
+        "has_times": any(each.worker_s is not None for each in contents.costs),
+        "has_left": any(each.requests_left for each in contents.costs),
+    }
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            **parts,
+            suite=result.suite,
+            result=result,
+            verdict_line=verdict_line(result),
+            tone=tone(result).value,
+            mark=MARKS[tone(result)],
+            level=level(result),
+            judged_at=minute(result.judged_at),
+            tiles=list(_tiles(contents)),
+            sections=list(_sections(parts)),
+            versions=contents.versions,
+            libraries=contents.libraries,
+            settings={name: json.dumps(values, ensure_ascii=False) for name, values in contents.settings.items()},
+            style=Markup((_TEMPLATES / "style.css").read_text("utf-8")),  # noqa: S704 - a file of this package
+        )
+    )
+
+
+def missing_page(suite: str, due: datetime, cause: str, cure: str, last: str | None) -> str:
+    """The page of a night that was not judged. `last` is the file of the last judgement's page, beside this one; null without one."""
+    line = f"✗ {suite}: the night that was due {minute(due)} was not judged"
+    older = f'The last judgement is older: <a href="{_escaped(last)}">{_escaped(last)}</a>' if last else "No night was judged yet."
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{_escaped(line)}</title></head>
+<body>
+<h1 role="alert">{_escaped(line)}</h1>
+<p>{_escaped(cause)}</p>
+<p>Next: {_escaped(cure)}</p>
+<p>{older}</p>
+</body>
+</html>
+"""
+
+
+def _escaped(text: object) -> str:
+    return str(escape(visible(str(text))))
+
+
+def bare_page(result: GateResult, problem: str) -> str:
+    """The page of a result that cannot be drawn: the verdicts, and the problem at the top. It needs neither template nor style sheet."""
+    cells = [(row.eval, row.model, row.metric or "", row.verdict.value, row.reason or "") for row in result.regressions]
+    rows = "\n".join(f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in cells)
+    heads = "".join(f"<th>{name}</th>" for name in ("eval", "model", "metric", "verdict", "reason"))
+    line = f"{MARKS[tone(result)]} {result.suite}: {verdict_line(result)}"
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>{_escaped(result.suite)}: {_escaped(verdict_line(result))}</title></head>
+<body>
+<p role="alert"><strong>This report could not be drawn, and has the verdicts alone: {_escaped(problem)}</strong></p>
+<h1>{_escaped(line)}</h1>
+<p>Judged {minute(result.judged_at)}.</p>
+<table border="1"><thead><tr>{heads}</tr></thead><tbody>
+{rows}
+</tbody></table>
+</body>
+</html>
+"""
+
+
+def _standings(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+    ends = [end for each in standings for end in (each.value, each.ci_low, each.ci_high) if end is not None]
+    if ends and min(ends) >= 0 and max(ends) <= 1:
+        scale = Scale(low=0.0, high=1.0)
+    else:
+        scale = Scale(low=min(ends, default=0.0), high=max(ends, default=1.0))
+    return [
+        {
+            "standing": each,
+            "bar": None if each.value is None else scale.bar(each.value, each.ci_low, each.ci_high),
+            "interval": f"{number(each.value)}, 95 % interval {interval(each.ci_low, each.ci_high)}",
+            "note": _note(each),
+        }
+        for each in standings
+    ]
+
+
+def _note(standing: Standing) -> str:
+    parts = []
+    if standing.metric is not None:
+        parts.append(f"{interval(standing.ci_low, standing.ci_high)}, n = {standing.n:,}")
+    if standing.differs:
+        parts.append(f"no rank, other {standing.differs}")
+    if standing.n_errors:
+        parts.append(f"{standing.n_errors:,} errors")
+    if standing.mixed_answers:
+        parts.append(f"mixes {standing.mixed_answers}")
+    if standing.findings:
+        parts.append(f"⚠ findings: {', '.join(standing.findings)}")
+    if standing.problem:
+        parts.append(standing.problem if len(standing.problem) <= _MOST_OF_A_PROBLEM else f"{standing.problem[:_MOST_OF_A_PROBLEM]}…")
+    return "; ".join(parts)
+
+
+def _tiles(contents: Contents) -> Iterator[dict[str, Any]]:
+    result = contents.result
+    if result.is_first:
+        yield {"value": len(result.regressions), "label": "first results", "tone": None}
+    for verdict in () if result.is_first else (*ORDER, *UNJUDGED):
+        count = len(result.with_verdict(verdict))
+        if not count and verdict in (Verdict.ERRORS, Verdict.ACCEPTED_GAP, Verdict.FIRST_RESULT):
+            continue
+        yield {"value": count, "label": verdict.value, "tone": PILLS[verdict].tone if count else None}
+    if contents.costs:
+        yield {"value": f"{sum(cost.requests_computed or 0 for cost in contents.costs):,}", "label": "requests computed", "tone": None}
+        yield {"value": f"{sum(cost.requests_cached or 0 for cost in contents.costs):,}", "label": "from the cache", "tone": None}
+        yield {"value": f"{sum(cost.model_seconds or 0 for cost in contents.costs):,.0f} s", "label": "model time", "tone": None}
+        costs = [each.cost for each in contents.costs if each.cost is not None]
+        if gpu_s := math.fsum(each.gpu_s or 0.0 for each in contents.costs):
+            yield {"value": f"{gpu_s:,.0f} s", "label": "GPU time", "tone": None}
+        if costs:
+            yield {"value": f"${math.fsum(costs):,.2f}", "label": "cost", "tone": None}
+
+
+def _sections(parts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    names = {
+        "regressed": ("regressed", "Regressed"),
+        "unjudged": ("unjudged", "Not judged"),
+        "refuted": ("refuted", "Not confirmed"),
+        "improved": ("improved", "Improved"),
+        "accepted": ("accepted", "Accepted"),
+        "compared": ("comparisons", "All comparisons"),
+        "leaderboard": ("leaderboard", "Leaderboard"),
+        "pictures": ("history", "History"),
+        "flips": ("flipped", "Changed samples"),
+        "costs": ("cost", "Cost"),
+    }
+    first = [] if parts["compared"] else ["leaderboard"]  # where nothing was compared, the page opens with the scores
+    yield from (names[part] for part in dict.fromkeys([*first, *names]) if parts[part])
+    yield "versions", "Versions"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "minute": minute, "p_value": p_value, "attempt_cost": _attempt_cost, "seconds": _seconds}
+    return environment
+
+
+def _attempt_cost(attempt: Attempt) -> str:
+    """The cost of an attempt's answers, with the number of those whose cost is not known."""
+    cost = "" if attempt.cost is None else f"${attempt.cost:.4f}"
+    return " + ".join([*([cost] if cost else []), *([f"{attempt.cost_unknown} unknown"] if attempt.cost_unknown else [])])
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"
+
+
+def _shown(value: Any) -> Any:
+    """A value as the template shows it: a text with visible control characters."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,225 @@
+"""Comparisons sample by sample: two models at one eval, and the metrics of one result."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from itertools import combinations
+from math import log10
+from typing import Any
+
+import numpy as np
+
+import eval_dagster
+from eval_dagster import metrics
+from eval_dagster.gate.wording import interval, number, p_equals
+from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.metrics.base import BaseMetric, known_bounds
+from eval_dagster.pages.server import charts
+from eval_dagster.pages.server.parameters import NotFoundError, Parameters
+from eval_dagster.pages.server.rendering import page
+from eval_dagster.pages.server.results import Result, find_result
+from eval_dagster.statistics.comparison import Comparison
+from eval_dagster.statistics.paired import compare_means
+from eval_dagster.statistics.verdicts import Case, Verdict, judge_suite
+
+_MOST_VALUES = 1_000
+_BINS = 32
+_MOST_METRICS = 12
+_PAIRS = """
+    create or replace temp table pairs as
+    with a as (select sample_id, cluster, subject, value from read_parquet($a) where metric = $metric and value is not null),
+    b as (select sample_id, value from read_parquet($b) where metric = $metric and value is not null)
+    select a.sample_id, a.cluster, a.subject, a.value as a, b.value as b
+    from a join b on a.sample_id = b.sample_id
+"""
+"""In the memory of the session of this page."""
+_MOST_TESTS = 256
+"""Most tests that are kept. Files of scores never change."""
+_tests: dict[tuple[Any, ...], tuple[Comparison, Verdict]] = {}
+
+Row = Mapping[str, Any]
+
+
+def scatter(state: CatalogState, parameters: Parameters) -> str:
+    """Two models at one eval: each sample is a point, or a part of a point that stands for several."""
+    evals = [row["eval"] for row in state.rows("select distinct eval from metrics order by eval")]
+    eval_name = parameters.text("eval") or (evals[0] if evals else "")
+    rows = state.rows(
+        "select model, max(materialized_at) as at from metrics where eval = $eval group by model order by model", {"eval": eval_name}
+    )
+    models = [row["model"] for row in rows]
+    # The form sends the names of the eval before, too; those that this eval lacks are left out.
+    first = _known(parameters.text("a"), models)
+    names = (first, _known(parameters.text("b"), models, [each for each in models if each != first]))
+    parts: dict[str, Any] = {"evals": evals, "eval": eval_name, "models": models, "names": names, "found": None}
+    if names[0] is not None and names[1] is not None:
+        a = find_result(state, eval_name, names[0], parameters.time("a_at"))
+        b = find_result(state, eval_name, names[1], parameters.time("b_at"))
+        shared = [name for name in a.metric_names if name in b.metric_names]
+        metric = _known(parameters.text("metric"), shared)
+        if metric is None:
+            raise NotFoundError(f"{a.name} and {b.name} have no metric in common; choose two others")
+        parts |= {"a": a, "b": b, "metrics": shared, "found": _compared(state, a, b, a.metric(metric))}
+    return page("compare.html", **parts)
+
+
+def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None = None) -> str | None:
+    """A name if it is one of some names, else the first of `others`, by default of the same names; null where there is none."""
+    return name if name in names else next(iter(names if others is None else others), None)
+
+
+def _compared(state: CatalogState, a: Result, b: Result, metric: Row) -> dict[str, Any]:
+    state.rows(_PAIRS, {"a": a.scores, "b": b.scores, "metric": metric["metric"]})
+    summary = state.rows(_SUMMARY)[0]
+    if not summary["n"]:
+        return {"summary": summary, "metric": metric, "is_corpus": metric["aggregation"] == "corpus"}
+    test, judged = _tested(state, a, b, metric)
+    is_binned = summary["distinct_pairs"] > _MOST_VALUES
+    low, high = summary["low"], summary["high"]
+    if is_binned and high > low:
+        cells = state.rows(_BINNED, {"low": low, "step": (high - low) / _BINS, "last": _BINS - 1})
+    else:
+        cells = [{**row, "a_high": row["a_low"], "b_high": row["b_low"]} for row in state.rows(_EXACT)]
+    table = None
+    if {cell[name] for cell in cells for name in ("a_low", "b_low")} <= {0.0, 1.0} and not is_binned:
+        counts = {(cell["a_low"], cell["b_low"]): cell for cell in cells}
+        table = {key: counts.get(key) for key in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0))}
+    lower = metric["higher_is_better"] is False
+    better = {"a": summary["b_higher"], "b": summary["a_higher"]} if lower else {"a": summary["a_higher"], "b": summary["b_higher"]}
+    return {
+        "summary": summary,
+        "test": test,
+        "verdict": _verdict(judged, metric, a, b),
+        "evidence": _evidence(test),
+        "bar": _bar(test),
+        "better": better,
+        "metric": metric,
+        "table": table,
+        "picture": _picture(cells, low, high),
+        "is_binned": is_binned,
+    }
+
+
+_SUMMARY = """
+    select count(*) as n, corr(a, b) as correlation, count(*) filter (a > b) as a_higher, count(*) filter (a < b) as b_higher,
+        least(min(a), min(b)) as low, greatest(max(a), max(b)) as high,
+        (select count(*) from (select distinct a, b from pairs limit 1001)) as distinct_pairs
+    from pairs
+"""
+_EXACT = "select a as a_low, b as b_low, count(*) as n from pairs group by a, b order by n desc"
+_BINNED = """
+    select
+        least(floor((a - $low) / $step), $last)::integer as i,
+        least(floor((b - $low) / $step), $last)::integer as j,
+        count(*) as n,
+        -- The least and the largest value of its samples, which are in no other point. An edge of a bin is in two of them.
+        min(a) as a_low,
+        max(a) as a_high,
+        min(b) as b_low,
+        max(b) as b_high
+    from pairs group by i, j order by n desc
+"""
+
+
+def _tested(state: CatalogState, a: Result, b: Result, metric: Row) -> tuple[Comparison, Verdict]:
+    """The comparison of the common samples by the tests of `eval-dagster compare`, and the verdict about a."""
+    is_macro, is_higher_better = metric["aggregation"] == "macro", metric["higher_is_better"] is not False
+    key = (*a.scores, *b.scores, metric["metric"], is_macro, is_higher_better)
+    if key not in _tests:
+        # Samples without a cluster stand alone. Numbers are compared many times faster than texts.
+        columns = state.columns("select a, b, hash(cluster) as cluster, cluster is null as is_alone, hash(subject) as subject from pairs")
+        clusters = None
+        if not columns["is_alone"].all():
+            clusters = np.where(columns["is_alone"], np.arange(len(columns["a"]), dtype=np.uint64), columns["cluster"]).tolist()
+        while len(_tests) >= _MOST_TESTS:
+            del _tests[next(iter(_tests))]
+        subjects = columns["subject"].tolist() if is_macro else None
+        ends = [end(columns[side]) for side in ("a", "b") for end in (np.min, np.max)]
+        known = _built_in().get(metric["metric"].partition("/")[0])
+        bounds = None if known is None else known_bounds(known, [float(each) for each in ends])
+        found = compare_means(columns["a"], columns["b"], clusters=clusters, subjects=subjects, bounds=bounds)
+        [judged] = judge_suite([Case(comparison=found, higher_is_better=is_higher_better)])
+        _tests[key] = found, judged.verdict
+    return _tests[key]
+
+
+@cache
+def _built_in() -> dict[str, type[BaseMetric[Any]]]:
+    """The metrics of this package by name. The bounds of others are in files that pages do not run."""
+    places = [(name, module) for name, module in eval_dagster._MODULE_OF.items() if module.startswith(f"{metrics.__name__}.")]
+    values = (getattr(import_module(module), name) for name, module in places)
+    return {each.NAME: each for each in values if isinstance(each, type) and issubclass(each, BaseMetric) and hasattr(each, "NAME")}
+
+
+def _verdict(judged: Verdict, metric: Row, a: Result, b: Result) -> dict[str, str]:
+    """Which of the two is better, in words, with a mark and a tone: the words and the mark show it, not only the colour."""
+    if judged is Verdict.NOT_COMPARABLE:
+        return {"text": "too few samples for a test", "mark": "?", "tone": "warning"}
+    if judged is Verdict.NO_CHANGE_SEEN:
+        return {"text": "no difference seen", "mark": "=", "tone": "unknown"}
+    if metric["higher_is_better"] is None:
+        return {"text": f"{a.model} and {b.model} differ", "mark": "≠", "tone": "unknown"}
+    is_better = judged is Verdict.IMPROVED
+    word = "better" if is_better else "worse"
+    return {"text": f"{a.model} is {word} than {b.model}", "mark": "▲" if is_better else "▼", "tone": "good" if is_better else "bad"}
+
+
+def _evidence(test: Comparison) -> str:
+    """The figures behind the verdict in one line."""
+    parts = [
+        f"difference {number(test.difference, '+')}",
+        f"95 % interval {interval(test.ci_low, test.ci_high, '+')}",
+        *([f"p {p_equals(test.p_value)} by {test.test}"] if test.p_value is not None else []),
+        f"{test.n_common:,} common samples" + (f" in {test.n_clusters:,} clusters" if test.n_clusters < test.n_common else ""),
+        *([f"a difference of {number(test.min_detectable)} would have been seen"] if test.min_detectable is not None else []),
+    ]
+    return "; ".join(parts)
+
+
+def _bar(test: Comparison) -> dict[str, Any]:
+    """The difference and its interval on an axis around 0."""
+    ends = [abs(end) for end in (test.difference, test.ci_low, test.ci_high) if end is not None]
+    most = max(ends, default=0.0) or 1.0
+    axis = charts.Scale.axis([-most, most], start=2, end=98)
+    figures = {"value": test.difference, "ci_low": test.ci_low, "ci_high": test.ci_high}
+    return {**figures, "bar": {name: axis.place(value) for name, value in figures.items()}, "ticks": axis.ticks()}
+
+
+def _picture(cells: Sequence[Row], low: float, high: float) -> dict[str, Any]:
+    across, up = charts.square([low, high])
+    most = max(cell["n"] for cell in cells)
+    largest = 16.0 if len(cells) <= 64 else 6.0
+    dots = [
+        {
+            **cell,
+            "x": across.place((cell["a_low"] + cell["a_high"]) / 2),
+            "y": up.place((cell["b_low"] + cell["b_high"]) / 2),
+            "radius": round(2.5 + largest * (log10(cell["n"]) / log10(most) if most > 1 else 0), 2),
+        }
+        for cell in cells
+    ]
+    return {"dots": dots, "across": across.ticks(), "up": up.ticks(), "ends": (across.start, across.end, up.start, up.end)}
+
+
+def agreement(state: CatalogState, parameters: Parameters) -> str:
+    """How far the metrics of one result agree: for each two of them the correlation over the samples, and the share of equal values."""
+    result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
+    rows = state.rows(
+        "select metric, count(value) as n from read_parquet($scores) group by metric order by metric", {"scores": result.scores}
+    )
+    known = [row["metric"] for row in rows if row["n"]]
+    headline = [name for name in result.metric_names if name in known]
+    names = [*headline, *(name for name in known if name not in headline)]
+    shown = names[:_MOST_METRICS]
+    pairs = list(combinations(range(len(shown)), 2))
+    found: dict[tuple[int, int], Row] = {}
+    if pairs:
+        wide = ", ".join(f"max(value) filter (metric = $m{place}) as v{place}" for place in range(len(shown)))
+        columns = ", ".join(
+            f"corr(v{a}, v{b}) as c{a}_{b}, avg((v{a} = v{b})::integer) as e{a}_{b}, count(v{a} + v{b}) as n{a}_{b}" for a, b in pairs
+        )
+        query = f"select {columns} from (select {wide} from read_parquet($scores) group by sample_id)"
+        row = state.rows(query, {"scores": result.scores, **{f"m{place}": name for place, name in enumerate(shown)}})[0]
+        found = {(a, b): {"correlation": row[f"c{a}_{b}"], "equal": row[f"e{a}_{b}"], "n": row[f"n{a}_{b}"]} for a, b in pairs}
+    cells = [[found.get((min(a, b), max(a, b))) for b in range(len(shown))] for a in range(len(shown))]
+    return page("agreement.html", result=result, names=shown, cells=cells, left_out=len(names) - len(shown))

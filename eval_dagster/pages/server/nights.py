@@ -1,0 +1,213 @@
+"""The nights of suites: the last one of each, and each judgement of one, down to the samples that got worse."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from eval_dagster.gate.records import GateResult, Look, Regression
+from eval_dagster.gate.results import result_at
+from eval_dagster.gate.wording import Tone, level, tone, verdict_line
+from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.pages.report.evidence import MARKS, ORDER, PILLS, UNJUDGED, cards, on_few_samples, unjudged_groups
+from eval_dagster.pages.report.flips import Flips
+from eval_dagster.pages.report.histories import History
+from eval_dagster.pages.report.plots import MOST_POINTS, ScorePoint
+from eval_dagster.pages.server.overview import boards, history_points
+from eval_dagster.pages.server.parameters import NotFoundError, Parameters
+from eval_dagster.pages.server.rendering import link, page
+from eval_dagster.statistics.verdicts import Verdict
+
+_A_PAGE = 60
+_MOST_DRAWN = 8
+"""Most histories of a judgement that are drawn."""
+_URGENCY = (Tone.BAD, Tone.WARNING, None, Tone.UNKNOWN, Tone.GOOD)
+"""The order of suites on the first page; none is the tone of those that were never judged."""
+_SHOWN = {Verdict.REGRESSED: "worse", Verdict.ERRORS: "errors", Verdict.IMPROVED: "better"}
+"""Verdict -> the samples that its link shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What is known of nights that were not judged."""
+
+    problem: str | None = None
+    """Why the next night cannot start; null if nothing is known to keep it."""
+    missing: Mapping[str, datetime] = field(default_factory=dict)
+    """By suite, when its last night was due, if no judgement of it came in time."""
+
+
+def start(state: CatalogState, parameters: Parameters, suites: Sequence[str], watched: Watched) -> str:
+    """The last judgement of each suite, the most urgent first, then the leaderboard.
+
+    Args:
+        state: The results.
+        parameters: Those of the leaderboard.
+        suites: Names of the suites of evals.yaml. Those that were never judged are shown, too.
+        watched: A suite whose last night is missing is bad, whatever its last judgement was.
+    """
+    judged = {row["suite"]: row["at"] for row in state.rows("select suite, max(judged_at) as at from regressions_history group by suite")}
+    names = [name for name in suites if name in judged] or list(judged)
+    found = [_night(state, name, judged[name]) for name in names]
+    found += [{"suite": name, "tone": None} for name in suites if name not in judged]
+    found = [{**each, "missing": watched.missing.get(each["suite"])} for each in found]
+    # A judgement from before something broke says nothing of now: it is shown with its time, and is not green.
+    found = [{**each, "is_old": bool(each["missing"] or watched.problem)} for each in found]
+    found.sort(key=lambda each: _URGENCY.index(Tone.BAD if each["missing"] else each["tone"]))
+    left = [name for name in judged if name not in names]
+    return page("start.html", nights=found, others=left, problem=watched.problem, **boards(state, parameters))
+
+
+def nights(state: CatalogState, parameters: Parameters) -> str:
+    """The judgements of a suite, the newest first."""
+    suites = [row["suite"] for row in state.rows("select distinct suite from regressions order by suite")]
+    suite, number = parameters.text("suite") or (suites[0] if suites else None), parameters.page()
+    rows = state.rows(
+        """
+        select judged_at, any_value(outcome) as outcome, count(*) as results, count(*) filter (verdict = 'regressed') as regressed,
+            count(*) filter (verdict = 'errors') as errors, count(*) filter (verdict = 'improved') as improved,
+            count(*) filter (verdict in ('not comparable', 'not evaluated')) as unjudged, count(*) over () as total
+        from regressions_history where suite = $suite group by judged_at order by judged_at desc limit $most offset $first
+        """,
+        {"suite": suite, "most": _A_PAGE, "first": (number - 1) * _A_PAGE},
+    )
+    total = rows[0]["total"] if rows else 0
+    return page("nights.html", suites=suites, suite=suite, rows=rows, number=number, pages=max(1, -(-total // _A_PAGE)), total=total)
+
+
+def night(state: CatalogState, parameters: Parameters) -> str:
+    """One judgement of a suite: what was compared, and what got worse. By default the last one."""
+    suite, at = parameters.required("suite"), parameters.time("at")
+    [row] = state.rows(
+        "select max(judged_at) as last, max(judged_at) filter (judged_at = coalesce($at, judged_at)) as at, "
+        "max(judged_at) filter (judged_at < coalesce($at, judged_at)) as before, min(judged_at) filter (judged_at > $at) as after "
+        "from regressions_history where suite = $suite",
+        {"suite": suite, "at": at},
+    )
+    if row["at"] is None:
+        raise NotFoundError(
+            f"the suite {suite!r} has no judgement{'' if at is None else f' of {at.isoformat()}'}; the list of nights has all"
+        )
+    return page("night.html", **_night(state, suite, row["at"]), is_last=row["at"] == row["last"])
+
+
+def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, Any]:
+    """The parts of a judgement: its outcome, and the evidence for it in the form of the report."""
+    judged_at = judged_at.astimezone(UTC)
+    result = result_at(state.lake, suite, judged_at)
+    if result is None:
+        raise NotFoundError(f"the judgement of {suite} of {judged_at:%Y-%m-%d %H:%M} UTC is no longer in the lake")
+    urgent = [*result.red, *result.refuted, *result.with_verdict(Verdict.IMPROVED)]
+    drawn = [row for row in urgent if row.metric is not None][:_MOST_DRAWN]
+    found = list(
+        cards(
+            result,
+            histories=[_history(state, row, judged_at) for row in drawn],
+            flips=list(_flips(state, result)),
+            sample_pages={
+                (row.eval, row.model, row.metric): _samples(row) for row in result.regressions if row.materialized_at is not None
+            },
+        )
+    )
+    return {
+        "suite": suite,
+        "missing": None,
+        "is_old": False,
+        "result": result,
+        "judged_at": judged_at,
+        "tone": tone(result),
+        "mark": MARKS[tone(result)],
+        "line": verdict_line(result),
+        "level": level(result),
+        "red": [card for card in found if card["row"].is_red],
+        "refuted": [card for card in found if card["row"].is_refuted],
+        "improved": [card for card in found if card["row"].verdict is Verdict.IMPROVED],
+        "unjudged": unjudged_groups(result),
+        "compared": [*(card for verdict in ORDER for card in found if card["row"].verdict is verdict), *on_few_samples(found)],
+        "counts": [
+            {"verdict": PILLS[verdict], "count": len(result.with_verdict(verdict))}
+            for verdict in (*ORDER, *UNJUDGED)
+            if result.with_verdict(verdict)
+        ],
+    }
+
+
+def _samples(row: Regression) -> str:
+    """The address of the samples of a result beside those of what it was compared with."""
+    against, against_at = compared_with(row)
+    show = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None) if against_at is not None or row.verdict is Verdict.ERRORS else None
+    query = {"eval": row.eval, "model": row.model, "at": row.materialized_at, "metric": row.metric}
+    return link("/samples", **query, against=against if against_at is not None else None, against_at=against_at, show=show)
+
+
+def compared_with(row: Regression) -> tuple[str | None, datetime | None]:
+    """Model and time of what a verdict is about: the baseline, or the anchor of drift. Each is written as `model@time`."""
+    is_anchor = row.against == "anchor"
+    name, at = (row.anchor, row.anchor_materialized_at) if is_anchor else (row.baseline, row.baseline_materialized_at)
+    return (name.rpartition("@")[0] if name else None), at
+
+
+def _history(state: CatalogState, row: Regression, judged_at: datetime) -> History:
+    """The history of a score until a judgement, with the results at which it left its band by any suite, as in all pictures."""
+    rows = history_points(state, eval=row.eval, model=row.model, metric=row.metric or "")
+    rows = [each for each in rows if each["materialized_at"] <= judged_at][-MOST_POINTS:]
+    return History(
+        eval=row.eval,
+        model=row.model,
+        metric=row.metric or "",
+        points=[ScorePoint(at=each["materialized_at"], **{name: each[name] for name in _OF_POINT}) for each in rows],
+        changes=[_look(row, each) for each in rows if each["is_change"]],
+        mlflow_run=None,
+        is_headline=True,
+    )
+
+
+_OF_POINT = ("value", "ci_low", "ci_high", "is_change")
+
+
+def _look(row: Regression, point: Mapping[str, Any]) -> Look:
+    return Look(
+        eval=row.eval,
+        model=row.model,
+        metric=row.metric or "",
+        materialized_at=point["materialized_at"],
+        reference_at=point["materialized_at"],
+        value=point["value"],
+        reference_value=None,
+        difference=point["difference"],
+        p_value=point["p_value"],
+        is_change_point=True,
+        cause=point["cause"],
+    )
+
+
+def _flips(state: CatalogState, result: GateResult) -> Iterator[Flips]:
+    """How many samples changed in the last judgement of a suite; of earlier ones the samples are not kept."""
+    rows = {(row.eval, row.model, row.metric): row for row in result.regressions}
+    counted = state.rows(
+        """
+        select eval, model, metric, count(*) filter (value < baseline_value) as lower, count(*) filter (value > baseline_value) as higher,
+            count(*) filter (value is null and baseline_value is not null) as gone,
+            count(*) filter (value is not null and baseline_value is null) as new,
+            count(*) filter (value is null and baseline_value is null) as unvalued
+        from sample_changes where suite = $suite and judged_at = $at group by eval, model, metric
+        """,
+        {"suite": result.suite, "at": result.judged_at},
+    )
+    for each in counted:
+        row = rows.get((each["eval"], each["model"], each["metric"]))
+        if row is None:
+            continue
+        worse, better = ("higher", "lower") if row.higher_is_better is False else ("lower", "higher")
+        yield Flips(
+            eval=row.eval,
+            model=row.model,
+            metric=row.metric or "",
+            verdict=row.verdict,
+            worse=each[worse],
+            better=each[better],
+            gone=each["gone"],
+            new=each["new"],
+            unvalued=each["unvalued"],
+            shown=(),
+        )

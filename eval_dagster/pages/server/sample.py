@@ -1,0 +1,177 @@
+"""One sample of a result: the question, the answers, the scores, other models, past results, and the labels of people."""
+
+import json
+from collections.abc import Mapping
+from math import exp
+from typing import Any
+
+from eval_dagster.lake.catalog.file_system import held_url_of
+from eval_dagster.lake.catalog.reader import CatalogState
+from eval_dagster.pages.server.parameters import NotFoundError, Parameters
+from eval_dagster.pages.server.rendering import page
+from eval_dagster.pages.server.results import Result, find_result, other_results
+from eval_dagster.pages.server.texts import NAMED_SCORES, answers_of, compared_with, or_alone, prompts_of
+from eval_dagster.results.answer_text import answer_text
+from eval_dagster.results.answers import explanation_of
+
+_MOST_PAST, _MOST_OTHERS = 20, 12
+Row = dict[str, Any]
+
+_PROMPT = "sample_id, subject, messages, prompt, choices, gold, gold_index, num_fewshot, fewshot_ids, error, request_id"
+_RESPONSE = (
+    "sample_id, text, text_post_processed, reasoning, choice_logprobs, finish_reason, prompt_tokens, output_tokens, truncated_tokens, "
+    "latency_s, cost, served_model, error"
+)
+
+
+def one(state: CatalogState, parameters: Parameters) -> str:
+    """A sample: what the model was asked, what it answered, the scores, the answers of other models, and the scores of past results.
+
+    The address has its id or its own name, the first sample of that name.
+    """
+    result = find_result(state, parameters.required("eval"), parameters.required("model"), parameters.time("at"))
+    return or_alone(compared_with(state, parameters, result), lambda against, note: _one(state, parameters, result, against, note))
+
+
+def _one(state: CatalogState, parameters: Parameters, result: Result, against: Result | None, note: str | None) -> str:
+    wanted = parameters.required("sample")
+    scores = _scores(state, result, wanted) or _scores(state, result, _named(state, result, wanted))
+    if not scores:
+        raise NotFoundError(f"{result.name} has no sample {wanted!r}; its list of samples has all that there are")
+    sample_id = scores[0]["sample_id"]
+    metric = result.metric(parameters.text("metric"))
+    prompt = prompts_of(state, result, [sample_id], _PROMPT).get(sample_id)
+    response = answers_of(state, result, [sample_id], _RESPONSE).get(sample_id)
+    before = answers_of(state, against, [sample_id], _RESPONSE).get(sample_id) if against is not None else None
+    asked_before = prompts_of(state, against, [sample_id], "sample_id, choices").get(sample_id) if against is not None else None
+    return page(
+        "sample.html",
+        result=result,
+        against=against,
+        note=note,
+        metric=metric,
+        sample_id=sample_id,
+        prompt=prompt,
+        turns=_turns(prompt),
+        choices=_choices(prompt, response),
+        response=response,
+        before=before,
+        answer=answer_text(response, prompt),
+        before_answer=answer_text(before, asked_before),
+        scores=scores,
+        before_scores={row["metric"]: row for row in _scores(state, against, sample_id)} if against is not None else {},
+        past=_past(state, result, sample_id, metric["metric"]),
+        others=_others(state, result, sample_id, metric["metric"]),
+        labels=_labels(state, result.eval, sample_id),
+    )
+
+
+def _named(state: CatalogState, result: Result, name: str) -> str | None:
+    """The id of the first sample of a name."""
+    query = f"select min(sample_id) as sample_id from {NAMED_SCORES} where sample_name = $name"  # noqa: S608 - constants
+    return state.rows(query, {"scores": result.scores, "name": name})[0]["sample_id"]  # type: ignore[no-any-return]
+
+
+def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[Row]:
+    rows = state.rows(
+        f"select * from {NAMED_SCORES} where sample_id = $sample order by metric",  # noqa: S608 - constants
+        {"scores": result.scores, "sample": sample_id},
+    )
+    return [{**row, "reasons": explanation_of(row)} for row in rows]
+
+
+def _turns(prompt: Row | None) -> list[tuple[str, str]]:
+    """The turns of a chat, each with its role; none where there is no list of messages."""
+    try:
+        messages = json.loads(prompt["messages"]) if prompt and prompt["messages"] else []
+    except ValueError:
+        return []
+    return [(str(each.get("role")), _content(each.get("content"))) for each in messages if isinstance(each, dict)]
+
+
+def _content(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
+    """The choices with their probabilities, which sum to 1 over the choices; empty where it is no question of choices."""
+    if not prompt or not prompt["choices"]:
+        return []
+    logprobs = (response or {}).get("choice_logprobs")
+    known = logprobs if logprobs and len(logprobs) == len(prompt["choices"]) and all(each is not None for each in logprobs) else None
+    highest = max(known) if known else 0.0
+    weights = [exp(each - highest) for each in known] if known else None
+    return [
+        {
+            "text": text,
+            "is_gold": place in (prompt["gold_index"] or []),
+            "is_chosen": known is not None and place == known.index(highest),
+            "probability": None if weights is None else weights[place] / sum(weights),
+        }
+        for place, text in enumerate(prompt["choices"])
+    ]
+
+
+def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
+    """The score of a sample in the newest materializations, the newest first; null where the scores were deleted."""
+    points = state.rows(
+        "select materialized_at, any_value(scores_file) as scores_file from _metrics_files where eval = $eval and model = $model "
+        "group by materialized_at order by materialized_at desc limit $most",
+        {"eval": result.eval, "model": result.model, "most": _MOST_PAST},
+    )
+    files = {row["scores_file"]: state.lake.root / row["scores_file"] for row in points if row["scores_file"]}
+    urls = {name: held_url_of(path) for name, path in files.items() if path.exists()}
+    values = _values(state, urls, sample_id, metric)
+    return [{**row, **values.get(row["scores_file"] or "", {"value": None, "error": None})} for row in points]
+
+
+def _others(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
+    """The current scores and answers of other models for the same sample."""
+    others = other_results(state, result, _MOST_OTHERS)
+    urls = {each.scores_file: each.scores[0] for each in others if each.scores_file is not None and each.has_scores}
+    values = _values(state, urls, sample_id, metric)
+    answers = _answers_in(state, [each.responses[0] for each in others if each.scores_file in values and each.responses], sample_id)
+    return [
+        {
+            "result": each,
+            **values[str(each.scores_file)],
+            "answer": answer_text(
+                answers.get((each.responses or [""])[0]), prompts_of(state, each, [sample_id], "sample_id, choices").get(sample_id)
+            ),
+        }
+        for each in others
+        if each.scores_file in values
+    ]
+
+
+def _answers_in(state: CatalogState, urls: list[str], sample_id: str) -> dict[str, Row]:
+    """The response to a sample in each of some files, by the file's URL."""
+    if not urls:
+        return {}
+    rows = state.rows(
+        "select filename, text, text_post_processed, choice_logprobs from read_parquet($files, filename = true, union_by_name = true) "
+        "where sample_id = $sample",
+        {"files": urls, "sample": sample_id},
+    )
+    return {row["filename"]: row for row in rows}
+
+
+def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric: str) -> dict[str, Row]:
+    """The score of a sample in each of some files, by the file's name."""
+    if not urls:
+        return {}
+    rows = state.rows(
+        "select filename, value, error from read_parquet($files, filename = true, union_by_name = true) "
+        "where sample_id = $sample and metric = $metric",
+        {"files": list(urls.values()), "sample": sample_id, "metric": metric},
+    )
+    names = {url: name for name, url in urls.items()}
+    return {names[row["filename"]]: {"value": row["value"], "error": row["error"]} for row in rows if row["filename"] in names}
+
+
+def _labels(state: CatalogState, eval_name: str, sample_id: str) -> list[Row]:
+    """What people wrote about the answers to a sample, the newest first."""
+    return state.rows(
+        "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
+        {"eval": eval_name, "sample": sample_id},
+    )

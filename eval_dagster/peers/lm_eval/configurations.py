@@ -1,0 +1,268 @@
+"""Configurations of lm-eval's tasks: loaded from YAML with their functions, after it is clear that these may be imported."""
+
+import copy
+import inspect
+import random
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval_dagster.errors import RequirementError, TaskDefinitionError
+from eval_dagster.peers.lm_eval.index import Entry
+from eval_dagster.peers.lm_eval.refusals import require_supported
+from eval_dagster.peers.workers.fetched_code import FETCHED_CODE, FetchedCodeError, function_that_fetches, without_fetched_code
+
+SEED = 1234
+"""lm-eval's default seed of few-shot examples, and of NumPy."""
+GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag", "include"}
+"""Keys of a group that it does not set for its members."""
+ADVICE = (
+    "lm-eval can have an environment of its own, with packages that eval_dagster lacks or has in other versions: "
+    "`eval-dagster environments add lm_eval`"
+)
+"""What to do where a task lacks a package. A worker in such an environment says something else."""
+_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A task of lm-eval with what a group around it sets."""
+
+    name: str
+    file: Path
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def unresolved(self) -> dict[str, Any]:
+        """The configuration with the names of its functions. Nothing is imported."""
+        return {**copy.deepcopy(_read(self.file)), **self.overrides}
+
+    def load(self) -> dict[str, Any]:
+        """The configuration with its functions. The module beside the YAML file is imported: lm-eval's own code, or the user's.
+
+        Raises:
+            TaskDefinitionError: Its code may not be run here, or cannot be imported.
+        """
+        require_supported(self.name, self.unresolved())
+        try:
+            loaded = _read_with_functions(self.file)
+            with seeded(), package_code():
+                overrides = _resolved(self.overrides)
+        except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
+            advice = f"; {ADVICE}" if isinstance(error, ImportError | AssertionError | SystemExit) else ""
+            raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}{advice}") from error
+        if (found := _function_that_fetches(self.file) or _fetching(overrides)) is not None:
+            raise TaskDefinitionError(f"lm_eval:{self.name} scores by evaluate.load, which {found} calls; that is {FETCHED_CODE}")
+        config = {**copy.deepcopy(loaded), **overrides}
+        for key in ("tag", "group", "task_list"):
+            config.pop(key, None)
+        given = config.get("metadata") or {}
+        config["metadata"] = given if isinstance(given, dict) else {"_metadata": given}
+        return config
+
+
+@cache
+def _read(file: Path) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    return dict(load_yaml(file, resolve_func=False))
+
+
+@cache
+def _read_with_functions(file: Path) -> dict[str, Any]:
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    with seeded(), package_code():
+        return dict(load_yaml(file, resolve_func=True))
+
+
+@cache
+def _function_that_fetches(file: Path) -> str | None:
+    return _fetching(_read_with_functions(file))
+
+
+def _fetching(config: Mapping[str, Any]) -> str | None:
+    """The function of a configuration that asks for code that would be fetched."""
+    return function_that_fetches(functions_in(config), lambda module: str(module).startswith("lm_eval.tasks.") or "/" in str(module))
+
+
+def _resolved(value: Any) -> Any:
+    """What a group sets, with the functions that it names by their paths."""
+    from lm_eval.tasks._yaml_loader import _import_fun_from_str
+
+    if isinstance(value, Mapping):
+        return {key: _resolved(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_resolved(each) for each in value]
+    is_function = isinstance(value, str) and value.startswith("/") and Path(value).with_suffix(".py").is_file()
+    return _import_fun_from_str(value) if is_function else value
+
+
+def _reason(error: BaseException) -> str:
+    """Why a module cannot be imported. The missing package is enough where that is the reason."""
+    if isinstance(error, TaskDefinitionError | RequirementError):
+        return str(error)
+    # lm-eval advises to install packages in versions that this project does not work with.
+    said, _, _ = " ".join(str(error).split()).partition(" Please install")
+    return f"{type(error).__name__}: {said.rstrip('.')}"
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Within the block the global generators have the seeds of lm-eval's command line; some tasks draw from them. Restored after it."""
+    with _lock:
+        standard, numbers = random.getstate(), np.random.get_state()
+        random.seed(0)
+        np.random.seed(SEED)
+        try:
+            yield
+        finally:
+            random.setstate(standard)
+            np.random.set_state(numbers)
+
+
+@contextmanager
+def package_code(files: Set[str] = frozenset()) -> Iterator[None]:
+    """Run code of a task, of lm-eval or of the user, within the block: it fetches no code, and sees the metrics and filters that its own
+    files register, and none of other tasks.
+
+    Args:
+        files: The files of the task's code, from `code_files`; none while it is loaded.
+
+    Raises:
+        RequirementError: It asks for code that would be fetched.
+    """
+    from lm_eval.api import registry
+
+    known = (registry.metric_registry, registry.metric_agg_registry, registry.higher_is_better_registry, registry.aggregation_registry)
+    with _lock:
+        before = [(each, each._objs) for each in (*known, registry.filter_registry)]
+        for number, (each, objects) in enumerate(before):
+            own = {alias: found for (place, alias, file), found in _registered.items() if place == number and file in files}
+            each._objs = {**objects, **own}
+        try:
+            with without_fetched_code():
+                yield
+        except FetchedCodeError as error:
+            raise RequirementError(str(error)) from error
+        finally:
+            for number, (each, objects) in enumerate(before):
+                for alias, found in each._objs.items():
+                    if objects.get(alias) is found:
+                        continue
+                    file = file_of(found)
+                    if is_of_task(file):
+                        _registered[number, alias, file] = found
+                    else:
+                        objects[alias] = found
+                each._objs = objects
+
+
+_registered: dict[tuple[int, str, str], Any] = {}
+"""What the files of tasks registered, by the number of the registry, the name and the file. Two tasks may use one name."""
+
+
+def code_files(config: Mapping[str, Any]) -> frozenset[str]:
+    """The files of the functions and classes in a configuration."""
+    return frozenset(file_of(function) for function in functions_in(config))
+
+
+def functions_in(value: Any) -> Iterator[Any]:
+    """The functions and classes in a configuration, those in a partial included."""
+    if isinstance(value, partial):
+        yield from functions_in([value.func, *value.args, *value.keywords.values()])
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from functions_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from functions_in(each)
+    elif callable(value):
+        yield value
+
+
+def file_of(definition: Any) -> str:
+    """The file of a function or a class; empty where that is not known. lm-eval gives modules of several files one name."""
+    while isinstance(definition, partial):
+        definition = definition.func
+    code = getattr(inspect.unwrap(definition), "__code__", None) if callable(definition) else None
+    if code is not None:
+        return str(code.co_filename)
+    functions = [each for each in vars(definition).values() if inspect.isfunction(each)] if isinstance(definition, type) else []
+    if functions:
+        return str(functions[0].__code__.co_filename)
+    return str(getattr(sys.modules.get(str(getattr(definition, "__module__", ""))), "__file__", None) or "")
+
+
+def is_of_task(file: str) -> bool:
+    """Whether a file is that of a task, of the package or a user, and of no other part of an installed package."""
+    return "/lm_eval/tasks/" in file or bool(file and "/site-packages/" not in file and not file.startswith(sys.base_prefix))
+
+
+@dataclass(frozen=True)
+class Members:
+    """The tasks behind a name, and how their values become one."""
+
+    leaves: Sequence[Leaf]
+    is_macro: bool = False
+
+
+def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
+    """The tasks of a name: itself, those of a tag, or those of a group with what the group sets for them.
+
+    Raises:
+        TaskDefinitionError: A group names what is not there.
+    """
+    leaves = list(_leaves(entry, index, folder, {}, ()))
+    unique = {leaf.name: leaf for leaf in leaves}
+    return Members(leaves=list(unique.values()), is_macro=entry.kind == "group" and _is_macro(folder / entry.file))
+
+
+def _leaves(entry: Entry, index: Mapping[str, Entry], folder: Path, overrides: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Leaf]:
+    if entry.name in path:
+        raise TaskDefinitionError(f"the group {entry.name!r} of lm-eval contains itself: {' -> '.join([*path, entry.name])}")
+    if entry.kind == "task":
+        yield Leaf(entry.name, folder / entry.file, dict(overrides))
+        return
+    if entry.kind == "tag":
+        for name in entry.members:
+            yield from _leaves(index[name], index, folder, overrides, (*path, entry.name))
+        return
+    yield from _of_group(group_config(folder / entry.file), index, folder, overrides, (*path, entry.name))
+
+
+def _of_group(
+    config: Mapping[str, Any], index: Mapping[str, Entry], folder: Path, overrides: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[Leaf]:
+    own = {key: value for key, value in config.items() if key not in GROUP_KEYS}
+    merged = {**own, **overrides}
+    listed = config.get("task") or ()
+    for member in [listed] if isinstance(listed, str) else listed:
+        if isinstance(member, str):
+            name, given = member, {}
+        elif "group" in member and member["group"] not in index:
+            yield from _of_group(member, index, folder, merged, path)
+            continue
+        else:
+            key = "group" if "group" in member else "task"
+            name, given = member[key], {each: value for each, value in member.items() if each not in ("group", "task")}
+        if name not in index:
+            raise TaskDefinitionError(f"the group {path[-1]!r} of lm-eval names {name!r}, which is not there")
+        yield from _leaves(index[name], index, folder, {**merged, **given}, path)
+
+
+def group_config(file: Path) -> dict[str, Any]:
+    """The configuration of a group. No function is imported."""
+    return copy.deepcopy(_read(file))
+
+
+def _is_macro(file: Path) -> bool:
+    listed = group_config(file).get("aggregate_metric_list") or []
+    first = listed if isinstance(listed, dict) else next(iter(listed), {})
+    return first.get("weight_by_size", True) is False

@@ -1,0 +1,179 @@
+"""The requests that lm-eval makes of a document, as questions of ours, and our answers as its instances."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+from eval_dagster.peers.lm_eval.generation import text_settings
+from eval_dagster.records import Message, ResponseType, Role, Row, TaskSample
+from eval_dagster.tasks.benchmark import Answer
+from eval_dagster.tasks.formatter import Formatter
+
+_POSITIONS = "positions"
+_REPEATS = "repeats"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The requests that lm-eval makes of a document."""
+
+    instances: Sequence[Any]
+    context: str
+    """The context of the question, with its examples."""
+    turns: Sequence[Message]
+    """The examples and the question as lm-eval's own code writes them one after the other; empty where a task writes them itself."""
+
+
+def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has_chat: bool) -> Asked:
+    """Ask lm-eval about a document."""
+    if sampler := getattr(task, "sampler", None):
+        sampler.asked = doc
+
+    def chat(messages: Sequence[dict[str, str]], **_: Any) -> str:
+        return formatter.format([Message(Role(each["role"]), each["content"]) for each in messages])
+
+    _keep_templates()
+    options: dict[str, Any] = {"apply_chat_template": has_chat, "chat_template": chat if has_chat else None}
+    with _noted_turns(task) as turns:
+        context = task.fewshot_context(
+            doc,
+            num_fewshot=num_fewshot,
+            system_instruction=None,
+            fewshot_as_multiturn=has_chat,
+            gen_prefix=task.doc_to_prefix(doc) if hasattr(task, "doc_to_prefix") else None,
+            **options,
+        )
+    made = task.construct_requests(doc=doc, ctx=context, metadata=(None, 0, task.config.repeats), **options)
+    return Asked(instances=made if isinstance(made, list) else [made], context=context, turns=turns)
+
+
+@contextmanager
+def _noted_turns(task: Any) -> Iterator[list[Message]]:
+    """Note the turns of the examples and of the question that the task builds within the block."""
+    turns: list[Message] = []
+    build = getattr(task, "build_qa_turn", None)
+    if build is None:
+        yield turns
+        return
+
+    def noted(**given: Any) -> Any:
+        made = build(**given)
+        turns.extend(Message(Role(each.role), each.content) for each in made)
+        return made
+
+    task.build_qa_turn = noted
+    try:
+        yield turns
+    finally:
+        del task.build_qa_turn
+
+
+@cache
+def _keep_templates() -> None:
+    """Have lm-eval's environment of Jinja compile each template once. It compiles a template for each field of each example."""
+    from lm_eval.utils import env
+
+    env.from_string = lru_cache(maxsize=1024)(env.from_string)
+
+
+def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSample]:
+    """The questions: choices after the same context are one. Where the turns are known, its messages are those, for people and checks."""
+    scored: dict[str, tuple[list[str], list[int]]] = {}
+    others: list[TaskSample] = []
+    for position, each in enumerate(asked.instances):
+        if each.request_type == "loglikelihood":
+            choices, positions = scored.setdefault(each.args[0], ([], []))
+            choices.append(each.args[1])
+            positions.append(position)
+        else:
+            others.append(_question(name, task, doc, each, position))
+    made = [
+        _verbatim(
+            context, ResponseType.LOGLIKELIHOODS, positions, possible_completions=choices, gold_indices=gold_positions(task, doc, positions)
+        )
+        for context, (choices, positions) in scored.items()
+    ]
+    if not made and not others:
+        raise ValueError(f"lm_eval:{name} asks nothing about a document: it has no choices")
+    return [replace(each, messages=asked.turns) if asked.turns and each.prompt == asked.context else each for each in (*made, *others)]
+
+
+def _question(name: str, task: Any, doc: Row, instance: Any, position: int) -> TaskSample:
+    if instance.request_type == "loglikelihood_rolling":
+        return _verbatim(instance.args[0], ResponseType.PERPLEXITY, [position])
+    settings = text_settings(name, instance.args[1])
+    return _verbatim(
+        instance.args[0],
+        ResponseType.COMPLETION,
+        [position],
+        repeats=instance.repeats,
+        ground_truth=_targets(task, doc),
+        stop_sequences=settings.stop_sequences,
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature or None,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        # Greedy texts of one prompt are all the same.
+        num_samples=instance.repeats if settings.temperature else 1,
+    )
+
+
+def _verbatim(prompt: str, kind: ResponseType, positions: list[int], *, repeats: int = 1, **fields: Any) -> TaskSample:
+    context = {_POSITIONS: positions, **({_REPEATS: repeats} if repeats > 1 else {})}
+    fields.setdefault("ground_truth", None)
+    return TaskSample(messages=[Message(Role.USER, prompt)], prompt=prompt, response_type=kind, context=context, **fields)
+
+
+def gold_positions(task: Any, doc: Row, positions: Sequence[int]) -> list[int]:
+    """Positions of the correct choices among those of a question, for people; empty where the task does not tell."""
+    try:
+        if len(positions) == 1 and task.OUTPUT_TYPE == "loglikelihood":
+            return [0]
+        gold = task.doc_to_text(doc) if getattr(task, "multiple_input", 0) else task.doc_to_target(doc)
+        if isinstance(gold, str):
+            gold = task.doc_to_choice(doc).index(gold)
+        wanted = gold if isinstance(gold, list) else [gold]
+        return [number for number, position in enumerate(positions) if position in wanted]
+    except Exception:  # the task's code; its scores do not depend on this
+        return []
+
+
+def _targets(task: Any, doc: Row) -> str | list[str] | None:
+    """The correct texts, for people; none if the task has a blank target for all rows, because it scores by other fields."""
+    template = task.config.doc_to_target
+    if isinstance(template, str) and not template.strip():
+        return None
+    try:
+        target = task.doc_to_target(doc)
+    except Exception:  # as above
+        return None
+    if isinstance(target, list):
+        return [str(each) for each in target] or None
+    return None if target is None else str(target)
+
+
+def answered(name: str, doc: Row, answers: Sequence[Answer]) -> list[Any]:
+    """The answers as lm-eval's instances, in its order."""
+    from lm_eval.api.instance import Instance
+
+    found: dict[int, Any] = {}
+    for answer in answers:
+        positions = answer.context[_POSITIONS]
+        for number, position in enumerate(positions):
+            responses: list[Any]
+            if answer.choices:
+                kind, responses = "loglikelihood", [(answer.loglikelihoods[number], bool(answer.is_greedy[number]))]
+            elif answer.texts:
+                kind, responses = "generate_until", list(answer.texts)
+                if len(responses) == 1:
+                    responses *= int(answer.context.get(_REPEATS, 1))
+            else:
+                kind, responses = "loglikelihood_rolling", [math.fsum(answer.loglikelihoods)]
+            arguments = (answer.prompt, answer.choices[number]) if answer.choices else (answer.prompt, {})
+            instance = Instance(request_type=kind, doc=doc, arguments=arguments, idx=position, metadata=(name, 0, len(responses)))
+            instance.resps = responses
+            found[position] = instance
+    return [found[position] for position in sorted(found)]

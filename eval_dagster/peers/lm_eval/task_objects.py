@@ -1,0 +1,181 @@
+"""lm-eval's task objects over rows that are given to them. No class of lm-eval is patched: each is of a subclass of its own class."""
+
+import datetime
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from eval_dagster.errors import DataError, TaskDefinitionError
+from eval_dagster.peers.lm_eval.configurations import SEED, Leaf, code_files, package_code, seeded
+from eval_dagster.peers.lm_eval.dataset_splits import dataset_splits, example_split, split_of
+from eval_dagster.records import Row
+from eval_dagster.tasks.benchmark import BenchmarkRows, OpenSplit
+from eval_dagster.versions.hashes import stable_hash
+
+
+class Docs(list[Row]):
+    """Rows with the names of their columns, as lm-eval asks for them."""
+
+    @property
+    def features(self) -> dict[str, None]:
+        """The names of the columns."""
+        return dict.fromkeys(self[0]) if self else {}
+
+
+class _Splits(dict[str, Any]):
+    """Splits by name, each read when it is first asked for."""
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, split: str) -> Any:
+        self[split] = self._read(split)
+        return self[split]
+
+
+def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
+    """The documents that a task makes of the rows of its dataset: those that it evaluates, and those that examples are drawn from."""
+    import datasets
+
+    config, folder = leaf.load(), leaf.file.parent
+    unread = None if fewshot else example_split(config)
+    splits = {split.split: split for split in dataset_splits(config, folder, fewshot=True)}
+
+    def read(name: str) -> Any:
+        if name == unread:
+            return datasets.Dataset.from_list([])
+        known = splits.get(name)
+        return datasets.Dataset.from_list(open_split(known or split_of(config, folder, name)))
+
+    def download(task: Any, dataset_kwargs: Any = None, **_: Any) -> None:  # noqa: ARG001 - the signature is lm-eval's
+        if callable(getattr(task.config, "custom_dataset", None)):
+            task.dataset = task.config.custom_dataset(**(task.config.metadata or {}), **(task.config.dataset_kwargs or {}))
+        else:
+            task.dataset = _Splits(read)
+
+    if config.get("process_docs") is not None:
+        config["process_docs"] = _once(config["process_docs"])
+    with seeded(), package_code(code_files(config)), _quiet():
+        datasets.disable_progress_bars()
+        task = _built(config, {"download": download})
+        evaluated = [dict(row) for row in task.eval_docs]
+        examples = [dict(row) for row in task.fewshot_docs() or ()] if fewshot else []
+    _require_plain(leaf.name, [*evaluated, *examples])
+    return BenchmarkRows(evaluated=evaluated, examples=examples)
+
+
+def _require_plain(name: str, rows: Sequence[Row]) -> None:
+    """Raise `DataError` for a value that is kept in another form, so that a template would write it differently than in lm-eval."""
+    for row in rows:
+        for field, value in row.items():
+            is_image = type(value).__module__.startswith("PIL.")
+            if is_image or isinstance(value, datetime.date | datetime.time | datetime.timedelta | bytes):
+                raise DataError(
+                    f"lm_eval:{name}: the field {field!r} holds a {type(value).__name__}; expected text, numbers, lists and mappings. "
+                    "In a task of your own, change or remove the field in `process_docs`"
+                )
+
+
+def task_over(leaf: Leaf, rows: BenchmarkRows) -> Any:
+    """The task over documents that `read_rows` made. It neither reads nor processes them again."""
+    docs, pool = Docs(rows.evaluated), Docs(rows.examples)
+    given: dict[str, Any] = {"download": lambda *_, **__: None, "eval_docs": property(lambda _: docs)}
+    given |= {name: lambda _: pool for name in ("fewshot_docs", "training_docs")}
+    config = leaf.load()
+    with seeded(), package_code(code_files(config)), _quiet():
+        return _built(config, given)
+
+
+def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
+    """Set the number of examples and the generator that draws them. An example is never the question itself."""
+    task.set_config("num_fewshot", num_fewshot)
+    task.set_fewshot_seed(SEED + seed)
+    sampler = getattr(task, "sampler", None)
+    if sampler is None or hasattr(sampler, "without_question"):
+        return
+    draw = type(sampler).sample
+
+    def sample(n: int, eval_doc: Row | None = None, **given: Any) -> Sequence[Row]:
+        drawn = list(draw(sampler, n, eval_doc, **given))
+        asked = sampler.asked
+        if asked not in drawn:
+            return drawn
+        # lm-eval shows the question with its answer where a task names no split for examples; here another row takes its place.
+        others = [row for row in sampler.fewshot_docs() if row != asked and row not in drawn]
+        Random(stable_hash([seed, str(asked)])).shuffle(others)  # noqa: S311
+        return [row if row != asked else others.pop() for row in drawn if row != asked or others]
+
+    sampler.sample, sampler.without_question, sampler.asked = sample, True, None
+
+
+def metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
+    """The metrics of a configuration: name -> aggregation and whether higher is better."""
+    with package_code(code_files(config)), _quiet():
+        return _metric_functions(config)
+
+
+def _metric_functions(config: Mapping[str, Any]) -> dict[str, tuple[Callable[..., float], bool]]:
+    from lm_eval.api.metrics import mean
+    from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, get_aggregation, get_metric_aggregation, is_higher_better
+
+    if "class" in config:
+        # These methods of lm-eval's classes need no rows, and an instance would read them.
+        task = object.__new__(config["class"])
+        try:
+            directions = task.higher_is_better()
+        except AttributeError as error:
+            raise TaskDefinitionError(
+                f"lm_eval:{config.get('task')} is of the class {config['class'].__name__}, which knows its metrics only after another "
+                "package brought its rows; eval_dagster needs them before"
+            ) from error
+        return {name: (function, bool(directions.get(name, True))) for name, function in task.aggregation().items()}
+    found: dict[str, tuple[Callable[..., float], bool]] = {}
+    listed = config.get("metric_list") or [
+        {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
+    ]
+    for each in listed:
+        name = each["metric"].__name__ if callable(each["metric"]) else each["metric"]
+        given = each.get("aggregation")
+        aggregation = given if callable(given) else get_aggregation(given) if given else get_metric_aggregation(name)
+        better = each.get("higher_is_better", None if callable(each["metric"]) else is_higher_better(name))
+        found[name] = (aggregation or mean, better is not False)
+    return found
+
+
+def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
+    from lm_eval.api.task import ConfigurableTask
+
+    given = config.get("class", ConfigurableTask)
+    made = type(given.__name__, (given,), {"__module__": given.__module__, **attributes})
+    task = made(config=config) if "config" in inspect.signature(made).parameters else made()
+    if getattr(task.config, "task", None) is None and "task" in config:
+        task.config.task = config["task"]
+    return task
+
+
+def _once(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Process each split once. lm-eval does it at each look, so that a task that shuffles would have other rows each time."""
+    known: dict[int, tuple[Any, Any]] = {}
+
+    def once(rows: Any) -> Any:
+        if id(rows) not in known:
+            known[id(rows)] = (rows, process(rows))
+        return known[id(rows)][1]
+
+    return once
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within the block, lm-eval logs errors alone."""
+    log = logging.getLogger("lm_eval")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

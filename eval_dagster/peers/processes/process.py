@@ -1,0 +1,173 @@
+"""The process of a worker file in another environment: started when first called, restarted after it died."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.errors import DataError, MachineError, RequirementError
+from eval_dagster.peers.workers import serve
+
+_LAST_LINES = 8
+"""Lines of stderr in an error."""
+_DRAIN_S = 2.0
+"""Seconds in which the last lines of a process that ended have to come. They do not where a child of it holds stderr."""
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
+
+
+class WorkerProcess:
+    """A process that calls the functions of a worker file. Calls of several threads wait for each other."""
+
+    def __init__(self, name: str, python: Path, file: Path) -> None:
+        """`name` is that of the registry, for messages."""
+        self._name, self._python, self._file = name, python, file
+        self._process: subprocess.Popen[str] | None = None
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._drain: threading.Thread | None = None
+        self._lock = threading.RLock()
+        self._owner = 0
+
+    def call(self, method: str, **arguments: Any) -> Any:
+        """The result of a function.
+
+        Raises:
+            DataError: It raised.
+            MachineError: The process ended before it answered.
+            RequirementError: The interpreter does not start, or lacks a package.
+        """
+        return self._result(self._exchange({"method": method, "arguments": arguments}))
+
+    def each(self, method: str, shared: Mapping[str, Any], several: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """The results of a function for several arguments, beside those that are shared. Where it raised, the result is a `DataError`."""
+        answers = self._result(self._exchange({"method": method, "arguments": shared, "each": several}))
+        return [_error(self._name, answer["error"]) if "error" in answer else answer["result"] for answer in answers]
+
+    def stream(self, method: str, **arguments: Any) -> Iterator[Any]:
+        """The items that a generator of the worker gives. Raises as `call`."""
+        answer = self._exchange({"method": method, "arguments": arguments})
+        number = None
+        try:
+            while True:
+                items, number = self._result(answer), answer.get("stream")
+                yield from items
+                if number is None:
+                    return
+                answer = self._exchange({"next": number})
+        finally:
+            if number is not None and self.is_alive():
+                self._exchange({"close": number})
+
+    def _result(self, answer: Mapping[str, Any]) -> Any:
+        if (error := answer.get("error")) is None:
+            return answer["result"]
+        if error["type"] in _MISSING:
+            raise RequirementError(
+                f"the environment {self._python} of {self._name} lacks a package: {error['message']}; "
+                f"`eval-dagster environments add {self._name}` makes one that has all"
+            )
+        raise _error(self._name, error)
+
+    def _exchange(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        text = json.dumps(message, default=_plain)
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(text + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except BrokenPipeError:
+                line = ""
+            except BaseException:  # an interrupt: the answer that is still to come belongs to no later call
+                process.kill()
+                raise
+            if not line:
+                raise self._ended(process)
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+
+    def is_alive(self) -> bool:
+        """Whether the process was started by ours and runs."""
+        return self._process is not None and self._owner == os.getpid() and self._process.poll() is None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is not None and self.is_alive():
+            return self._process
+        self._last.clear()
+        inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED or self._python == Path(sys.executable)}
+        try:
+            self._process = subprocess.Popen(
+                [str(self._python), str(Path(serve.__file__)), str(self._file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                # Sets of texts have the same order in each process. A Ctrl-C of the terminal ends ours alone, which closes stdin.
+                env={**inherited, "PYTHONHASHSEED": "0", "TOKENIZERS_PARALLELISM": "false"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RequirementError(
+                f"the Python of the environment of {self._name}, {self._python}, does not start: {error.strerror}; correct its path under "
+                "`environments` in evals.yaml"
+            ) from error
+        self._owner = os.getpid()
+        self._drain = threading.Thread(target=self._keep_last, args=(self._process,), daemon=True)
+        self._drain.start()
+        return self._process
+
+    def _keep_last(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                if line.strip():
+                    self._last.append(line.rstrip())
+
+    def _ended(self, process: "subprocess.Popen[str]") -> MachineError:
+        status = process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None and not pipe.closed:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    continue
+        self._process = None
+        if self._drain is not None:
+            self._drain.join(_DRAIN_S)
+        shown = "\n".join(self._last)
+        return MachineError(
+            f"the process of {self._name} ({self._python}) ended with status {status} before it answered"
+            f"{f'; its last lines are:{chr(10)}{shown}' if shown else ', without a message'}"
+        )
+
+    def close(self) -> None:
+        """End the process. The next call starts another."""
+        with self._lock:
+            if self.is_alive():
+                assert self._process is not None
+                self._process.kill()
+                self._ended(self._process)
+
+
+def _error(name: str, error: Mapping[str, str]) -> DataError:
+    return DataError(f"{name}: {error['type']}: {error['message']}")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for, in a row as the reader gives it."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if type(value).__name__ in ("Decimal", "timedelta"):
+        return str(value)
+    raise DataError(f"a row holds a {type(value).__name__}, which cannot be sent to another process; expected the types of JSON")

@@ -1,0 +1,1 @@
+"""Results of evaluations: their samples, answers, labels and comparisons."""

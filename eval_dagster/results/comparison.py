@@ -1,0 +1,261 @@
+"""Compares two materializations of an eval: the difference of each metric, its possible causes, and the samples that flipped."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.lineage import InputCause, changed_inputs
+from eval_dagster.metrics.base import BaseMetric, CorpusMetric, known_bounds
+from eval_dagster.metrics.items import ItemMetric, item_of
+from eval_dagster.results.points import Point, metric_versions, overall
+from eval_dagster.stages.mixed_answers import mixed_words
+from eval_dagster.stages.results import answer_text
+from eval_dagster.statistics.comparison import ALPHA, Comparison
+from eval_dagster.statistics.paired import compare_corpora, compare_items, compare_means
+
+Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
+"""What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype, settings of requests), what
+a server has behind the model's name, or the metric's code. Or one of the results itself mixes several models or states of a server."""
+
+
+_WORDS = {
+    "endpoint": "endpoint (another model behind the server's name)",
+    "mixed answers": "mixed answers (of several models or states of the server)",
+    "mixed baseline": "mixed baseline (answers of several models or states of the server)",
+}
+"""Causes whose names do not explain them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedSample:
+    """A sample that result and baseline score differently, or that one of them does not have."""
+
+    eval: str
+    model: str
+    metric: str
+    sample_id: str
+    subject: str
+    value: float | None
+    baseline_value: float | None
+    prompt: str | None
+    gold: tuple[str, ...]
+    answer: str | None
+    """What the model wrote, or the choice that it found most probable."""
+    baseline_answer: str | None
+    sample_name: str | None = None
+    """The sample's own name. Null without one."""
+
+    @property
+    def title(self) -> str:
+        """The sample for people: its own name with its id, or the id alone."""
+        return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricComparison:
+    """One metric of an eval at two points."""
+
+    a: Point
+    b: Point
+    metric: str
+    higher_is_better: bool
+    is_headline: bool
+    comparison: Comparison
+    causes: tuple[Cause, ...]
+    """Everything that differs between the points. Empty if only chance can explain a difference."""
+
+
+def compare_points(
+    a: Point,
+    b: Point,
+    metrics: Sequence[type[BaseMetric[Any]]],
+    *,
+    alpha: float = ALPHA,
+    alike: Callable[[Point, Point, str], tuple[Point, Point]] | None = None,
+) -> list[MetricComparison]:
+    """Compare every overall metric that both points have, on the samples that both have.
+
+    If the headline is the mean of the subjects' means, these means are compared. A corpus metric is compared over all subjects together.
+
+    Args:
+        a: The result in question.
+        b: The baseline.
+        metrics: The task's metrics. A corpus metric is computed from the statistics of the common samples.
+        alpha: Two-sided level of significance, for the smallest detectable difference.
+        alike: Gives both points as one form of a metric scores them, from the points and the metric's name.
+
+    Raises:
+        LakeError: The scores of a point were deleted.
+    """
+    found: list[MetricComparison] = []
+    for name, row in overall(a).items():
+        of_a, of_b = (a, b) if alike is None else alike(a, b, name)
+        comparison = compare_metric(of_a, of_b, name, metrics, alpha=alpha) if name in overall(of_a) else None
+        if comparison is not None:
+            found.append(
+                MetricComparison(
+                    a=of_a,
+                    b=of_b,
+                    metric=name,
+                    higher_is_better=overall(of_a)[name]["higher_is_better"],
+                    is_headline=row["is_headline"],
+                    comparison=comparison,
+                    causes=causes(a, b, name),
+                )
+            )
+    return found
+
+
+def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
+    """Compare one overall metric of two points, as `compare_points` does.
+
+    Returns None if a point does not have the metric, or if it is a corpus metric that the task does not have.
+    """
+    if name not in overall(b):
+        return None
+    if any(each["metric"] == name and each["aggregation"] == "corpus" for each in a.metric_rows):
+        of_all = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
+        if of_all is None:
+            return None
+        if issubclass(of_all, ItemMetric):
+            return _compare_items(of_all, name, a, b, alpha)
+        return _compare_corpora(of_all, a, b, alpha) if issubclass(of_all, CorpusMetric) else None
+    metric = next((metric for metric in metrics if name.partition("/")[0] == metric.NAME), None)
+    return _compare_means(metric, name, a, b, alpha, is_macro=overall(a)[name]["aggregation"] == "macro")
+
+
+def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
+    """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample.
+
+    That a point mixes answers of several models or states of a server is named where either does.
+    """
+    found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
+    found += _model_causes(a, b)
+    if metric_versions(a).get(metric) != metric_versions(b).get(metric):
+        found.append("metric")
+    found += ["mixed answers"] if mixed_words(a.metrics.info.counts) else []
+    found += ["mixed baseline"] if mixed_words(b.metrics.info.counts) else []
+    return tuple(found)
+
+
+def cause_words(causes: str) -> str:
+    """Causes, separated by commas, in words."""
+    names = (name.strip() for name in causes.split(","))
+    return ", ".join(_WORDS.get(name, name) for name in names)
+
+
+def _model_causes(a: Point, b: Point) -> list[Cause]:
+    if a.versions["model"] == b.versions["model"]:
+        return []
+    if a.model_content == b.model_content:
+        return ["engine"]
+    (version, content), (version_before, content_before) = a.declared, b.declared
+    if content != content_before:
+        return ["model"]
+    return ["endpoint"] if version == version_before else ["endpoint", "engine"]
+
+
+def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
+    """The samples that two points score differently under a metric, and those that only one of them has. `b` is the baseline.
+
+    A corpus metric gives samples no value: only those that one of the points lacks are returned.
+
+    Raises:
+        LakeError: The scores of a point were deleted. Deleted prompts and answers are left out.
+    """
+    of_a, of_b = _scores_or_statistics(a, metric), _scores_or_statistics(b, metric)
+    changed = [
+        sample_id
+        for sample_id in dict.fromkeys([*of_a, *of_b])
+        if sample_id not in of_a or sample_id not in of_b or _scored(of_a[sample_id]) != _scored(of_b[sample_id])
+    ]
+    if not changed:
+        return
+    prompts_a, prompts_b = _or_nothing(a, "prompts"), _or_nothing(b, "prompts")
+    responses_a, responses_b = _or_nothing(a, "responses"), _or_nothing(b, "responses")
+    for sample_id in changed:
+        here, there = of_a.get(sample_id), of_b.get(sample_id)
+        prompt_a, prompt_b = prompts_a.get(sample_id, {}), prompts_b.get(sample_id, {})
+        prompt = prompt_a or prompt_b
+        yield ChangedSample(
+            eval=a.eval_name,
+            model=a.model,
+            metric=metric,
+            sample_id=sample_id,
+            subject=(here or there or {})["subject"],
+            sample_name=(here or there or {}).get("sample_name"),
+            value=None if here is None else here["value"],
+            baseline_value=None if there is None else there["value"],
+            prompt=prompt.get("prompt"),
+            gold=tuple(prompt.get("gold") or ()),
+            answer=_answer(responses_a.get(sample_id), prompt_a),
+            baseline_answer=_answer(responses_b.get(sample_id), prompt_b),
+        )
+
+
+def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
+    return row["value"], row.get("item")
+
+
+def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
+    """Scores by sample. For a corpus metric: one row for each sample, without a value."""
+    if metric in point.scores_by_metric:
+        return point.scores_by_metric[metric]
+    statistics = next((rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/")), {})
+    return {sample_id: {**row, "value": None} for sample_id, row in statistics.items()}
+
+
+def _compare_means(
+    metric: type[BaseMetric[Any]] | None, name: str, of_a: Point, of_b: Point, alpha: float, *, is_macro: bool
+) -> Comparison:
+    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
+    samples = sorted({*a, *b})
+    bounds = None if metric is None else known_bounds(metric, [row["value"] for row in (*a.values(), *b.values())])
+    return compare_means(
+        [a[sample]["value"] if sample in a else None for sample in samples],
+        [b[sample]["value"] if sample in b else None for sample in samples],
+        clusters=[(a.get(sample) or b[sample])["cluster"] for sample in samples],
+        subjects=[(a.get(sample) or b[sample])["subject"] for sample in samples] if is_macro else None,
+        bounds=bounds,
+        alpha=alpha,
+    )
+
+
+def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: Point, alpha: float) -> Comparison:
+    a, b = of_a.scores_by_metric.get(name, {}), of_b.scores_by_metric.get(name, {})
+    samples = list(dict.fromkeys([*a, *b]))  # an aggregate gets the items in the order of the samples
+    items_a, items_b = ([item_of(side[sample]) if sample in side else None for sample in samples] for side in (a, b))
+    clusters = [(a.get(sample) or b[sample])["cluster"] for sample in samples]
+    return compare_items(items_a, items_b, metric.aggregate, clusters=clusters, alpha=alpha)
+
+
+def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
+    names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
+    columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
+    samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws follow the order
+    clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
+    return compare_corpora(
+        _statistics(columns_a, samples), _statistics(columns_b, samples), metric.aggregate, clusters=clusters, alpha=alpha
+    )
+
+
+def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Sequence[str]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """One row for each sample, one column for each statistic; NaN if there is none."""
+    rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
+    return np.array(rows, dtype=float).reshape(len(samples), len(columns))
+
+
+def _or_nothing(point: Point, table: Literal["prompts", "responses"]) -> Mapping[str, Mapping[str, Any]]:
+    try:
+        return point.prompts if table == "prompts" else point.responses
+    except LakeError:
+        return {}
+
+
+def _answer(response: Mapping[str, Any] | None, prompt: Mapping[str, Any]) -> str | None:
+    if response is None:
+        return None
+    return f"error: {response['error']}" if response["error"] is not None else answer_text(response, prompt.get("choices"))

@@ -1,0 +1,248 @@
+"""Materializations of an eval's results, with the rows and versions that they were computed from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from eval_dagster.config.values import PREVIOUS
+from eval_dagster.errors import LakeError, UsageError
+from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.lake.format.file_reading import read_info, read_rows
+from eval_dagster.lake.lineage import Inputs
+
+_INPUTS = {"data": "dataset_snapshot", "prompt": "rendered_prompts", "model": "model"}
+"""Inputs that can change a score -> their names in the lake. Each metric also has a version of its code."""
+_SHOWN = {
+    "prompts": ("sample_id", "request_id", "prompt", "choices", "gold"),
+    "responses": ("sample_id", "text", "text_post_processed", "choice_logprobs", "error"),
+}
+"""Columns that comparisons read. Others, such as log-probabilities of tokens, are many times larger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The metrics of an eval for a model, as they were materialized once, with the rows that they were computed from."""
+
+    lake: Lake
+    eval_name: str
+    model: str
+    metrics: LakeFile
+
+    @property
+    def materialized_at(self) -> datetime:
+        """When, in UTC."""
+        return datetime.fromisoformat(self.metrics.info.materialized_at)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of its inputs: `data`, `prompt` and `model`."""
+        return {what: self.metrics.info.inputs[name] for what, name in _INPUTS.items()}
+
+    @property
+    def scores_version(self) -> str:
+        """Hash of its scores. Between points with the same hash there is no difference to test."""
+        return self.metrics.info.inputs["sample_scores"]
+
+    @property
+    def model_content(self) -> str:
+        """Version of weights, tokenizer and chat template."""
+        return self.metrics.info.inputs["model_content"]
+
+    @property
+    def declared(self) -> tuple[str, str]:
+        """Versions of the model and of its content without the epoch of a server. Results without an epoch have them as their versions."""
+        found = self.metrics.info.inputs
+        return found.get("model_declared", found["model"]), found.get("model_content_declared", found["model_content"])
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Its samples, with the rows and prompts that they come from."""
+        versions, scores = self.metrics.info.inputs, self._scores_path
+        return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=scores)
+
+    @cached_property
+    def metric_rows(self) -> list[dict[str, Any]]:
+        """Its rows of `metrics`."""
+        return read_rows(self.metrics.path)
+
+    @property
+    def scored_by(self) -> Mapping[str, str]:
+        """Versions of the code that scored it, `task` and `code`; empty where its scores are gone, or of an earlier release."""
+        try:
+            return read_info(self._scores_path).made_of
+        except LakeError:
+            return {}
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether its scores are still in the lake."""
+        return self._scores_path.exists()
+
+    @cached_property
+    def scores(self) -> list[dict[str, Any]]:
+        """Its rows of `scores`. Raises `LakeError` if they were deleted."""
+        if not self.has_scores:
+            raise self._gone("scores")
+        return read_rows(self._scores_path)
+
+    @cached_property
+    def scores_by_metric(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Its scores by metric and sample."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for row in self.scores:
+            found.setdefault(row["metric"], {})[row["sample_id"]] = row
+        return found
+
+    @cached_property
+    def prompts(self) -> dict[str, dict[str, Any]]:
+        """Its prompts by sample. Raises `LakeError` if they were deleted."""
+        return self._by_sample("prompts", self.metrics.info.inputs["rendered_prompts"])
+
+    @cached_property
+    def responses(self) -> dict[str, dict[str, Any]]:
+        """Its responses by sample. Raises `LakeError` if they were deleted."""
+        return self._by_sample("responses", self.metrics.info.inputs["model_outputs"])
+
+    @cached_property
+    def _scores_path(self) -> Path:
+        return self.lake.scores_of(str(self.metric_rows[0]["scores_file"]), self.scores_version)
+
+    def _by_sample(self, table: str, version: str) -> dict[str, dict[str, Any]]:
+        file = self.lake.of_version(table, version, self.eval_name, self.model)
+        if file is None:
+            raise self._gone(table)
+        return {row["sample_id"]: row for row in read_rows(file.path, _SHOWN[table])}
+
+    def _gone(self, table: str) -> LakeError:
+        when = f"{self.materialized_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+        return LakeError(
+            f"the {table} of {self.eval_name}|{self.model} of {when} are no longer in the lake; "
+            "what was compared with them can be computed again, but not read"
+        )
+
+    def name(self) -> str:
+        """Model and time in the form that `PointName.parse` reads."""
+        return f"{self.model}@{self.materialized_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointName:
+    """A model at a time: now, then, or before its last change."""
+
+    model: str
+    until: datetime | None = None
+    """The newest materialization up to this time is meant; the newest of all if null."""
+    previous: bool = False
+    """Whether the state before the last change is meant."""
+
+    @classmethod
+    def parse(cls, text: str, models: Sequence[str]) -> "PointName":
+        """Read `model`, `model@2026-01-31` (the end of that day in UTC), `model@2026-01-31T02:00` or `model@previous`.
+
+        The names of models may contain `@`.
+
+        Raises:
+            UsageError: The text after the `@` is no time.
+        """
+        model, at, when = text.rpartition("@")
+        if text in models or not at:
+            return cls(model=text)
+        if when == PREVIOUS:
+            return cls(model=model, previous=True)
+        return cls(model=model, until=parse_time(when, what=text))
+
+    def find(self, lake: Lake, eval_name: str) -> Point | None:
+        """The point of an eval; None if the model had no result then. Raises `LakeError` if it is damaged."""
+        if self.previous:
+            return previous_point(history(lake, eval_name, self.model))
+        paths = _paths(lake, eval_name, self.model)
+        found = next((path for path in reversed(paths) if self.until is None or time_of(path) <= self.until), None)
+        return None if found is None else _point(lake, eval_name, self.model, found)
+
+
+def parse_time(text: str, *, what: str) -> datetime:
+    """Read a day or a time, in UTC if it has no zone. Raises `UsageError` if it is neither.
+
+    A day means its end, and so does a second, because `Point.name` has no fractions.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"found {what!r}: {text!r} is no time; expected a date (2026-01-31), a time (2026-01-31T02:00) or 'previous' behind the @"
+        ) from error
+    if len(text) == len("2026-01-31"):
+        found = datetime.combine(found, time.max)
+    elif not found.microsecond:
+        found = found.replace(microsecond=999_999)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
+    """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
+
+    Raises `LakeError` if the newest is damaged: no older one may stand in for it.
+    """
+    points: list[Point] = []
+    paths = _paths(lake, eval_name, model)
+    for path in paths:
+        try:
+            points.append(_point(lake, eval_name, model, path))
+        except LakeError:
+            if path == paths[-1]:
+                raise
+    return points
+
+
+def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point | None:
+    """The materialization of that time; None if it was deleted or is damaged."""
+    return next((point for point in points if point.materialized_at == materialized_at), None)
+
+
+def _paths(lake: Lake, eval_name: str, model: str) -> list[Path]:
+    return lake.files(lake.folder("metrics", eval_name, model))
+
+
+def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
+    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
+
+
+def previous_point(points: Sequence[Point]) -> Point | None:
+    """The newest materialization with another version of data, prompt or model than the last one.
+
+    If there is none: the newest one with another version of a metric's code. So a change of a metric's code does not hide a change of the
+    model. A materialization with values for less than half of the samples, such as a night of errors, is used only if no other has more.
+    """
+    if len(points) < 2:
+        return None
+    last = points[-1]
+    others = [point for point in reversed(points) if point.versions != last.versions]
+    others = others or [point for point in reversed(points) if metric_versions(point) != metric_versions(last)]
+    enough = n_values(last) / 2
+    return next((point for point in others if n_values(point) >= enough), others[0] if others else None)
+
+
+def n_values(point: Point) -> int:
+    """Number of samples with a value; 0 if the rows are damaged."""
+    try:
+        return max((row["n"] for row in point.metric_rows), default=0)
+    except LakeError:
+        return 0
+
+
+def metric_versions(point: Point) -> Mapping[str, str]:
+    """The version of each metric's code."""
+    return {row["metric"]: row["metric_version"] for row in point.metric_rows}
+
+
+def overall(point: Point) -> dict[str, Mapping[str, Any]]:
+    """The row of each metric over all subjects; of two rows, the headline."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in point.metric_rows:
+        if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):
+            found[row["metric"]] = row
+    return found

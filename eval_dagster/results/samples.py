@@ -1,0 +1,291 @@
+"""The samples of a result: what was asked, answered and scored, beside the same samples of another result."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from math import fsum
+from pathlib import Path
+from typing import Any, Literal
+
+from eval_dagster.errors import LakeError
+from eval_dagster.lake.files import Lake, LakeFile
+from eval_dagster.lake.format.file_names import time_of
+from eval_dagster.records import ResponseType, Role
+from eval_dagster.results.answers import answers_of, image_counts, prompts_before, responses_version, rows_of, values_of
+from eval_dagster.results.points import Point, metric_versions
+
+MOST_SAMPLES = 20_000
+"""Most samples of a page. Of more, the flipped ones, the errors and a random part of the others are taken."""
+_PROMPT = (
+    "sample_id",
+    "sample_name",
+    "subject",
+    "response_type",
+    "messages",
+    "sent_messages",
+    "prompt",
+    "choices",
+    "gold",
+    "gold_index",
+    "context",
+    "error",
+)
+_FIGURES = ("value", "stderr", "ci_low", "ci_high", "n", "n_errors")
+
+Sample = Mapping[str, Any]
+"""A sample as a plain value, without the fields that are null:
+
+- `sample_id`, `sample_name`, `subject`, `response_type`, `images` (their number), `context` and `error`
+  of the prompt, `choices`, `gold` (texts), `gold_index` (places of correct choices)
+- `examples` and `turns`: the few-shot examples and the question, as lists of `[role, text]`; `prompt`: the exact text that was sent
+- `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (where the reasoning was split off),
+  `reasoning`, `tool_calls`, `logprobs` (one a choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
+  `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`,
+  `text_values`, `items`, `explanations`
+- `before.prompt` and `before.choices`: the prompt and the choices of the other result where they are others; no choices (an empty list)
+  where they were deleted
+- `flip`: `worse` or `better` under the headline metric, where both results have a score
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The result that another one is compared with."""
+
+    model: str
+    materialized_at: datetime
+    differs: tuple[str, ...]
+    """What differs: `data`, `prompt`, `model`, `metric`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultSamples:
+    """The samples of an eval and a model at one materialization."""
+
+    eval: str
+    model: str
+    materialized_at: datetime
+    run_id: str
+    against: Compared | None
+    """Null where there is nothing to compare with."""
+    headline: str
+    """The metric whose flips are marked: the headline metric, or the first one with a value for each sample."""
+    metrics: Sequence[Mapping[str, Any]]
+    """Each metric, the headline first: `metric`, `is_headline`, `higher_is_better` (null: unknown), `has_scores` (whether samples have
+    values), `now` and `before` with `value`, `stderr`, `ci_low`, `ci_high`, `n` and `n_errors`; null without a value of all samples."""
+    samples: Sequence[Sample]
+    """In the order of the dataset."""
+    total: int
+    """Number of samples of the result; more than `samples` where only a part was taken."""
+    notes: Sequence[str]
+    """What is missing, and why."""
+
+
+def collect_samples(
+    lake: Lake,
+    eval_name: str,
+    model: str,
+    materialized_at: datetime | None = None,
+    *,
+    against: Point | Literal["previous"] | None = "previous",
+    most: int | None = MOST_SAMPLES,
+) -> ResultSamples:
+    """Read the samples of a result from the lake's files, also of one that is no longer current.
+
+    Args:
+        lake: The lake.
+        eval_name: Name of the eval.
+        model: Name of the model.
+        materialized_at: The time of the materialization (`metrics.materialized_at`); the newest where not given.
+        against: The result to compare with, also of another model; by default the materialization before.
+        most: Most samples; all where null.
+
+    Raises:
+        LakeError: There is no such result, or its prompts, responses or scores were deleted or are damaged.
+    """
+    paths = lake.files(lake.folder("metrics", eval_name, model))
+    place = next((index for index in reversed(range(len(paths))) if materialized_at in (None, time_of(paths[index]))), None)
+    if place is None:
+        when = "" if materialized_at is None else f" of {materialized_at.isoformat()}"
+        raise LakeError(f"there is no result{when} of {eval_name}|{model} in {lake.root}; `eval-dagster sql metrics_history` lists them")
+    point = _point(lake, eval_name, model, paths[place])
+    if against == "previous":
+        against = _newest_sound(lake, eval_name, model, paths[:place])
+    return _Collection(point, against).collect(most)
+
+
+def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
+    return Point(lake=lake, eval_name=eval_name, model=model, metrics=LakeFile(path=path, info=lake.info(path)))
+
+
+def _newest_sound(lake: Lake, eval_name: str, model: str, paths: Sequence[Path]) -> Point | None:
+    for path in reversed(paths):
+        with suppress(LakeError):
+            return _point(lake, eval_name, model, path)
+    return None
+
+
+class _Collection:
+    """Reads the files of a result, and of the one that it is compared with."""
+
+    def __init__(self, point: Point, before: Point | None) -> None:
+        self._point = point
+        self._before = before
+        self._notes: list[str] = []
+
+    def collect(self, most: int | None) -> ResultSamples:
+        """Read everything. Raises `LakeError` as `collect_samples` does."""
+        point = self._point
+        version = point.metrics.info.inputs["rendered_prompts"]
+        total, chosen = self._chosen(version, most)
+        prompts = rows_of(point, "prompts", version, _PROMPT, chosen)
+        images = image_counts(point)
+        for row in prompts:
+            row["images"] = images.get(row["sample_id"])
+        answers = answers_of(point, chosen)
+        earlier = self._earlier(chosen)
+        before = self._before if earlier else None
+        metrics = list(_metrics(point, before, answers.values()))
+        of_samples = [each for each in metrics if each["has_scores"]]
+        headline: dict[str, Any] = next((each for each in of_samples), {"metric": "", "higher_is_better": None})
+        asked_before = self._asked_before(before)
+        rows = [_sample(row, answers.get(row["sample_id"], {}), earlier.get(row["sample_id"]), asked_before) for row in prompts]
+        for row in rows:
+            if flip := _flip(row, headline["metric"], headline["higher_is_better"]):
+                row["flip"] = flip
+        return ResultSamples(
+            eval=point.eval_name,
+            model=point.model,
+            materialized_at=point.materialized_at,
+            run_id=point.metrics.info.run_id,
+            against=None if before is None else _compared(point, before),
+            headline=headline["metric"],
+            metrics=metrics,
+            samples=rows,
+            total=total,
+            notes=tuple(self._notes),
+        )
+
+    def _chosen(self, version: str, most: int | None) -> tuple[int, frozenset[str] | None]:
+        """The number of all samples, and the ids of those that are taken; null where all are.
+
+        Flipped samples and errors come first, then a random part that is the same each time. Only scores and errors are read for it.
+        """
+        failed = {row["sample_id"]: row["error"] is not None for row in rows_of(self._point, "prompts", version, ("sample_id", "error"))}
+        if most is None or len(failed) <= most:
+            return len(failed), None
+        for row in rows_of(self._point, "responses", responses_version(self._point), ("sample_id", "error")):
+            failed[row["sample_id"]] |= row["error"] is not None
+        headline = next((name for name, row in _overall(self._point).items() if row["is_headline"]), None)
+        now = values_of(self._point, headline, failed)
+        before = values_of(self._before, headline, {}) if self._before is not None and self._before.has_scores else {}
+
+        def rank(name: str) -> tuple[bool, str]:
+            is_flipped = name in now and name in before and now[name] != before[name]
+            return not (is_flipped or failed[name]), sha256(name.encode()).hexdigest()
+
+        return len(failed), frozenset(sorted(failed, key=rank)[:most])
+
+    def _earlier(self, chosen: Collection[str] | None) -> dict[str, dict[str, Any]]:
+        """The answers of the other result by sample; none, with a note, where they were deleted."""
+        if self._before is None:
+            return {}
+        try:
+            return answers_of(self._before, chosen)
+        except LakeError as error:
+            self._notes.append(f"nothing is compared: {error}")
+            return {}
+
+    def _asked_before(self, before: Point | None) -> Mapping[str, Mapping[str, Any]] | None:
+        """What `prompts_before` returns. Where the prompts were deleted, a note is added."""
+        found = {} if before is None else prompts_before(before, self._point)
+        if found is None:
+            self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
+        return found
+
+
+def _sample(
+    row: Mapping[str, Any],
+    now: Mapping[str, Any],
+    before: Mapping[str, Any] | None,
+    asked_before: Mapping[str, Mapping[str, Any]] | None,
+) -> dict[str, Any]:
+    messages = [[turn["role"], turn["content"]] for turn in json.loads(row.get("sent_messages") or row["messages"])]
+    is_perplexity = row["response_type"] == ResponseType.PERPLEXITY.value
+    question = next((place for place in reversed(range(len(messages))) if messages[place][0] == Role.USER), 0)
+    now = _whole(now) if is_perplexity else now
+    if before is not None:
+        before = _whole(before) if is_perplexity else before
+        before = {**before, **_asked_otherwise(row, asked_before)}
+    fields = {
+        "sample_id": row["sample_id"],
+        "sample_name": row.get("sample_name"),
+        "subject": row["subject"] or None,
+        "response_type": row["response_type"],
+        "images": row["images"],
+        "examples": messages[:question],
+        "turns": messages[question:],
+        "prompt": row["prompt"],
+        "choices": row["choices"],
+        "gold": row["gold"],
+        "gold_index": row["gold_index"],
+        "context": row["context"],
+        "error": row["error"],
+        "now": now,
+        "before": before,
+    }
+    return {name: value for name, value in fields.items() if value is not None and value != []}
+
+
+def _asked_otherwise(row: Mapping[str, Any], asked_before: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """The earlier prompt and choices of a sample where they are not those of now. A log-probability belongs to its own choices."""
+    if asked_before is None:
+        return {"choices": []} if row["choices"] else {}
+    other = asked_before.get(row["sample_id"], row)
+    prompt = {"prompt": other["prompt"]} if other["prompt"] != row["prompt"] else {}
+    return {**prompt, "choices": other["choices"] or []} if (other["choices"] or []) != (row["choices"] or []) else prompt
+
+
+def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a perplexity, which has one log-probability a token, with their sum alone."""
+    return {**answer, "logprobs": [fsum(answer["logprobs"])]} if "logprobs" in answer else dict(answer)
+
+
+def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The metrics of the result, the headline first, and those that only samples have last."""
+    of_samples = {metric: None for answer in answers for metric in answer.get("scores", ())}
+    now, then = ({} if each is None else _overall(each) for each in (point, before))
+    names = dict.fromkeys([*now, *of_samples])
+    for name in sorted(names, key=lambda name: (name not in now, not now.get(name, {}).get("is_headline"))):
+        row = now.get(name)
+        yield {
+            "metric": name,
+            "higher_is_better": row["higher_is_better"] if row else None,
+            "is_headline": bool(row and row["is_headline"]),
+            "has_scores": name in of_samples,
+            "now": row and {figure: row[figure] for figure in _FIGURES},
+            "before": {figure: then[name][figure] for figure in _FIGURES} if name in then else None,
+        }
+
+
+def _overall(point: Point) -> dict[str, dict[str, Any]]:
+    """The rows of `metrics` for all samples together, by metric; of several the headline."""
+    rows = [row for row in point.metric_rows if row["subject"] is None]
+    return {row["metric"]: row for row in sorted(rows, key=lambda row: (row["is_headline"], row["aggregation"] != "macro"))}
+
+
+def _flip(sample: Mapping[str, Any], metric: str, higher_is_better: bool | None) -> Literal["worse", "better"] | None:
+    now = sample["now"].get("scores", {}).get(metric) if "now" in sample else None
+    before = sample.get("before", {}).get("scores", {}).get(metric)
+    if now is None or before is None or now == before or higher_is_better is None:
+        return None
+    return "better" if (now > before) == higher_is_better else "worse"
+
+
+def _compared(point: Point, before: Point) -> Compared:
+    found = [what for what, version in point.versions.items() if before.versions[what] != version]
+    differs = (*found, *(["metric"] if metric_versions(point) != metric_versions(before) else []))
+    return Compared(model=before.model, materialized_at=before.materialized_at, differs=differs)

@@ -1,0 +1,344 @@
+"""Compares two means of the same samples."""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy
+
+from eval_dagster.statistics.bounded_means import Bounds
+from eval_dagster.statistics.comparison import ALPHA, CommonSamples, Comparison, Floats, Integers, common_samples, with_estimate
+from eval_dagster.statistics.estimates import (
+    CONFIDENCE,
+    Estimate,
+    covariance_of_groups,
+    estimate_corpus,
+    estimate_macro,
+    estimate_mean,
+    numbered,
+)
+from eval_dagster.statistics.items import estimate_items
+from eval_dagster.statistics.significance import (
+    MOST_ENUMERATED,
+    are_few,
+    detectable,
+    detectable_share,
+    exact_mcnemar,
+    flips_of_counts,
+    flips_of_many,
+    flips_of_sums,
+    student,
+)
+
+
+def compare_corpora(
+    a: Floats,
+    b: Floats,
+    aggregate: Callable[[Floats], Floats],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    alpha: float = ALPHA,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two values of a metric of all samples together that is not their mean.
+
+    Standard error and interval of the difference are from `estimate_corpus`, which draws the same clusters for both. The p-value is
+    Student's of the difference divided by that standard error: it can be as small as Holm's correction needs, whereas a share of a
+    thousand draws cannot. If at most 16 clusters and at most half of them differ, the p-value is exact: of the test that swaps a and b
+    cluster by cluster.
+
+    Args:
+        a: Statistics of shape (samples, k); a row with NaN or an infinity is a sample without a value.
+        b: Statistics of the same samples in the same order.
+        aggregate: From sums of shape (m, k) to m values, NaN if there is none.
+        clusters: The cluster of each sample. None: every sample is a cluster of its own.
+        alpha: Two-sided level of significance of `min_detectable`.
+        seed: Seed of the draws, which are the same for the same clusters in the same order.
+
+    Raises:
+        ValueError: The statistics have different shapes.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"statistics of the shapes {a.shape} and {b.shape}; align the samples of two results of the same metric")
+    common = common_samples(np.isfinite(a.sum(axis=1)), np.isfinite(b.sum(axis=1)), clusters)
+    a, b, width = a[common.mask], b[common.mask], a.shape[1]
+    known = replace(common.comparison(), value_a=_value(aggregate, a), value_b=_value(aggregate, b))
+    if known.value_a is None or known.value_b is None:
+        return known
+
+    def difference(sums: Floats) -> Floats:
+        return np.asarray(aggregate(sums[..., :width])) - np.asarray(aggregate(sums[..., width:]))
+
+    estimate = estimate_corpus(np.hstack([a, b]), difference, clusters=common.labels, seed=seed)
+    known = with_estimate(known, estimate)
+    if known.stderr is not None:
+        known = replace(known, min_detectable=detectable(known.stderr, common.degrees_of_freedom, alpha))
+    return _tested(known, a, b, aggregate, common)
+
+
+def _tested(known: Comparison, a: Floats, b: Floats, aggregate: Callable[[Floats], Floats], common: CommonSamples) -> Comparison:
+    """The comparison with its p-value."""
+    cluster, stderr = common.cluster, known.stderr
+    count = len(np.unique(cluster[(a != b).any(axis=1)]))
+    if known.n_clusters < 2 or known.difference is None:
+        return known
+    if are_few(count, known.n_clusters) or (stderr is None and count <= MOST_ENUMERATED):
+        of_a, of_b = (np.stack([np.bincount(cluster, column) for column in side.T], axis=1).astype(float) for side in (a, b))
+        return replace(known, test="sign flips", p_value=flips_of_sums(of_a, of_b, aggregate))
+    if stderr is None:
+        return known
+    return replace(known, test="paired bootstrap", p_value=student(known.difference, stderr, common.degrees_of_freedom))
+
+
+def _value(aggregate: Callable[[Floats], Floats], statistics: Floats) -> float | None:
+    if not len(statistics):
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(np.asarray(aggregate(statistics.sum(axis=0)[np.newaxis]))[0])
+    return value if math.isfinite(value) else None
+
+
+_MOST_SWAPPED = 10
+"""Clusters that differ whose swaps are all gone through: each swap costs two aggregates."""
+
+
+def compare_items(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    aggregate: Callable[[list[Any]], float],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    alpha: float = ALPHA,
+) -> Comparison:
+    """Compare two values of a metric of all samples together, on the samples that both have.
+
+    Standard error and interval are those that `estimate_items` gives the difference when the same clusters are drawn for both. The p-value
+    is Student's of the difference over that standard error. Where no more than 10 clusters differ, and no more than half of all, it is
+    that of the test that swaps a and b cluster by cluster, exactly: as in `compare_corpora`.
+
+    Args:
+        a: One item a sample; None for a sample without one.
+        b: Those of the same samples in the same order.
+        aggregate: From items to a value.
+        clusters: What each sample belongs to. None: every sample stands alone.
+        alpha: Two-sided level of significance that `min_detectable` is for.
+
+    Raises:
+        Exception: What `aggregate` raises for all items of a side.
+    """
+    has_a, has_b = (np.array([item is not None for item in side], dtype=bool) for side in (a, b))
+    common = common_samples(has_a, has_b, clusters)
+    pairs = [(a[position], b[position]) for position in np.flatnonzero(common.mask).tolist()]
+    known = common.comparison()
+    if not pairs:
+        return known
+
+    def value(side: int, chosen: Sequence[tuple[Any, Any]]) -> float:
+        return float(aggregate([pair[side] for pair in chosen]))
+
+    def difference(chosen: Sequence[tuple[Any, Any]]) -> float:
+        return value(0, chosen) - value(1, chosen)
+
+    known = replace(known, value_a=value(0, pairs), value_b=value(1, pairs))
+    known = with_estimate(known, estimate_items(pairs, difference, clusters=common.labels))
+    if known.stderr is not None:
+        known = replace(known, min_detectable=detectable(known.stderr, common.degrees_of_freedom, alpha))
+    if known.n_clusters < 2 or known.difference is None:
+        return known
+    differ = sorted({int(cluster) for cluster, (of_a, of_b) in zip(common.cluster, pairs, strict=True) if _differ(of_a, of_b)})
+    if len(differ) <= _MOST_SWAPPED and (are_few(len(differ), known.n_clusters) or known.stderr is None):
+        return replace(known, test="sign flips", p_value=_swapped(pairs, common, differ, difference))
+    if known.stderr is None:
+        return known
+    return replace(known, test="paired bootstrap", p_value=student(known.difference, known.stderr, common.degrees_of_freedom))
+
+
+def _swapped(
+    pairs: Sequence[tuple[Any, Any]],
+    common: CommonSamples,
+    differ: Sequence[int],
+    difference: Callable[[Sequence[tuple[Any, Any]]], float],
+) -> float:
+    """The share of all swaps of the clusters that differ whose difference is at least as large. One without a value counts as large."""
+    seen = abs(difference(pairs))
+    at_least = 0
+    for swaps in product((False, True), repeat=len(differ)):
+        turned = {cluster for cluster, swap in zip(differ, swaps, strict=True) if swap}
+        chosen = [pair[::-1] if cluster in turned else pair for cluster, pair in zip(common.cluster.tolist(), pairs, strict=True)]
+        # Swaps that are equal on paper differ in the last digits.
+        at_least += not abs(difference(chosen)) < seen - 1e-9 * max(1.0, seen)
+    return float(at_least / 2 ** len(differ))
+
+
+def _differ(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return not np.array_equal(a, b)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) != len(b) or any(map(_differ, a, b))
+    return bool(a != b)
+
+
+Column: TypeAlias = Sequence[float | None] | Floats
+
+_UPPER = (1 + CONFIDENCE) / 2
+_NEGLIGIBLE = 1e-12
+"""A standard error that is smaller than this share of the largest difference is a rounding error."""
+
+
+def compare_means(
+    a: Column,
+    b: Column,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    subjects: Sequence[Hashable] | None = None,
+    bounds: Bounds | None = None,
+    alpha: float = ALPHA,
+) -> Comparison:
+    """Compare two means of the same samples.
+
+    Standard error and interval of the differences are those of `estimate_mean` and `estimate_macro`: with bounds of the values, the
+    interval holds although nearly all differences are 0, and without bounds there is none if all differences are equal. If every value
+    is 0 or 1, the interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), for clusters at the
+    effective sample size; it has a width even if all answers agree. The p-value is of one of these tests:
+
+    - the exact McNemar's test, if every value is 0 or 1 and the mean is that of the samples;
+    - the exact test that swaps a and b cluster by cluster, if such samples belong to clusters. McNemar's test assumes independent samples.
+      This test is valid for any dependence within clusters, and equals McNemar's for clusters of one sample;
+    - the paired t test, robust to clusters, otherwise. If at most 16 clusters and at most half of them differ, or if the differences do not
+      vary, its type I error is inflated, and the test that swaps takes its place.
+
+    Args:
+        a: One value per sample; None, NaN or an infinity if a sample has none, because of an error or because it is missing.
+        b: The values of the same samples in the same order.
+        clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
+        subjects: If given, the mean of the subjects' means is compared, with equal weights of all subjects that have common samples.
+        bounds: The least and the largest possible value, where they are known.
+        alpha: Two-sided level of significance of `min_detectable`.
+
+    Raises:
+        ValueError: The columns have different lengths.
+    """
+    of_a, of_b = np.array(a, dtype=float), np.array(b, dtype=float)
+    common = common_samples(np.isfinite(of_a), np.isfinite(of_b), clusters)
+    if not common.mask.any():
+        return common.comparison()
+    of_a, of_b = of_a[common.mask], of_b[common.mask]
+    subject = np.zeros_like(common.cluster) if subjects is None else numbered(subjects, common.mask)
+    sizes = np.bincount(subject)
+    weights = 1 / (len(sizes) * sizes[subject])
+    known = replace(
+        common.comparison(),
+        value_a=_mean(of_a, subject),
+        value_b=_mean(of_b, subject),
+        n_higher=int((of_a > of_b).sum()),
+        n_lower=int((of_a < of_b).sum()),
+    )
+    if len(sizes) == 1 and np.isin([of_a, of_b], (0, 1)).all():
+        return _shares(known, of_a - of_b, common, alpha)
+    width = math.inf if bounds is None else bounds[1] - bounds[0]
+    return _means(known, of_a - of_b, common, subject, weights, (-width, width), alpha)
+
+
+def _mean(values: Floats, subject: Integers) -> float:
+    return float(np.mean([values[subject == each].mean() for each in range(int(subject.max()) + 1)]))
+
+
+def _shares(known: Comparison, differences: Floats, common: CommonSamples, alpha: float) -> Comparison:
+    """Compare shares of samples, each of which is right or wrong."""
+    n, free, are_clustered = known.n_common, common.degrees_of_freedom, known.n_clusters < known.n_common
+    known = with_estimate(known, estimate_mean(differences.tolist(), proportion=False, clusters=common.labels))
+    known = _tested_shares(known, differences, common)
+    up, down = int((differences > 0).sum()), int((differences < 0).sum())
+    # The samples that a difference costs are not noise of the next comparison.
+    is_found = known.p_value is not None and known.p_value <= alpha
+    least = detectable_share(n, 2 * min(up, down) if is_found else up + down, alpha)
+    size, quantile = float(n), float(scipy.special.ndtri(_UPPER))
+    if are_clustered and known.n_clusters > 1 and known.stderr is None:  # one cluster holds nearly all samples
+        return replace(known, ci_low=None, ci_high=None, min_detectable=None)
+    if are_clustered:
+        size, quantile = _effective_size(differences, known.stderr, known.n_clusters), float(scipy.special.stdtrit(free, _UPPER))
+        least = _detectable_in_clusters(known, least, free, alpha)
+    low, high = _bonett_price(differences, size, quantile)
+    return replace(known, ci_low=low, ci_high=high, min_detectable=least)
+
+
+def _tested_shares(known: Comparison, differences: Floats, common: CommonSamples) -> Comparison:
+    if known.n_clusters < 2:
+        return known
+    if known.n_clusters == known.n_common:
+        p_value = float(exact_mcnemar(np.int64((differences > 0).sum()), np.int64((differences < 0).sum())))
+        return replace(known, p_value=p_value, test="exact McNemar")
+    advantages = np.bincount(common.cluster, differences).round().astype(np.int64)
+    return replace(known, p_value=flips_of_counts(advantages), test="sign flips")
+
+
+def _effective_size(differences: Floats, stderr: float | None, clusters: int) -> float:
+    """The effective sample size of the differences: at most their number, or the number of clusters if all differences are equal."""
+    variance, n = float(differences.var()), len(differences)
+    if variance == 0 or stderr is None:
+        return clusters
+    return min(variance / stderr**2, n) if stderr > 0 else n
+
+
+def _detectable_in_clusters(known: Comparison, independent: float | None, free: float, alpha: float) -> float | None:
+    """At least the difference that independent samples detect; None if the clusters are too few for any test."""
+    of_clusters = detectable_share(known.n_clusters, 0, alpha)
+    if independent is None or of_clusters is None:
+        return None
+    least = max(independent, detectable(known.stderr, free, alpha, spread=1 / known.n_common)) if known.stderr else of_clusters
+    return least if least <= 1 else None
+
+
+def _bonett_price(differences: Floats, size: float, quantile: float) -> tuple[float, float]:
+    up, down = ((size * float((sign * differences > 0).mean()) + 1) / (size + 2) for sign in (1, -1))
+    half = quantile * math.sqrt((up + down - (up - down) ** 2) / (size + 2))
+    return max(-1.0, up - down - half), min(1.0, up - down + half)
+
+
+def _means(
+    known: Comparison,
+    differences: Floats,
+    common: CommonSamples,
+    subject: Integers,
+    weights: Floats,
+    bounds: Bounds,
+    alpha: float,
+) -> Comparison:
+    """Compare means of any values, each sample with its weight. `bounds` are those of a difference."""
+    estimate, free = _estimate(differences, common, subject, bounds)
+    known = with_estimate(known, estimate)
+    if known.n_clusters < 2:
+        return known
+    contributions = np.bincount(common.cluster, weights * differences).astype(float)
+    changed = np.unique(common.cluster[differences != 0])
+    if estimate.stderr is not None and estimate.stderr > _NEGLIGIBLE * float(np.abs(differences).max()):
+        spread = float((weights**2).sum()) if np.isin(differences, (-1, 0, 1)).all() else 0.0
+        known = replace(known, min_detectable=detectable(estimate.stderr, free, alpha, spread=spread))
+        if not are_few(len(changed), known.n_clusters):
+            return replace(known, test="paired t", p_value=student(float(contributions.sum()), estimate.stderr, free))
+    if len(changed) <= MOST_ENUMERATED:
+        halves = contributions[changed, np.newaxis] / 2
+        p_value = flips_of_sums(halves, -halves, lambda sums: sums[:, 0])
+    else:
+        p_value = flips_of_many(contributions)
+    return replace(known, test="sign flips", p_value=p_value)
+
+
+def _estimate(differences: Floats, common: CommonSamples, subject: Integers, bounds: Bounds) -> tuple[Estimate, float]:
+    """The mean difference, or that of the subjects, with the degrees of freedom of its error bar."""
+    cluster = common.cluster
+    if subject.max() == 0:
+        estimate = estimate_mean(differences.tolist(), proportion=False, clusters=common.labels, bounds=bounds)
+        return estimate, common.degrees_of_freedom
+    masks = [subject == each for each in range(int(subject.max()) + 1)]
+    groups = [estimate_mean(differences[mask].tolist(), proportion=False, clusters=cluster[mask].tolist()) for mask in masks]
+    shared = covariance_of_groups(differences.tolist(), subject.tolist(), cluster.tolist())
+    # As `estimate_macro` has them.
+    variances = np.square([group.stderr or 0.0 for group in groups])
+    free = np.array([max(1, group.n_clusters - 1) for group in groups])
+    together = variances.sum() ** 2 / (variances**2 / free).sum() if shared <= 0 and variances.any() else free.min()
+    members = [differences[mask].tolist() for mask in masks]
+    return estimate_macro(groups, proportion=False, covariance=shared, bounds=bounds, members=members), float(together)

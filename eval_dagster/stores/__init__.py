@@ -1,0 +1,1 @@
+"""Files, locks and databases that several processes share."""

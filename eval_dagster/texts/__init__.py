@@ -1,0 +1,1 @@
+"""Texts for people: escaped, measured, suggested."""

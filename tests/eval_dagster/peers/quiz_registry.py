@@ -1,0 +1,10 @@
+"""The registry of the package that the tests write."""
+
+from eval_dagster.peers.processes import ProcessRegistry
+
+
+class QuizRegistry(ProcessRegistry):
+    NAME = "quiz"
+    WORKER = "tests.eval_dagster.bridges.quiz_worker"
+    DISTRIBUTION = "quizbook"
+    PACKAGES = ("quizbook",)
