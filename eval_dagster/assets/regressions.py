@@ -39,6 +39,25 @@ from eval_dagster.users_code import doing, limited
 from eval_dagster.versions.hashes import stable_hash
 
 log = logging.getLogger("eval_dagster.gate")
+_COLUMNS = (
+    *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
+    *(
+        "n_common",
+        "min_detectable",
+        "n_errors",
+        "confirmation",
+        "n_fresh",
+        "fresh_difference",
+        "fresh_p_value",
+        "cause",
+        "baseline",
+        "anchor",
+        "drift",
+        "reason",
+    ),
+)
+_MOST_PICTURES = 8
+"""Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""
 
 
 @contextmanager
@@ -64,27 +83,6 @@ def judged_before(instance: dg.DagsterInstance, project: Project, run: dg.Dagste
     same = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags={SUITE_TAG: suite, SINCE_TAG: since}))
     results = (result_of_run(project.lake, suite, other.run_id) for other in same if other.run_id != run.run_id)
     return next((result for result in results if result is not None), None)
-
-
-_COLUMNS = (
-    *("suite", "eval", "model", "metric", "verdict", "baseline_value", "value", "difference", "ci_low", "ci_high", "p_adjusted"),
-    *(
-        "n_common",
-        "min_detectable",
-        "n_errors",
-        "confirmation",
-        "n_fresh",
-        "fresh_difference",
-        "fresh_p_value",
-        "cause",
-        "baseline",
-        "anchor",
-        "drift",
-        "reason",
-    ),
-)
-_MOST_PICTURES = 8
-"""Most pictures of a suite: each event keeps them in Dagster's database. The report has all of them."""
 
 
 def result_metadata(results: Sequence[GateResult]) -> dict[str, Any]:

@@ -27,6 +27,12 @@ LAUNCH_TAG = "eval_dagster/launch"
 """Hash of the suite, evals and models of the command that launched a run, by which the same command finds it again."""
 JUDGED_BY_TAG = "eval_dagster/judged_by"
 """`command` if the command that started the run judges the suite."""
+KUBERNETES_TAG = "dagster-k8s/config"
+"""The tag in which `dagster-k8s` reads the container and the pod of a run."""
+RAY_TAG = "dagster-ray/config"
+"""The tag in which `dagster-ray` reads the resources of a run."""
+_GPU = "nvidia.com/gpu"
+_BYTES = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def home_tags(home: Path | str) -> dict[str, str]:
@@ -37,14 +43,6 @@ def home_tags(home: Path | str) -> dict[str, str]:
 def suite_tags(home: Path | str, suite: str) -> dict[str, str]:
     """The tags of all runs of a suite."""
     return {**home_tags(home), SUITE_TAG: suite}
-
-
-KUBERNETES_TAG = "dagster-k8s/config"
-"""The tag in which `dagster-k8s` reads the container and the pod of a run."""
-RAY_TAG = "dagster-ray/config"
-"""The tag in which `dagster-ray` reads the resources of a run."""
-_GPU = "nvidia.com/gpu"
-_BYTES = {"Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def model_tags(config: Config, models: Sequence[str]) -> dict[str, str]:

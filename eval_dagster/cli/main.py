@@ -23,6 +23,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LITTLE = 16 * 2**20
 """Bytes. If more is free, this disk is not the full one."""
+_AGAIN_S = 0.01
+"""Seconds after which an interrupt that a callback swallowed is raised again."""
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
@@ -73,10 +75,6 @@ def _free_bytes(path: Path) -> int:
 def _mount_of(path: Path) -> Path:
     folders = [path, *path.absolute().parents]
     return next((folder for folder in folders if os.path.ismount(folder)), Path("/"))
-
-
-_AGAIN_S = 0.01
-"""Seconds after which an interrupt that a callback swallowed is raised again."""
 
 
 def program() -> NoReturn:

@@ -8,6 +8,8 @@ from eval_dagster import users_code
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
+_PIPE_CLOSED = 128 + 13
+"""The status that shells show for a program that SIGPIPE killed."""
 
 
 def leave_at_once(*_: object) -> NoReturn:
@@ -15,10 +17,6 @@ def leave_at_once(*_: object) -> NoReturn:
     os.write(2, b"interrupted\n")
     users_code.ended(INTERRUPTED)
     os._exit(INTERRUPTED)
-
-
-_PIPE_CLOSED = 128 + 13
-"""The status that shells show for a program that SIGPIPE killed."""
 
 
 def prepare_streams() -> None:

@@ -11,6 +11,9 @@ from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.benchmark import DatasetSplit
 from eval_dagster.tasks.samples import UnreadableRow
 
+_ONE_CONFIG = "default"
+"""The Hub's name of the configuration of a dataset with a single one."""
+
 
 class Origin(Protocol):
     """A folder, a repository of the Hub, or code that brings the rows."""
@@ -46,10 +49,6 @@ class Stored(Origin, Protocol):
     def save(self, subject: Any, split: str, folder: Path) -> None:
         """Write the files of a split into a folder of a mirror, all or none."""
         ...
-
-
-_ONE_CONFIG = "default"
-"""The Hub's name of the configuration of a dataset with a single one."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,13 @@ from eval_dagster.versions.source_files import is_user_module, shown_name
 
 _BUILDERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+FILE_NAME = "datasets.lock.json"
+TaskClass = type[BaseTask[Any]]
+_ONE_CONFIG = "default"
+"""The Hub's name of the configuration of a dataset with a single one."""
+_FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml, or else to that of the task's file"
+_NO_MIRROR = "unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
+_MIRROR_REMEDY = f"add it to the mirror, or {_NO_MIRROR}"
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,6 @@ class ListedFiles:
         return builder
 
 
-FILE_NAME = "datasets.lock.json"
-
-
 class DatasetLock:
     """A JSON file of commits by Hub id; meant to be kept under version control."""
 
@@ -123,14 +127,6 @@ class DatasetLock:
         if not isinstance(commits, dict) or not all(isinstance(commit, str) for commit in commits.values()):
             raise ConfigError(f"{self._path} holds {str(commits)[:80]}; expected commits by dataset; restore it, or delete it")
         return commits
-
-
-TaskClass = type[BaseTask[Any]]
-_ONE_CONFIG = "default"
-"""The Hub's name of the configuration of a dataset with a single one."""
-_FOLDER_REMEDY = "correct DATASET_PATH, which is relative to the folder of evals.yaml, or else to that of the task's file"
-_NO_MIRROR = "unset datasets.mirror in evals.yaml (and EVAL_DAGSTER_DATASETS) to read from the Hugging Face Hub"
-_MIRROR_REMEDY = f"add it to the mirror, or {_NO_MIRROR}"
 
 
 class DatasetReader:

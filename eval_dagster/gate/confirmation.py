@@ -44,6 +44,14 @@ Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Rows of `scores` by metric and sample."""
 Content: TypeAlias = tuple[Any, ...]
 """The value, the item or the statistics of one sample. A metric is computed from those of all samples."""
+_NOT_POSSIBLE = "could not be confirmed: "
+_SAME = ("eval", "model", "metric", "materialized_at", "baseline_materialized_at", "anchor_materialized_at")
+"""Fields that are equal in two rows about the same fall."""
+_FOUND = (
+    *("verdict", "against", "reason", "confirmation", "fall_level"),
+    *("n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
+)
+"""Fields of a row that was confirmed or refuted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +168,6 @@ class Fall:
             for name, (now, before) in self.contents.items()
             if name in fresh.texts
         ]
-
-
-_NOT_POSSIBLE = "could not be confirmed: "
-_SAME = ("eval", "model", "metric", "materialized_at", "baseline_materialized_at", "anchor_materialized_at")
-"""Fields that are equal in two rows about the same fall."""
-_FOUND = (
-    *("verdict", "against", "reason", "confirmation", "fall_level"),
-    *("n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
-)
-"""Fields of a row that was confirmed or refuted."""
 
 
 def judge_and_confirm(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:

@@ -24,6 +24,9 @@ from eval_dagster.results.points import Point, PointName, history, metric_versio
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, Verdict, noise_floor
 
+_COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
+"""Fields of a comparison that a row of `regressions` has too."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRate:
@@ -117,10 +120,6 @@ def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
 def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
     """One row a sample; NaN where there is no value."""
     return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
-
-
-_COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
-"""Fields of a comparison that a row of `regressions` has too."""
 
 
 @dataclass(frozen=True)

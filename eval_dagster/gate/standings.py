@@ -29,6 +29,11 @@ LONGEST = 15.0
 _MONTH = 30.0
 """Days."""
 _DAY_S = 86_400.0
+_NOT_WORSE = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP)
+"""The verdicts of results that were compared on few samples and are not worse."""
+_UNJUDGED = (*GAPS, Verdict.ACCEPTED_GAP)
+Key = tuple[str, str]
+"""Eval and model."""
 
 
 def level_of(alpha: float, *, tested_at: datetime | None, now: datetime, cron: str | None, timezone: str) -> float:
@@ -55,14 +60,6 @@ def _interval(cron: str, timezone: str, now: datetime) -> float:
     times = croniter(cron, now.astimezone(ZoneInfo(timezone)))
     first, second = (times.get_next(datetime).astimezone(UTC) for _ in range(2))
     return float((second - first).total_seconds()) / _DAY_S
-
-
-_NOT_WORSE = (Verdict.NO_CHANGE_SEEN, Verdict.IMPROVED, Verdict.NOT_COMPARABLE, Verdict.ACCEPTED_GAP)
-"""The verdicts of results that were compared on few samples and are not worse."""
-_UNJUDGED = (*GAPS, Verdict.ACCEPTED_GAP)
-
-Key = tuple[str, str]
-"""Eval and model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,14 @@ from eval_dagster.versions.hashes import stable_hash
 T = TypeVar("T")
 _EVALS, _REQUESTS = 3, 40
 """Evals, and requests of them, among which a look finds some with cached answers."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_EVERY_S = 0.05
+"""Seconds between two samples. A shorter peak may be missed."""
+ON_GPU = "allocated on the GPUs, above what was allocated before"
+ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
+_MEBIBYTE = 2**20
+_WAIT_S = 0.2
+"""Seconds between two looks at a claim."""
 
 
 def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter) -> Look:
@@ -61,9 +69,6 @@ def _known(project: Project, model: str, evals: Sequence[str], run_id: str) -> l
 def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
     """Some of the items, drawn by their hashes with the run."""
     return sorted(items, key=lambda item: stable_hash([run_id, item]))[:count]
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
@@ -99,13 +104,6 @@ def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
         restore()
         if received:
             signal.raise_signal(received[0])
-
-
-_EVERY_S = 0.05
-"""Seconds between two samples. A shorter peak may be missed."""
-
-ON_GPU = "allocated on the GPUs, above what was allocated before"
-ON_CPU = f"resident memory of the process, looked at every {_EVERY_S * 1000:.0f} ms, above what was resident before"
 
 
 class PeakMemory:
@@ -158,11 +156,6 @@ def _cuda_in_use() -> Any:
     """`torch.cuda`, where this process uses a GPU. Torch is not imported here, since not every model needs it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
-
-
-_MEBIBYTE = 2**20
-_WAIT_S = 0.2
-"""Seconds between two looks at a claim."""
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,15 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 if TYPE_CHECKING:
     import pandas as pd
+_SCORE_COLUMNS = {"stderr": "stderr", "n": "n", "ci_low": "score.ci_low", "ci_high": "score.ci_high", "n_errors": "score.n_errors"}
+"""Columns of `metrics` -> names of the headline metric's figures in MLflow."""
+_COSTS = ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown")
+_METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
+_MOST_SAMPLES = 1000
+_MOST_CHARACTERS = 20_000
+"""Most characters of a text in the table of samples. The lake has the whole text."""
+_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
+_STAGE = "task_metrics"
 
 
 def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -47,15 +56,6 @@ def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
     freedom = sum(len(values) - 1 for values in sets)
     pooled = within / freedom if freedom else 0.0
     return stdev(map(fmean, sets)), math.sqrt(pooled * fmean(1 / len(values) for values in sets))
-
-
-_SCORE_COLUMNS = {"stderr": "stderr", "n": "n", "ci_low": "score.ci_low", "ci_high": "score.ci_high", "n_errors": "score.n_errors"}
-"""Columns of `metrics` -> names of the headline metric's figures in MLflow."""
-_COSTS = ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown")
-_METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
-_MOST_SAMPLES = 1000
-_MOST_CHARACTERS = 20_000
-"""Most characters of a text in the table of samples. The lake has the whole text."""
 
 
 def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mapping[str, Any]], key: str) -> TrackedResult:
@@ -184,10 +184,6 @@ def _shortened(value: Any) -> Any:
     if not isinstance(value, str) or len(value) <= _MOST_CHARACTERS:
         return value
     return f"{value[:_MOST_CHARACTERS]}… [{len(value):,} characters]"
-
-
-_PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
-_STAGE = "task_metrics"
 
 
 def materialize_metrics(partition: Partition) -> StageResult:

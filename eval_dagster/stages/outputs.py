@@ -32,6 +32,11 @@ from eval_dagster.texts.reasoning import split_reasoning
 from eval_dagster.users_code import death_for
 from eval_dagster.versions.hashes import code_version, stable_hash
 
+_STAGE = "model_outputs"
+_GENERATIVE = ("_cot", "_generative")
+"""Endings of the names of tasks that ask the questions of another one for written answers."""
+_PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
+
 
 def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dict[str, float]:
     """`cost` in US dollars, and `cost_unknown`, the number of answers whose cost is not known; nothing where there are no costs.
@@ -64,12 +69,6 @@ def time_counts(answers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         **({"gpu_s": math.fsum(gpu)} if gpu else {}),
         **({"worker_s_unknown": unknown} if unknown else {}),
     }
-
-
-_STAGE = "model_outputs"
-_GENERATIVE = ("_cot", "_generative")
-"""Endings of the names of tasks that ask the questions of another one for written answers."""
-_PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ from eval_dagster.project import Project, TaskClass
 from eval_dagster.sandbox import ALLOW_KEY, SandboxPolicy, require_sandbox, sandbox_policy
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
 
+log = logging.getLogger(__name__)
+
 
 def require_execution(project: Project, eval_name: str) -> None:
     """Raise `RequirementError` if an eval has metrics that run code, and the project does not allow it or the machine cannot isolate it."""
@@ -33,9 +35,6 @@ def require_execution(project: Project, eval_name: str) -> None:
 def allowed_execution(project: Project) -> AbstractContextManager[None]:
     """Permit code in the sandbox within the block, if the project allows it."""
     return sandbox_policy(SandboxPolicy(allowed=project.config.sandbox.allow_code_execution))
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,17 @@ from eval_dagster.lake.format.file_reading import read_head, read_rows
 _SAMPLES = 5
 _MOST_METRICS = 20
 """Rows of `scores` a sample that are searched for the headline metric."""
+STAGES: Mapping[str, str] = {
+    "dataset_snapshot": "samples",
+    "rendered_prompts": "prompts",
+    "model_outputs": "responses",
+    "sample_scores": "scores",
+    "task_metrics": "metrics",
+}
+"""Stage -> the table of the lake that it writes, in the order of the data flow."""
+_MOST_KINDS = 3
+_MOST_CHARACTERS = 400
+"""Most characters of an error, since an exception may quote a whole text. The relation `errors` has all of it."""
 
 
 def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
@@ -51,16 +62,6 @@ def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, head
         for name, prompt in asked.items()
         if name in answered and name in scored
     ]
-
-
-STAGES: Mapping[str, str] = {
-    "dataset_snapshot": "samples",
-    "rendered_prompts": "prompts",
-    "model_outputs": "responses",
-    "sample_scores": "scores",
-    "task_metrics": "metrics",
-}
-"""Stage -> the table of the lake that it writes, in the order of the data flow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +106,6 @@ class StageFailure:
 def partition_key(eval_name: str, model: str | None) -> str:
     """The Dagster partition key of a result."""
     return f"{eval_name}|{model}" if model else eval_name
-
-
-_MOST_KINDS = 3
-_MOST_CHARACTERS = 400
-"""Most characters of an error, since an exception may quote a whole text. The relation `errors` has all of it."""
 
 
 def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:

@@ -49,6 +49,8 @@ _LARGEST = 1e150
 """Largest value whose squares can be summed over any number of samples."""
 _BATCH = 256
 """Rows that are scored together."""
+_STAGE = "sample_scores"
+_CONTENT = ("sample_id", "cluster", "metric", "value", "item", "error")
 
 
 def row_scores(
@@ -150,10 +152,6 @@ def is_summable(value: float) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float | np.number | np.bool_)
-
-
-_STAGE = "sample_scores"
-_CONTENT = ("sample_id", "cluster", "metric", "value", "item", "error")
 
 
 def materialize_scores(partition: Partition) -> StageResult:

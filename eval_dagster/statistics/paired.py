@@ -33,6 +33,13 @@ from eval_dagster.statistics.significance import (
     student,
 )
 
+_MOST_SWAPPED = 10
+"""Clusters that differ whose swaps are all gone through: each swap costs two aggregates."""
+Column: TypeAlias = Sequence[float | None] | Floats
+_UPPER = (1 + CONFIDENCE) / 2
+_NEGLIGIBLE = 1e-12
+"""A standard error that is smaller than this share of the largest difference is a rounding error."""
+
 
 def compare_corpora(
     a: Floats,
@@ -99,10 +106,6 @@ def _value(aggregate: Callable[[Floats], Floats], statistics: Floats) -> float |
     with np.errstate(divide="ignore", invalid="ignore"):
         value = float(np.asarray(aggregate(statistics.sum(axis=0)[np.newaxis]))[0])
     return value if math.isfinite(value) else None
-
-
-_MOST_SWAPPED = 10
-"""Clusters that differ whose swaps are all gone through: each swap costs two aggregates."""
 
 
 def compare_items(
@@ -179,13 +182,6 @@ def _differ(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
         return len(a) != len(b) or any(map(_differ, a, b))
     return bool(a != b)
-
-
-Column: TypeAlias = Sequence[float | None] | Floats
-
-_UPPER = (1 + CONFIDENCE) / 2
-_NEGLIGIBLE = 1e-12
-"""A standard error that is smaller than this share of the largest difference is a rounding error."""
 
 
 def compare_means(

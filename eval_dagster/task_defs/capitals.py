@@ -9,15 +9,6 @@ from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
 from eval_dagster.versions.hashes import stable_hash
 
-
-class Country(NamedTuple):
-    """A state as a sentence names it: `the capital of <name>`."""
-
-    continent: str
-    name: str
-    capital: str
-
-
 _TABLE = {
     "africa": """
         Algeria: Algiers | Angola: Luanda | Botswana: Gaborone | Burkina Faso: Ouagadougou | Cabo Verde: Praia | Cameroon: Yaoundé
@@ -67,6 +58,15 @@ _TABLE = {
         Paraguay: Asunción | Peru: Lima | Suriname: Paramaribo | Uruguay: Montevideo | Venezuela: Caracas
     """,
 }
+CONTINENTS = tuple(_TABLE)
+
+
+class Country(NamedTuple):
+    """A state as a sentence names it: `the capital of <name>`."""
+
+    continent: str
+    name: str
+    capital: str
 
 
 def _parse(continent: str, block: str) -> list[Country]:
@@ -75,7 +75,6 @@ def _parse(continent: str, block: str) -> list[Country]:
 
 
 COUNTRIES = [country for continent, block in _TABLE.items() for country in _parse(continent, block)]
-CONTINENTS = tuple(_TABLE)
 
 
 class _Capitals(BaseTask[str]):

@@ -18,6 +18,8 @@ TASKS_GROUP = "eval_dagster.tasks"
 """The entry points of tasks. Each names a task class, which gets the name of the entry point, or a mapping of classes by name."""
 
 log = logging.getLogger("eval_dagster.tasks")
+GROUP = "eval_dagster.registries"
+"""The entry points of registries. Each names a class that is called without arguments; see `eval_dagster.tasks.benchmark.Registry`."""
 
 
 def registered_tasks() -> dict[str, type[BaseTask[Any]]]:
@@ -58,10 +60,6 @@ def _left_out(entry: EntryPoint, reason: str) -> Mapping[str, type[BaseTask[Any]
     package = entry.dist.name if entry.dist else "another package"
     log.warning(f"the tasks {entry.value} of {package} {reason}; they are left out")
     return {}
-
-
-GROUP = "eval_dagster.registries"
-"""The entry points of registries. Each names a class that is called without arguments; see `eval_dagster.tasks.benchmark.Registry`."""
 
 
 def registry_names() -> list[str]:

@@ -17,6 +17,19 @@ from eval_dagster.errors import StoreError
 
 _DRIVER = "psycopg"
 _RETRY = "Retrying failed database connection"
+_SETTINGS = """\
+# Written once; yours to change.
+telemetry: {enabled: false}
+nux: {enabled: false}
+# A failed gate or eval would fail again. Retries happen inside a run.
+run_retries: {enabled: true, max_retries: 0, retry_on_asset_or_op_failure: false}
+concurrency:
+  runs:
+    max_concurrent_runs: 1        # models that run at the same time slow each other down; raise it for served models
+    tag_concurrency_limits:       # a model runs once at a time, and so do the models of one server
+      - {key: eval_dagster/model, value: {applyLimitPerUniqueValue: true}, limit: 1}
+      - {key: eval_dagster/endpoint, value: {applyLimitPerUniqueValue: true}, limit: 1}
+"""
 
 
 def postgres_problem(error: Exception) -> str | None:
@@ -55,21 +68,6 @@ def _first_line(error: object) -> str:
     """The reason that the driver gives, without the name of its class and without passwords."""
     text = str(error[0] if isinstance(error, tuple) and error else error).strip() or type(error).__name__
     return re.sub(r"//[^/@\s]*@", "//***@", re.sub(r"^\([\w.]+\) ", "", text.splitlines()[0]))
-
-
-_SETTINGS = """\
-# Written once; yours to change.
-telemetry: {enabled: false}
-nux: {enabled: false}
-# A failed gate or eval would fail again. Retries happen inside a run.
-run_retries: {enabled: true, max_retries: 0, retry_on_asset_or_op_failure: false}
-concurrency:
-  runs:
-    max_concurrent_runs: 1        # models that run at the same time slow each other down; raise it for served models
-    tag_concurrency_limits:       # a model runs once at a time, and so do the models of one server
-      - {key: eval_dagster/model, value: {applyLimitPerUniqueValue: true}, limit: 1}
-      - {key: eval_dagster/endpoint, value: {applyLimitPerUniqueValue: true}, limit: 1}
-"""
 
 
 def prepare_instance(home: Path) -> Path:

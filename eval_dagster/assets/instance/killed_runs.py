@@ -27,6 +27,13 @@ from eval_dagster.stores.sqlite_files import damage_of
 from eval_dagster.users_code import Death, Place, deaths, record_in, recorded
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_SETTLED_S = 2.0
+"""A younger lock file may not be locked yet."""
+_LOST_S = 900.0
+"""A run without a lock for this long has died; its start and its end take seconds."""
+_SUSPECT = ".lost"
+_held: set[Path] = set()
+"""Locks of runs that this process holds."""
 
 
 def place_of(folder: Path) -> str:
@@ -50,15 +57,6 @@ def sees_locks_of(place: str, folder: Path) -> bool:
 @cache
 def _boot() -> str:
     return _BOOT.read_text().strip() if _BOOT.exists() else "unknown"
-
-
-_SETTLED_S = 2.0
-"""A younger lock file may not be locked yet."""
-_LOST_S = 900.0
-"""A run without a lock for this long has died; its start and its end take seconds."""
-_SUSPECT = ".lost"
-_held: set[Path] = set()
-"""Locks of runs that this process holds."""
 
 
 @contextmanager

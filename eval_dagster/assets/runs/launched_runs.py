@@ -38,6 +38,14 @@ _TELLING = {
     dg.DagsterEventType.STEP_FAILURE,
 }
 """The events from which an outcome is read."""
+_GATE_S = 300.0
+"""Longest wait for the start of a gate. The sensor that starts it looks every 15 seconds."""
+_POLL_S = 1.0
+_SILENT_S = 60.0
+"""A daemon that has been silent for longer, beyond the half minute between its signs of life, has ended."""
+_CREATED = dg.DagsterRunStatus.NOT_STARTED
+"""The status of a run that has not been submitted."""
+_QUEUE = QueuedRunCoordinatorDaemon.daemon_type()
 
 
 @dataclass(kw_only=True)
@@ -106,16 +114,6 @@ def _events(instance: dg.DagsterInstance, run_id: str) -> RunEvents:
     if run is None:
         return RunEvents(run_id=run_id, succeeded=False, events=events, in_process=False)
     return RunEvents(run_id=run_id, succeeded=run.status is dg.DagsterRunStatus.SUCCESS, events=events, in_process=False)
-
-
-_GATE_S = 300.0
-"""Longest wait for the start of a gate. The sensor that starts it looks every 15 seconds."""
-_POLL_S = 1.0
-_SILENT_S = 60.0
-"""A daemon that has been silent for longer, beyond the half minute between its signs of life, has ended."""
-_CREATED = dg.DagsterRunStatus.NOT_STARTED
-"""The status of a run that has not been submitted."""
-_QUEUE = QueuedRunCoordinatorDaemon.daemon_type()
 
 
 @dataclass(frozen=True, kw_only=True)

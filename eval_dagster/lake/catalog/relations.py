@@ -22,6 +22,32 @@ from eval_dagster.lake.format.file_writing import FileInfo
 from eval_dagster.lake.tables.schemas import EARLIER_REASONS, SUITE_TABLES, TABLES
 
 _MAPPING = pa.schema([pa.field("named", pa.string()), pa.field("found", pa.string())])
+SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
+_NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
+_PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
+NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
+"""Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
+FORMAT = 12
+"""Version of the catalog's form. A catalog of another form is made again."""
+_JUDGED = """
+    with stored as ({rows}),
+    named as (
+        select * replace (case {earlier} else verdict end as verdict) from stored
+    )
+    select * replace (coalesce(outcome, case
+        when bool_or(verdict in ('regressed', 'errors')) over judgement then 'regressed'
+        when bool_or(verdict in ('not comparable', 'not evaluated')) over judgement then 'incomplete'
+        when bool_or(verdict in ('improved', 'no change seen')) over judgement then 'passed'
+        else 'first results' end) as outcome)
+    from named window judgement as (partition by suite, judged_at)
+"""
+"""Reads judgements of which the earlier ones have no outcome, and one verdict for all that was not compared."""
+_EARLIER = " ".join(
+    f"when outcome is null and verdict = 'not comparable' and starts_with(reason, '{each}') then '{verdict}'"
+    for verdict, begins in EARLIER_REASONS.items()
+    for each in begins
+)
+_CURRENT = "select * from internal._metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
 
 def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index) -> list[tuple[str, str]]:
@@ -62,34 +88,6 @@ def _rewritten(connection: duckdb.DuckDBPyConnection, index: Index, name: str) -
 def _info(index: Index, path: str) -> FileInfo | None:
     found = index.column("select info from files where path = ?", path)
     return info_of(found[0]) if found and found[0] else None
-
-
-SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
-_NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
-_PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
-NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
-"""Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
-FORMAT = 12
-"""Version of the catalog's form. A catalog of another form is made again."""
-_JUDGED = """
-    with stored as ({rows}),
-    named as (
-        select * replace (case {earlier} else verdict end as verdict) from stored
-    )
-    select * replace (coalesce(outcome, case
-        when bool_or(verdict in ('regressed', 'errors')) over judgement then 'regressed'
-        when bool_or(verdict in ('not comparable', 'not evaluated')) over judgement then 'incomplete'
-        when bool_or(verdict in ('improved', 'no change seen')) over judgement then 'passed'
-        else 'first results' end) as outcome)
-    from named window judgement as (partition by suite, judged_at)
-"""
-"""Reads judgements of which the earlier ones have no outcome, and one verdict for all that was not compared."""
-_EARLIER = " ".join(
-    f"when outcome is null and verdict = 'not comparable' and starts_with(reason, '{each}') then '{verdict}'"
-    for verdict, begins in EARLIER_REASONS.items()
-    for each in begins
-)
-_CURRENT = "select * from internal._metrics_files {where} qualify materialized_at = max(materialized_at) over (partition by eval, model)"
 
 
 def relation_files() -> dict[str, Path]:

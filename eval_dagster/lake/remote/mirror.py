@@ -25,6 +25,12 @@ _DOWNSTREAM_FIRST = (
     *(("metrics",), ("scores",), ("responses",), ("prompts",), ("samples", "attempts", "endpoint_states")),
 )
 """The tables, in groups. Files of a group name files of later groups, which are written before them."""
+log = logging.getLogger(__name__)
+_WAITING = ".waiting"
+_THREADS = 16
+_TRIES = 5
+_REPORTED = 50
+"""Fewer files are fetched without a report of progress."""
 
 
 def is_file(name: str) -> bool:
@@ -58,15 +64,6 @@ def newest(names: Iterable[str], tables: Collection[str]) -> list[str]:
         else:
             kept.append(name)
     return kept + list(last.values())
-
-
-log = logging.getLogger(__name__)
-
-_WAITING = ".waiting"
-_THREADS = 16
-_TRIES = 5
-_REPORTED = 50
-"""Fewer files are fetched without a report of progress."""
 
 
 class Mirror:

@@ -32,6 +32,26 @@ _SOURCES = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or the identity of the machine",
 }
 """Where each kind of store finds credentials."""
+log = logging.getLogger(__name__)
+PATIENCE_S = 120.0
+"""How long a call is repeated."""
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 10.0
+_WARN_AFTER_S = 5.0
+_PIECE = 2**20
+"""Bytes of an object that are read at a time, at least. A smaller object is written within seconds."""
+_SLOWEST_S = 60.0
+"""How long a store may be silent. A try that begins when less is left of the patience is one of the hasty client."""
+_CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
+_HASTY = {"timeout": "10 seconds", "read_timeout": "5 seconds", "connect_timeout": "5 seconds"}
+"""For calls about little data, where the store may hang."""
+_ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+T = TypeVar("T")
+_FOLDER = ".eval_dagster"
+_MARK = f"{_FOLDER}/probe"
+_CONTENT = b"eval-dagster writes this object to see whether the store refuses a second one of the same name.\n"
+_LARGEST_SKEW = timedelta(minutes=1)
+"""Files are named by the clock of the machine that writes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,25 +124,6 @@ def fault_of(error: Exception, url: str) -> Fault:
         return Fault(words="its disk is full", cure="free space on it, and try again")
     reason = re.sub(r"https?://\S+", "an address", " ".join(text.split()))[:200]
     return Fault(words=f"it cannot be used ({reason})", cure="correct the URL, or the permissions of the folder")
-
-
-log = logging.getLogger(__name__)
-
-PATIENCE_S = 120.0
-"""How long a call is repeated."""
-_FIRST_WAIT_S = 0.2
-_LONGEST_WAIT_S = 10.0
-_WARN_AFTER_S = 5.0
-_PIECE = 2**20
-"""Bytes of an object that are read at a time, at least. A smaller object is written within seconds."""
-_SLOWEST_S = 60.0
-"""How long a store may be silent. A try that begins when less is left of the patience is one of the hasty client."""
-_CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
-_HASTY = {"timeout": "10 seconds", "read_timeout": "5 seconds", "connect_timeout": "5 seconds"}
-"""For calls about little data, where the store may hang."""
-_ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
-
-T = TypeVar("T")
 
 
 class ConflictError(LakeError):
@@ -327,13 +328,6 @@ def _allows_http() -> bool:
     """Whether requests may be unencrypted: where the environment says so, or gives an address that is."""
     given = next(filter(None, map(os.environ.get, _ADDRESSES)), "")
     return given.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
-
-
-_FOLDER = ".eval_dagster"
-_MARK = f"{_FOLDER}/probe"
-_CONTENT = b"eval-dagster writes this object to see whether the store refuses a second one of the same name.\n"
-_LARGEST_SKEW = timedelta(minutes=1)
-"""Files are named by the clock of the machine that writes them."""
 
 
 def probe(store: Store) -> None:

@@ -13,6 +13,11 @@ from eval_dagster.models.pooled.worker import Batch
 from eval_dagster.models.usage import Usage
 from eval_dagster.records import ModelResponse, Request
 
+_WAIT_S = 1.0
+_MOST_DEATHS = 3
+"""Workers that a request may end, of which the last one had this request alone, before the request counts as failed."""
+Answered = tuple[Request, ModelResponse]
+
 
 def summed(parts: Sequence[Sequence[Usage]], state: str) -> list[Usage]:
     """One usage for each kind of work: the sum of all workers' counts, with the texts of the first one that has worked.
@@ -35,13 +40,6 @@ def _sum(usages: Sequence[Usage], state: str) -> Usage:
     }
     costs = [usage.cost for usage in same if usage.cost is not None]
     return replace(first, **total, cost=sum(costs) if costs else None, state=state, reason="; ".join(filter(None, (first.reason, state))))
-
-
-_WAIT_S = 1.0
-_MOST_DEATHS = 3
-"""Workers that a request may end, of which the last one had this request alone, before the request counts as failed."""
-
-Answered = tuple[Request, ModelResponse]
 
 
 @dataclass(eq=False, kw_only=True)

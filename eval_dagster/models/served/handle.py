@@ -35,6 +35,13 @@ from eval_dagster.versions.hashes import stable_hash
 
 _FACTS = ("context_length", "max_model_len", "meta", "parent", "quantization", "root")
 """Keys of `/models` that describe the model. Others, such as a price, change under the same model."""
+ENGINE_VERSION = 2
+"""Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""
+_LOOK_TIMEOUT_S = 15.0
+_LOOKS, _BETWEEN_LOOKS_S = 3, 0.2
+"""Times that the list of models is asked for, where the answer is none."""
+_PATIENCE_S = 60.0
+"""Seconds without an answer to a canary after which a look ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +95,6 @@ def declared_length(facts: Mapping[str, Any]) -> int | None:
     """The tokens of context that the server declares; None where it declares none."""
     found = (facts.get(name) for name in ("max_model_len", "context_length"))
     return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)
-
-
-ENGINE_VERSION = 2
-"""Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""
-_LOOK_TIMEOUT_S = 15.0
-_LOOKS, _BETWEEN_LOOKS_S = 3, 0.2
-"""Times that the list of models is asked for, where the answer is none."""
-_PATIENCE_S = 60.0
-"""Seconds without an answer to a canary after which a look ends."""
 
 
 class ServedHandle:

@@ -29,6 +29,11 @@ _MOST_OTHERS = 3
 """Answers of another model, with none of the right one among them, after which a series of requests ends."""
 _DATE = re.compile(r"[-@:](\d[\d.-]*|latest|preview|main)")
 """What a provider adds to a model's name in its answers, such as a date."""
+_FEWEST_REPEATED = 3
+"""Answers with the id of another one, after which a server can be one whose ids do not tell its answers apart."""
+_PROMPT_TOKENS_A_PASS = 16
+"""About how many tokens of a prompt take as long as a token of an answer."""
+Answered = tuple[Request, ModelResponse]
 
 
 class AnsweringNames:
@@ -67,10 +72,6 @@ def _is_name_of(found: str, expected: str) -> bool:
         return True
     short, wanted = found.rpartition("/")[2], expected.rpartition("/")[2]
     return short.startswith(wanted) and (short == wanted or _DATE.fullmatch(short.removeprefix(wanted)) is not None)
-
-
-_FEWEST_REPEATED = 3
-"""Answers with the id of another one, after which a server can be one whose ids do not tell its answers apart."""
 
 
 class AnswerHabits:
@@ -125,12 +126,6 @@ class AnswerHabits:
             raise BadAnswerError(
                 "the text is empty, and the server does not count its tokens, as it does for others", most_attempts=FEW_ATTEMPTS
             )
-
-
-_PROMPT_TOKENS_A_PASS = 16
-"""About how many tokens of a prompt take as long as a token of an answer."""
-
-Answered = tuple[Request, ModelResponse]
 
 
 class Series:

@@ -30,6 +30,11 @@ _SHARED = ("examples", "heads", "tails")
 """Lists of a page's content that samples name by numbers."""
 _NAMES = frozenset({"sample_id", "sample_name", "subject", "response_type"})
 """Fields of a sample that are never cut."""
+_FOLDER = Path(__file__).parent
+MOST_BYTES = 50 * 2**20
+"""Most bytes of a page: those that MLflow shows. Long texts are cut for it."""
+MOST_BYTES_OF_ALL = 4 * MOST_BYTES
+"""Most bytes of a page that was asked to hold all samples."""
 
 
 def limits(content: Mapping[str, Any], most_bytes: int) -> list[int]:
@@ -90,13 +95,6 @@ def _cut(value: Any, longest: int) -> Any:
     if isinstance(value, Mapping):
         return {name: item if name in _NAMES else _cut(item, longest) for name, item in value.items()}
     return [_cut(item, longest) for item in value] if isinstance(value, list | tuple) else value
-
-
-_FOLDER = Path(__file__).parent
-MOST_BYTES = 50 * 2**20
-"""Most bytes of a page: those that MLflow shows. Long texts are cut for it."""
-MOST_BYTES_OF_ALL = 4 * MOST_BYTES
-"""Most bytes of a page that was asked to hold all samples."""
 
 
 def result_page(samples: ResultSamples, most_bytes: int = MOST_BYTES) -> bytes:

@@ -6,6 +6,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.eval_dagster.bridges.conftest import QuizEnvironment
+from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
 
 from eval_dagster.cli.environments import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
@@ -15,8 +17,6 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
-from tests.eval_dagster.bridges.conftest import QuizEnvironment
-from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
 
 CONFIG = """
     environments:

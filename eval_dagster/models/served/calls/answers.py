@@ -12,28 +12,6 @@ from eval_dagster.models.served.calls.finish_reasons import Ending, ending_of
 from eval_dagster.models.stop_texts import cut_at_stop
 from eval_dagster.records import Grammar
 
-
-def schema_problem(text: str, schema: str) -> str | None:
-    """Why a text does not match a schema; None where it does. Without the package jsonschema, only that it is JSON is checked."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return f"it is no JSON ({error})"
-    try:
-        exceptions, validators = importlib.import_module("jsonschema.exceptions"), importlib.import_module("jsonschema.validators")
-        registry = importlib.import_module("referencing").Registry()  # an empty one: the default fetches what a reference names
-    except ImportError:
-        return None
-    wanted: Any = json.loads(schema)
-    try:
-        validators.validator_for(wanted, default=validators.Draft202012Validator)(wanted, registry=registry).validate(found)
-    except exceptions.ValidationError as error:
-        return f"at {error.json_path}: {error.message}"
-    except Exception:  # the schema is one that the package cannot apply, such as one that refers to another document
-        return None
-    return None
-
-
 MOST_CHARACTERS = 500
 """Most characters of a server's own words in an error."""
 _MOST_TOKENS = 10_000_000
@@ -59,6 +37,27 @@ _FEW = 3
 """Tokens by which counts of the same text differ."""
 FEW_ATTEMPTS = 3
 """Attempts at a call whose answer shows a habit of the server rather than an accident."""
+
+
+def schema_problem(text: str, schema: str) -> str | None:
+    """Why a text does not match a schema; None where it does. Without the package jsonschema, only that it is JSON is checked."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"it is no JSON ({error})"
+    try:
+        exceptions, validators = importlib.import_module("jsonschema.exceptions"), importlib.import_module("jsonschema.validators")
+        registry = importlib.import_module("referencing").Registry()  # an empty one: the default fetches what a reference names
+    except ImportError:
+        return None
+    wanted: Any = json.loads(schema)
+    try:
+        validators.validator_for(wanted, default=validators.Draft202012Validator)(wanted, registry=registry).validate(found)
+    except exceptions.ValidationError as error:
+        return f"at {error.json_path}: {error.message}"
+    except Exception:  # the schema is one that the package cannot apply, such as one that refers to another document
+        return None
+    return None
 
 
 class BadAnswerError(Exception):

@@ -19,6 +19,21 @@ _BURST_S = 2.0
 _MINUTE_S = 60.0
 _RATE_MEMORY = 0.98
 """Weight of an earlier request by that of the next one: some 50 count."""
+_SHORTEST_PAUSE_S = 0.5
+"""The pause after the first pushback. It doubles while no request is answered."""
+_JITTER, _LONGEST_JITTER_S = 0.5, 5.0
+"""A pause is longer by a random part of itself, up to this part and this time, so that processes do not go on at the same moment."""
+_TRICKLE_S = 2.0
+"""After a pause a whole level of requests is sent within this time, one by one."""
+_MEMORY, _MANY = 0.95, 0.3
+"""Weight of an earlier end of a request by that of the next one, and the share of broken connections that shows a server that is full."""
+_SOME, _MOST = 0.04, 0.5
+"""Shares of pushbacks among the last ends between which a server rejects some requests and answers others."""
+_EXCHANGE_S = 1.0
+_NEW_S = 60.0
+"""A level that was found within this time still holds."""
+_CLOCK_S = 1e-6
+"""Shorter waits are none: a timer cannot keep them."""
 
 
 class RateLimit:
@@ -71,23 +86,6 @@ def _bucket(per_minute: float) -> tuple[float, float]:
     if size < 1:
         return 1.0, per_minute / _MINUTE_S
     return size, (per_minute - size) / _MINUTE_S
-
-
-_SHORTEST_PAUSE_S = 0.5
-"""The pause after the first pushback. It doubles while no request is answered."""
-_JITTER, _LONGEST_JITTER_S = 0.5, 5.0
-"""A pause is longer by a random part of itself, up to this part and this time, so that processes do not go on at the same moment."""
-_TRICKLE_S = 2.0
-"""After a pause a whole level of requests is sent within this time, one by one."""
-_MEMORY, _MANY = 0.95, 0.3
-"""Weight of an earlier end of a request by that of the next one, and the share of broken connections that shows a server that is full."""
-_SOME, _MOST = 0.04, 0.5
-"""Shares of pushbacks among the last ends between which a server rejects some requests and answers others."""
-_EXCHANGE_S = 1.0
-_NEW_S = 60.0
-"""A level that was found within this time still holds."""
-_CLOCK_S = 1e-6
-"""Shorter waits are none: a timer cannot keep them."""
 
 
 @dataclass(frozen=True, kw_only=True)

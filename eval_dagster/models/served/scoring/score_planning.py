@@ -21,6 +21,21 @@ from eval_dagster.models.served.scoring.server_tokens import ServerTokenizer
 from eval_dagster.progress.reporting import Reporter
 from eval_dagster.records import ModelResponse, Request
 
+_PROBE = "The capital of France is"
+_PROBE_TOKENS = 3
+_TIMES = 2
+"""Times that a way is tried which gives other numbers."""
+_CLOSE = 0.1
+"""Two computations of a log-probability by one server differ less than this: a cache of prefixes moves logits by up to 0.06."""
+_AT_ONCE = 16
+"""Requests whose tokens are asked of the server at once. It encodes texts in little time, beside its other work."""
+_MOST_KEPT_TOKENS = 2**24
+"""Tokens of plans that are kept until their calls are sent, in 4 bytes each. Further requests are planned twice."""
+Planned = ScorePlan | ModelResponse | None
+"""How a request is scored, or why it cannot be; None for a request for texts."""
+Attempts = Callable[[Callable[[], Awaitable[ScorePlan]]], Awaitable[ScorePlan]]
+"""Repeats an attempt where that can help."""
+
 
 class ScoringPrice:
     """The calls of many requests and the tokens of their prompts."""
@@ -46,14 +61,6 @@ class ScoringPrice:
         return (
             f"scoring {' and '.join(what)} by {model} needs {self.calls:,} calls of one token, {self._prompt_tokens:,} prompt tokens{cost}"
         )
-
-
-_PROBE = "The capital of France is"
-_PROBE_TOKENS = 3
-_TIMES = 2
-"""Times that a way is tried which gives other numbers."""
-_CLOSE = 0.1
-"""Two computations of a log-probability by one server differ less than this: a cache of prefixes moves logits by up to 0.06."""
 
 
 async def find_scorer(name: str, config: OpenAIModel, client: Client, local: Tokenizer | None, context: int | None) -> Scorer:
@@ -145,17 +152,6 @@ def _no_scores(name: str, config: OpenAIModel, seen: Sequence[str]) -> str:
         f"({'; '.join(seen)}), which tasks "
         "with choices need. vLLM and llama.cpp's server do. Else ask tasks that generate their answers, or use `backend: transformers`."
     )
-
-
-_AT_ONCE = 16
-"""Requests whose tokens are asked of the server at once. It encodes texts in little time, beside its other work."""
-_MOST_KEPT_TOKENS = 2**24
-"""Tokens of plans that are kept until their calls are sent, in 4 bytes each. Further requests are planned twice."""
-
-Planned = ScorePlan | ModelResponse | None
-"""How a request is scored, or why it cannot be; None for a request for texts."""
-Attempts = Callable[[Callable[[], Awaitable[ScorePlan]]], Awaitable[ScorePlan]]
-"""Repeats an attempt where that can help."""
 
 
 class ScorePlanner:

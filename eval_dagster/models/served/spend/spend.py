@@ -48,6 +48,8 @@ _ADD_OF_PROCESS = """
 insert into spent select model, day, sum(unknown_cost), sum(unknown_tokens), null from under_way where process = ? group by model, day
 on conflict do update set cost = cost + excluded.cost, tokens = tokens + excluded.tokens
 """
+_POLL_S = 0.25
+"""How often a call that has no room looks whether calls of other processes have ended."""
 
 
 def utc_day() -> str:
@@ -171,10 +173,6 @@ class Ledger:
                 f"the ledger of what is spent, {self._path}, cannot be used ({error}). Make it and its folder writable. If it is damaged, "
                 "move it away: what was spent today then counts from 0"
             ) from error
-
-
-_POLL_S = 0.25
-"""How often a call that has no room looks whether calls of other processes have ended."""
 
 
 class CapReachedError(StoppedError, NotEvaluatedError):
