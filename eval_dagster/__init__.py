@@ -249,7 +249,7 @@ _PLACES = {
     "tasks.idk": "IDKMixin",
     "tasks.language": "Language",
     "tasks.style": "BPBStyle ClozeStyle MCCompletionStyle MCStyle TaskStyle",
-    "versions": "code_version file_hash package_versions stable_hash",
+    "versions.hashes": "code_version file_hash package_versions stable_hash",
 }
 """Module -> the names of `__all__` that it defines. They are imported on first use, since pandas and DuckDB take a second."""
 _MODULE_OF = {name: f"eval_dagster.{module}" for module, names in _PLACES.items() for name in names.split()}

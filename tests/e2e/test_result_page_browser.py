@@ -25,7 +25,7 @@ from eval_dagster.pages.samples.page import result_page
 from eval_dagster.pages.samples.places import page_path
 from eval_dagster.results.samples import collect_samples
 
-sys.path.append(str(Path(__file__).parents[1] / "eval_dagster" / "explorer"))
+sys.path.append(str(Path(__file__).parents[1] / "eval_dagster" / "pages"))
 from page_contents import result_of, sample_of
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from eval_dagster.errors import UsageError
 from eval_dagster.pages.samples.places import page_path, shown_pages
 from eval_dagster.results.points import history
 
-sys.path.append(str(Path(__file__).parents[1] / "explorer"))
+sys.path.append(str(Path(__file__).parents[1] / "pages"))
 from page_contents import content_of
 
 Cli = Callable[..., str]

@@ -60,7 +60,7 @@ def trees(metric: type[BaseMetric]) -> Iterator[tuple[Path, ast.Module]]:
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.NAME)
 def test_a_metric_declares_the_scripts_that_its_modules_start(metric: type[BaseMetric]) -> None:
     started = {
-        f"{'.'.join(path.relative_to(Path(hashes.__file__).parents[1]).parent.parts)}.{node.value.removesuffix('.py')}"
+        f"{'.'.join(path.relative_to(Path(hashes.__file__).parents[2]).parent.parts)}.{node.value.removesuffix('.py')}"
         for path, tree in trees(metric)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and str(node.value).endswith(".py") and (path.parent / str(node.value)).is_file()

@@ -46,7 +46,7 @@ def quiz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuizEnviro
     information = tmp_path / "site" / "quizzes-1.dist-info"
     information.mkdir(parents=True)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: quizzes\nVersion: 1\n")
-    entry = "quiz = tests.eval_dagster.bridges.quiz_registry:QuizRegistry"
+    entry = "quiz = tests.eval_dagster.peers.quiz_registry:QuizRegistry"
     (information / "entry_points.txt").write_text(f"[{registries.GROUP}]\n{entry}\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     registries.registered.cache_clear()

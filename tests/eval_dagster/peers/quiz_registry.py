@@ -5,6 +5,6 @@ from eval_dagster.peers.processes import ProcessRegistry
 
 class QuizRegistry(ProcessRegistry):
     NAME = "quiz"
-    WORKER = "tests.eval_dagster.bridges.quiz_worker"
+    WORKER = "tests.eval_dagster.peers.quiz_worker"
     DISTRIBUTION = "quizbook"
     PACKAGES = ("quizbook",)

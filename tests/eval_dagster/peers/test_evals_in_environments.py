@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.eval_dagster.bridges.conftest import QuizEnvironment
-from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.cli.environments import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
@@ -149,7 +149,7 @@ def test_what_stops_an_environment_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_the_own_interpreter_serves_where_the_package_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class OfOurs(ProcessRegistry):
         NAME = "ours"
-        WORKER = "tests.eval_dagster.bridges.quiz_worker"
+        WORKER = "tests.eval_dagster.peers.quiz_worker"
         DISTRIBUTION = "pytest"
         PACKAGES = ("pytest",)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.eval_dagster.bridges.conftest import QuizEnvironment
-from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.errors import TaskDefinitionError, UsageError
 from eval_dagster.lake.format.file_reading import read_rows

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.eval_dagster.bridges.conftest import QuizEnvironment
-from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.errors import DataError, MachineError, RequirementError, TaskDefinitionError
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
@@ -96,8 +96,8 @@ def test_the_process_ends_when_ours_is_killed_in_the_middle_of_a_call(quiz: Quiz
     script.write_text(
         textwrap.dedent(f"""
         from pathlib import Path
-        from tests.eval_dagster.bridges.test_processes import answered, read
-        from tests.eval_dagster.bridges.quiz_registry import QuizRegistry
+        from tests.eval_dagster.peers.test_processes import answered, read
+        from tests.eval_dagster.peers.quiz_registry import QuizRegistry
         sums = QuizRegistry().within(Path({str(quiz.python)!r})).benchmark("sums", Path())
         rows = read(sums)
         print(sums._process._process.pid, flush=True)
