@@ -6,8 +6,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.eval_dagster.peers.conftest import QuizEnvironment
-from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.cli.environments import list_environments
 from eval_dagster.errors import ConfigError, RequirementError, UsageError
@@ -17,6 +15,8 @@ from eval_dagster.pipeline import evaluate
 from eval_dagster.progress.reporting import SilentReporter
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, StageFailure, StageResult
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 CONFIG = """
     environments:

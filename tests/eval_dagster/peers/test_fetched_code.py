@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.eval_dagster.peers.conftest import QuizEnvironment
-from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.errors import TaskDefinitionError, UsageError
 from eval_dagster.lake.format.file_reading import read_rows
@@ -20,6 +18,8 @@ from eval_dagster.project import Project
 from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.results import STAGES, StageFailure
 from eval_dagster.tasks.benchmark import Answer
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 PLANTED = """
 from pathlib import Path

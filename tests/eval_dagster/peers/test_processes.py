@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.eval_dagster.peers.conftest import QuizEnvironment
-from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 from eval_dagster.errors import DataError, MachineError, RequirementError, TaskDefinitionError
 from eval_dagster.peers.processes.benchmark import ProcessBenchmark
 from eval_dagster.prompts.formatters import ConcatFormatter
 from eval_dagster.records import Row
 from eval_dagster.tasks.benchmark import Answer, BenchmarkRows, RenderSettings, ScoreError
+from tests.eval_dagster.peers.conftest import QuizEnvironment
+from tests.eval_dagster.peers.quiz_registry import QuizRegistry
 
 SETTINGS = RenderSettings(num_fewshot=0, seed=0, examples_per_sample=False, formatter=ConcatFormatter())
 ROOT = Path(__file__).resolve().parents[3]
