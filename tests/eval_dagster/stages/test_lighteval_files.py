@@ -16,7 +16,7 @@ from eval_dagster.stages.scores import metric_versions
 from eval_dagster.task_files.loading import load_task
 from eval_dagster.versions.hashes import code_version
 
-FILES = Path(__file__).parents[1] / "compat/foreign/harbour"
+FILES = Path(__file__).parents[1] / "peers/foreign/harbour"
 ROWS = [
     {"country": "Italy", "ports": ["Genoa", "Bern"], "gold": 0},
     {"country": "Japan", "ports": ["Ulm", "Kobe"], "gold": 1},

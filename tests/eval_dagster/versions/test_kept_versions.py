@@ -82,11 +82,11 @@ def test_a_damaged_file_counts_as_none(package: Path, content: str) -> None:
 def test_kept_versions_equal_computed_ones(tmp_path: Path) -> None:
     program = (
         "import json, sys\n"
-        "from eval_dagster import versions\n"
+        "from eval_dagster.versions import hashes\n"
         "from eval_dagster.stages import outputs, scores\n"
         "from eval_dagster.metrics.completion import ExactMatch\n"
-        "found = [versions.code_version(each) for each in (outputs, scores, ExactMatch, 'eval_dagster.pages.report.page')]\n"
-        "print(json.dumps([found, len(versions._references._modules)]))\n"
+        "found = [hashes.code_version(each) for each in (outputs, scores, ExactMatch, 'eval_dagster.pages.report.page')]\n"
+        "print(json.dumps([found, len(hashes._references._modules)]))\n"
     )
 
     def run(**environment: str) -> tuple[list[str], int]:
@@ -107,4 +107,4 @@ def test_kept_versions_equal_computed_ones(tmp_path: Path) -> None:
 
 def test_versions_of_this_package_are_those_of_its_folder() -> None:
     assert kept._PACKAGE.name == "eval_dagster"
-    assert (kept._PACKAGE / "versions.py").exists()
+    assert (kept._PACKAGE / "versions" / "hashes.py").exists()
