@@ -1,4 +1,4 @@
-"""Attempts: how each evaluation of an eval with a model ended, also where it wrote no results."""
+"""Attempts: how each evaluation of an eval with a model ended, even if it wrote no results."""
 
 import errno
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """An eval that a run took through its stages with a model. Counts are null where it failed before the stage `model_outputs`."""
+    """An eval that a run took through its stages with a model. Counts are null if it failed before the stage `model_outputs`."""
 
     eval: str
     model: str
@@ -30,37 +30,37 @@ class Attempt:
     finished_at: datetime
     """UTC."""
     status: Literal["ok", "failed", "not evaluated"]
-    """`not evaluated` where a limit such as a cap on the cost kept requests from being sent."""
+    """`not evaluated` if a limit, such as a cap on the cost, kept requests from being sent."""
     stage: str
-    """The last stage that ran; in a failed attempt the one that failed."""
+    """The last stage that ran. In a failed attempt, the failed stage."""
     message: str | None
-    """Why it failed, or was not evaluated."""
+    """Why it failed or was not evaluated."""
     requests_computed: int | None = None
-    """Requests that were sent to the model."""
+    """Requests sent to the model."""
     requests_cached: int | None = None
     requests_left: int | None = None
-    """Requests that a limit kept from being sent."""
+    """Requests not sent because of a limit."""
     errors: int | None = None
-    """Requests that were answered by an error."""
+    """Requests answered by an error."""
     prompt_tokens: int | None = None
-    """Of all answers, also of those from the cache."""
+    """Prompt tokens of all answers, including cached ones."""
     output_tokens: int | None = None
     cost: float | None = None
     """US dollars for the answers of this run; null without a price."""
     cost_unknown: int | None = None
-    """Answers of this run whose cost is not known, though the model has a price."""
+    """Answers of this run with unknown cost, though the model has a price."""
     model_seconds: float | None = None
     """Seconds of model time in this run."""
     worker_s: float | None = None
-    """Seconds in which workers were busy with the answers of this run; null where that is not known, as of a served model."""
+    """Seconds in which workers were busy with the answers of this run. Null if unknown, for example for a served model."""
     gpu_s: float | None = None
-    """Those seconds, each times the GPUs of its worker."""
+    """`worker_s`, with each worker's seconds multiplied by its GPUs."""
     cached: bool
     """Whether every stage was current before the run."""
 
 
 def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
-    """Write the attempts of a model's evals. Where their folder cannot be used, that is a warning: their results are elsewhere."""
+    """Write the attempts of a model's evals. If their folder cannot be used, only warn: the results are stored elsewhere."""
     if not attempts:
         return
     try:
@@ -72,7 +72,7 @@ def add_attempts(lake: Lake, attempts: Sequence[Attempt]) -> None:
 
 
 def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: datetime | None = None) -> list[Attempt]:
-    """Attempts, the oldest first: all, or those of some runs or since a time. Damaged files are left out, as they are in the catalog."""
+    """Attempts, the oldest first: all, or only some runs' or since a time. Skips damaged files, as the catalog does."""
     where = None if run_ids is None else pc.field("run_id").isin(list(run_ids))
     if since is not None:
         ended = pc.field("finished_at") >= since
@@ -81,7 +81,7 @@ def read_attempts(lake: Lake, *, run_ids: Collection[str] | None = None, since: 
 
 
 def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
-    """The attempts of a model that sent requests, the oldest first. No lock is taken, so that nothing is written."""
+    """The attempts of a model that sent requests, the oldest first. It takes no lock, so it writes nothing."""
     where = (pc.field("model") == model) & (pc.field("requests_computed") > 0)
     rows: list[dict[str, Any]] = []
     for path in lake.readable_files(lake.root / _TABLE):
@@ -91,5 +91,5 @@ def attempts_of_model(lake: Lake, model: str) -> list[Attempt]:
 
 
 def _attempts(rows: Iterable[Mapping[str, Any]]) -> list[Attempt]:
-    """Attempts, the oldest first. A process that was killed while it merged files leaves a row in two of them."""
+    """Attempts, the oldest first, without duplicates. A process killed while merging files leaves a row in two of them."""
     return sorted(dict.fromkeys(Attempt(**fields_in(row, Attempt)) for row in rows), key=lambda attempt: attempt.finished_at)

@@ -23,7 +23,7 @@ from eval_dagster.lake.tables.schemas import SUITE_TABLES, TABLES
 from eval_dagster.stores.locks import locked
 
 NEWEST = ("samples", "prompts", "responses")
-"""Tables of which a catalog shows the newest file of each partition alone."""
+"""Tables for which a catalog shows only the newest file of each partition."""
 _SMALL_BYTES = 16 * 2**20
 _APART_US = 100_000
 
@@ -38,7 +38,7 @@ class LakeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Configured:
-    """The evals and models of evals.yaml now. The lake may hold results of others."""
+    """The current evals and models of evals.yaml. The lake may hold results of others."""
 
     evals: tuple[str, ...]
     models: tuple[str, ...]
@@ -57,16 +57,16 @@ class Lake:
 
     @property
     def is_trial(self) -> bool:
-        """Whether it holds the results of trials. They are apart from those of the lake with the answers."""
+        """Whether it holds the results of trials. They are separate from the results of the lake with the answers."""
         return self.answers is not self
 
     def folder(self, table: str, name: str, model: str | None = None) -> Path:
-        """The folder of one partition of a table: of an eval, with or without a model, or of a suite."""
+        """The folder of one partition of a table: an eval's, with or without a model, or a suite's."""
         folder = self.root / table / f"{'suite' if table in SUITE_TABLES else 'eval'}={name}"
         return folder / f"model={model}" if model else folder
 
     def current(self, table: str, name: str, model: str | None = None) -> LakeFile | None:
-        """The newest materialization of a partition; None if there is none. Raises `LakeError` if the newest file is damaged."""
+        """The newest materialization of a partition, if any. Raises `LakeError` if the newest file is damaged."""
         paths = self._newest(table, self.folder(table, name, model))
         if not paths:
             return None
@@ -75,10 +75,11 @@ class Lake:
         return LakeFile(path=path, info=read_info(path))
 
     def of_version(self, table: str, version: str, name: str, model: str | None = None) -> LakeFile | None:
-        """The newest materialization of a partition with a version; None if there is none.
+        """The newest materialization of a partition with a version, if any.
 
-        Files are fetched from an object store one after the other, until it is found. Raises `LakeError` if it is not among the readable
-        files and one is damaged.
+        Files are fetched from an object store one after the other, until it is found. Raises `LakeError` if no readable file has the
+        version and a
+        file is damaged.
         """
         folder, damage = self.folder(table, name, model), None
         with self.steady([folder]):
@@ -95,13 +96,13 @@ class Lake:
         return None
 
     def _newest(self, table: str, folder: Path) -> list[Path]:
-        """The files of a partition that this machine has, the oldest first; the newest of all is among them."""
+        """The files of a partition on this machine, the oldest first. They include the newest file of the lake."""
         if self.mirror is not None:
             self.mirror.pull([self.mirror.name(folder)], newest_of=[table])
         return parquet_files(folder)
 
     def history(self, table: str, name: str, model: str | None = None) -> list[LakeFile]:
-        """All materializations of a partition that the lake keeps, the oldest first. Raises `LakeError` where one is damaged."""
+        """All materializations of a partition in the lake, the oldest first. Raises `LakeError` if one is damaged."""
         return [LakeFile(path=path, info=read_info(path)) for path in self.files(self.folder(table, name, model))]
 
     def info(self, path: Path) -> FileInfo:
@@ -109,7 +110,7 @@ class Lake:
         return read_info(path)
 
     def require(self, table: str, asset: str, eval_name: str, model: str | None = None) -> LakeFile:
-        """The newest materialization of a partition; a LakeError names the asset to materialize where there is none."""
+        """The newest materialization of a partition. If there is none, a LakeError names the asset to materialize."""
         found = self.current(table, eval_name, model)
         if found is None:
             partition = f"{eval_name}|{model}" if model else eval_name
@@ -117,7 +118,7 @@ class Lake:
         return found
 
     def write(self, table: str, rows: pa.Table, *, eval_name: str, model: str | None = None, info: FileInfo) -> LakeFile:
-        """Write a new materialization of a partition. It is the current one as soon as the whole file is there."""
+        """Write a new materialization of a partition. It becomes current once the whole file is written."""
         path = self.folder(table, eval_name, model) / new_name(info.run_id, datetime.fromisoformat(info.materialized_at))
         self.add(path, rows, info)
         return LakeFile(path=path, info=info)
@@ -130,25 +131,25 @@ class Lake:
             self.mirror.write(path, lambda waiting: write_parquet(waiting, rows, info))
 
     def delete(self, path: Path) -> None:
-        """Delete a file of this lake, where there is one."""
+        """Delete a file of this lake, if it exists."""
         if self.mirror is None or not path.is_relative_to(self.root):
             path.unlink(missing_ok=True)
         else:
             self.mirror.delete(path)
 
     def begin(self) -> None:
-        """Make sure that results can be written. Raises `UsageError` or `LakeUnreachableError` where an object store cannot hold them."""
+        """Check that results can be written. Raises `UsageError` or `LakeUnreachableError` if an object store cannot hold them."""
         if self.mirror is not None:
             self.mirror.begin()
 
     def files(self, folder: Path) -> list[Path]:
-        """The files in a folder, the oldest first, as they are in the lake now."""
+        """The current files of a lake folder, the oldest first."""
         if self.mirror is not None:
             self.mirror.pull([self.mirror.name(folder)])
         return parquet_files(folder)
 
     def readable_files(self, folder: Path) -> list[Path]:
-        """The files in a folder as `files`; none if it cannot be listed, which `publish` reports."""
+        """The files in a folder, like `files`. Empty if it cannot be listed; `publish` reports that."""
         try:
             return self.files(folder)
         except LakeError:
@@ -156,10 +157,11 @@ class Lake:
 
     @contextlib.contextmanager
     def steady(self, folders: Iterable[Path] | None = None) -> Iterator[None]:
-        """Within the block, take folders as they were at its start, with what this process adds; by default all but those of `NEWEST`.
+        """Within the block, freeze folders as they are at its start, plus this process's additions; by default all except `NEWEST`.
 
-        An object store is then listed once, instead of at each read, and of each partition the newest file is fetched alone. The older
-        ones are fetched when they are read.
+        An object store is then listed once, instead of at each read. Only the newest file of each partition is fetched at once, older ones
+        when they
+        are read.
         """
         with contextlib.ExitStack() as stack:
             if self.mirror is not None:
@@ -168,7 +170,7 @@ class Lake:
             yield
 
     def small_files(self, folder: Path) -> list[Path]:
-        """Those of `files` that are small enough to be merged into one."""
+        """The `files` that are small enough to be merged into one."""
         return [path for path in self.files(folder) if path.exists() and path.stat().st_size < _SMALL_BYTES]
 
     def file(self, name: str) -> Path:
@@ -179,14 +181,14 @@ class Lake:
         return path
 
     def pull(self, *, everything: bool = False) -> None:
-        """Fetch from an object store what a catalog is made of; with `everything` all files of the lake."""
+        """Fetch the files of a catalog from an object store; with `everything`, all files of the lake."""
         if self.mirror is not None:
             self.mirror.pull(
                 [*TABLES, *(["response_cache", "nights"] if everything else [])], newest_of=() if everything else NEWEST, whole=True
             )
 
     def scores_of(self, name: str, version: str | None) -> Path:
-        """The file of scores that metrics name. Where it was deleted, a later file of the same version."""
+        """The file of scores that metrics name. If it was deleted, a later file of the same version."""
         named = self.file(name)
         if not named.exists():
             for path in reversed(self.files(named.parent)):
@@ -200,13 +202,13 @@ class Lake:
         return any(is_name(name) for _, _, names in os.walk(self.root / table) for name in names)
 
     def partitions(self, table: str) -> Iterator[list[Path]]:
-        """For each partition of a table its files, oldest first."""
+        """The files of each partition of a table, oldest first."""
         folders = {folder for folder, _, names in os.walk(self.root / table) if any(map(is_name, names))}
         for folder in sorted(folders):
             yield parquet_files(Path(folder))
 
     def foreign_files(self) -> list[Path]:
-        """Parquet files of other programs in the folders of tables, found by their names; nothing reads them."""
+        """Parquet files of other programs in the folders of tables, found by name. Nothing reads them."""
         folders = (found for table in TABLES for found in os.walk(self.root / table))
         return sorted(
             Path(folder) / name
@@ -216,24 +218,24 @@ class Lake:
         )
 
     def lock(self, name: str) -> AbstractContextManager[None]:
-        """A lock of this home among processes."""
+        """A lock between the processes of this home."""
         return locked(self.home / "locks" / name)
 
     def next_time(self, table: str, name: str, model: str | None = None) -> str:
         """The time of a new materialization: now, but later than the last one even if the clock was set back.
 
-        ISO 8601, UTC, microseconds. Files and rows hold this time, and materializations are in its order.
+        ISO 8601, UTC, microseconds. Files and rows hold this time, and it orders materializations.
         """
         time = datetime.now(UTC)
         last = self._last(self.folder(table, name, model))
         if last is not None:
-            # Machines whose clocks are behind may take a time at once: they must not take the same one.
+            # Machines with slow clocks may take a time at the same moment; their times must differ.
             later = 1 if self.mirror is None else 1 + secrets.randbelow(_APART_US)
             time = max(time, time_of(last) + timedelta(microseconds=later))
         return time.isoformat(timespec="microseconds")
 
     def _last(self, folder: Path) -> Path | None:
-        """The newest file of a folder now, also within `steady`, whose listing can be hours old."""
+        """The newest file of a folder now. It ignores the listing of `steady`, which can be hours old."""
         if self.mirror is None:
             paths = parquet_files(folder)
         else:
@@ -242,7 +244,7 @@ class Lake:
 
 
 def trial_lake(lake: Lake) -> Lake:
-    """The lake of the trials beside a lake: it has results of its own, and shares the response cache."""
+    """The lake of the trials beside a lake. It has its own results, and shares the response cache."""
     return Lake(lake.home / "trials", answers=lake, configured=lake.configured)
 
 

@@ -12,7 +12,7 @@ from eval_dagster.lake.format.file_reading import read_rows
 from eval_dagster.versions.hashes import stable_hash
 
 InputCause = Literal["data", "samples", "prompt"]
-"""`data`: a row has another content. `samples`: other rows were evaluated. `prompt`: a common sample has another prompt or gold answer."""
+"""`data`: the content of a row differs. `samples`: other rows were evaluated. `prompt`: prompt or gold answer of a common sample differ."""
 
 _ASKED = ("request_id", "gold", "gold_index", "context")
 """Columns of `prompts`: the request, the gold answer, and the context of the metrics."""
@@ -26,24 +26,24 @@ class Inputs:
     eval_name: str
     model: str
     versions: Mapping[str, str]
-    """The versions of the inputs, as `FileInfo.inputs` has them."""
+    """The versions of the inputs, as in `FileInfo.inputs`."""
     scores: Path
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The id of the dataset row of each sample, by sample id. Raises `LakeError` where the scores were deleted."""
+        """The id of each sample's dataset row, by sample id. Raises `LakeError` if the scores were deleted."""
         rows = read_rows(self.scores, ["sample_id", "source_id"])
         return {row["sample_id"]: row["source_id"] for row in rows}
 
     @cached_property
     def asked(self) -> dict[str, list[Any]]:
-        """The columns `_ASKED` of each sample; empty where the prompts were deleted."""
+        """The columns `_ASKED` of each sample. Empty if the prompts were deleted."""
         rows = self._rows("prompts", self.model, self.versions["rendered_prompts"], ("sample_id", *_ASKED))
         return {row["sample_id"]: [row[name] for name in _ASKED] for row in rows}
 
     @cached_property
     def places(self) -> dict[str, tuple[Any, ...]]:
-        """The place of each row in the dataset, by source id; empty where the snapshot was deleted."""
+        """The place of each row in the dataset, by source id. Empty if the snapshot was deleted."""
         rows = self._rows("samples", None, self.versions["dataset_snapshot"], ("sample_id", "subject", "split", "row_index"))
         return {row["sample_id"]: (row["subject"], row["split"], row["row_index"]) for row in rows}
 
@@ -56,10 +56,10 @@ class Inputs:
 
 
 def asked_versions(prompts: Path) -> tuple[str, str]:
-    """Two hashes of a file of prompts: of its samples, and of the questions about them before a model's template is applied.
+    """Two hashes of a file of prompts: one of its samples, and one of their questions before a model's template is applied.
 
     Results with equal hashes can be ranked. The white space before a choice does not count, because it depends on the template. Settings of
-    generation do not count, because some are the model's own.
+    generation do not count, because some belong to the model.
     """
     names = ("sample_id", "messages", "choices", "gold", "gold_index", "context")
     rows = sorted(read_rows(prompts, names), key=lambda row: str(row["sample_id"]))
@@ -70,10 +70,11 @@ def asked_versions(prompts: Path) -> tuple[str, str]:
 
 
 def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
-    """What differs between the inputs of two results; nothing where the versions of their prompts are equal.
+    """The differences between the inputs of two results. Empty if the versions of their prompts are equal.
 
-    A sample is named by the content of its row. Where the two results have different samples at one place of the dataset, the row was
-    changed. All other samples that only one result has are due to the choice of samples, by a limit for instance.
+    The content of its row names a sample. If the two results have different samples at one place of the dataset, the row was changed. All
+    other
+    samples in only one result are due to the choice of samples, for example by a limit.
 
     Raises:
         LakeError: The scores of one result were deleted.
@@ -94,7 +95,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
 
 
 def _replaced(now: Inputs, before: Inputs, added: set[str], removed: set[str]) -> int | None:
-    """How many rows have another content; None where that is unknown."""
+    """The number of rows with changed content. None if unknown."""
     if now.versions["dataset_snapshot"] == before.versions["dataset_snapshot"] or not (added and removed):
         return 0
     if not now.places or not before.places:
@@ -107,7 +108,7 @@ def _places(inputs: Inputs, sources: set[str]) -> set[tuple[Any, ...]]:
 
 
 def _asked_differs(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a common sample was asked in another way; assumed where the prompts were deleted."""
+    """Whether a common sample was asked differently. True if the prompts were deleted."""
     if not now or not before:
         return True
     return any(now[sample] != before[sample] for sample in now.keys() & before.keys())

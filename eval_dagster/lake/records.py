@@ -1,4 +1,4 @@
-"""Tables of records about the past: rows are appended, in one small file a time, and many small files are merged into one."""
+"""Tables of records about the past. Each write appends rows in one small file; many small files are merged into one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -34,16 +34,16 @@ def records_of(
     where: pc.Expression | None = None,
     written_after: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of a table. Damaged files are left out, as they are in the catalog, and so is a folder that cannot be listed.
+    """The rows of a table. Damaged files and a folder that cannot be listed are left out, as in the catalog.
 
-    A process that was killed while it merged files leaves a row in two of them.
+    A process killed while merging files leaves a row in two of them.
 
     Args:
         lake: The lake of the table.
         table: The name of the table.
         columns: All columns if not given.
-        where: Which rows; all of them if not given.
-        written_after: Files that were written earlier are not read. A merged file has the time of the merge.
+        where: The rows to read; all if not given.
+        written_after: Skips files written earlier. A merged file has the time of the merge.
     """
     with lake.lock("catalog"):
 
@@ -70,7 +70,7 @@ def _merge(lake: Lake, table: str, run_id: str) -> None:
 def _sound(
     listed: Callable[[], list[Path]], columns: Sequence[str] | None = None, where: pc.Expression | None = None
 ) -> dict[Path, list[dict[str, Any]]]:
-    """The rows of each listed file that is sound. A process that pulls a shared lake may remove files that another machine has merged."""
+    """The rows of each listed sound file. A process that pulls a shared lake may remove files that another machine has merged."""
     for _ in range(_TRIES):
         found = {path: _rows_or_none(path, columns, where) for path in listed()}
         if all(rows is not None or is_listed(path) for path, rows in found.items()):

@@ -1,1 +1,1 @@
-"""Files, locks and databases that several processes share."""
+"""Files, locks and databases shared by several processes."""

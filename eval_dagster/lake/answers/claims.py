@@ -1,8 +1,9 @@
-"""Claims on requests: who is asking which of them, so that no other process asks them too.
+"""Claims on requests: which process asks which request, so that no other process asks it too.
 
 A claim is one file with the ids of all requests that a process is about to send to one version of a model. Its lock ends with the process.
-Claims are made one after the other, under a lock, so that each knows all earlier ones. They divide the requests by id: two runs whose evals
-overlap ask what they do not share at the same time. A process waits without a claim, so that no two wait for each other.
+Claims are made one after the other, under a lock, so each process knows all earlier claims. Claims divide the requests by id: two runs with
+overlapping evals ask their unshared requests at the same time. A process holds no claim while it waits, so processes never wait for each
+other.
 """
 
 import fcntl
@@ -28,11 +29,11 @@ class Other:
     """The claim of another process."""
 
     holder: str
-    """Process, machine, run, and since when."""
+    """Process, machine, run, and start time."""
     requests: Set[str]
-    """The ids of the requests that it asks and this process wants."""
+    """The ids of the requests that it asks and this process also wants."""
     is_held: Callable[[], bool]
-    """Whether its process still asks."""
+    """Whether its process is still asking."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +41,15 @@ class Claim:
     """The requests that a process may send now."""
 
     known: Rows
-    """The answers that were stored by then."""
+    """The answers stored at the time of the claim."""
     requests: Set[str]
-    """The ids of the requests that this process alone may ask. They are neither answered nor claimed by others."""
+    """The ids of the requests that only this process may ask. They are neither answered nor claimed by others."""
     others: tuple[Other, ...]
-    """The claims on the rest."""
+    """The claims on the remaining requests."""
     is_lost: Callable[[], bool] = lambda: False
-    """Whether others may have taken the requests, since this process was not heard of for too long."""
+    """Whether others may have taken the requests because this process was silent for too long."""
     back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None
-    """Keeps answers that are in no file of the cache yet, in the place of those before, for who takes over. Null where journals do."""
+    """Saves answers not yet in a file of the cache, for a process that takes over; replaces the last save. Null with journals."""
 
 
 class HomeClaims:
@@ -59,17 +60,17 @@ class HomeClaims:
 
     @contextmanager
     def claimed(self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows]) -> Iterator[Claim]:
-        """Claim those of some requests that are neither answered nor claimed, for as long as the block lasts.
+        """Claim the wanted requests that are neither answered nor claimed, for the duration of the block.
 
         Args:
             wanted: The ids of the requests.
             run_id: The run that asks.
-            find: Gives the stored answers to requests.
+            find: Returns the stored answers to requests.
         """
         path = self._folder / secrets.token_hex(8)
         with locked(self._folder / "lock"):
             others = self._others(wanted)
-            known = find(wanted)  # after the claims: the answers of a claim that has ended are stored
+            known = find(wanted)  # after the claims, because an ended claim has stored its answers
             mine = wanted - known.keys() - {name for other in others for name in other.requests}
             file = path.open("xb") if mine else None
             if file is not None:
@@ -84,7 +85,7 @@ class HomeClaims:
                 file.close()
 
     def _others(self, wanted: Set[str]) -> list[Other]:
-        """The claims that are held. Those of processes that have ended are removed."""
+        """The claims that are held. Removes the claims of ended processes."""
         found: list[Other] = []
         for path in self._folder.iterdir():
             if path.name == "lock":
@@ -94,7 +95,7 @@ class HomeClaims:
                 continue
             try:
                 holder, *names = path.read_text().split("\n")
-            except FileNotFoundError:  # it ends just now
+            except FileNotFoundError:  # it has just ended
                 continue
             if requests := wanted & set(names):
                 found.append(Other(holder=holder, requests=requests, is_held=partial(is_held, path)))
@@ -102,5 +103,5 @@ class HomeClaims:
 
 
 def holder_of(run_id: str) -> str:
-    """Who this process is, in words."""
+    """This process in words: id, machine, run and time."""
     return f"process {os.getpid()} on {socket.gethostname()} (run {run_id[:8]}, since {datetime.now(UTC):%H:%M:%S} UTC)"

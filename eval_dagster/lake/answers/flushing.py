@@ -15,13 +15,13 @@ from eval_dagster.lake.format.file_names import new_name
 FLUSH_S = 3.0
 _BACK_UP_S = 0.2
 _MOST_ROWS = 200
-"""More rows than these are flushed to a file, since a copy of all is written each time."""
+"""Above this number, rows are flushed to a file, because each backup writes all of them again."""
 
 
 class ResponseFlusher:
-    """Collects answers and flushes them every few seconds, and the rest at the end of its `with` block, also after an error.
+    """Collects answers and flushes them every few seconds. The end of its `with` block flushes the rest, also after an error.
 
-    It has a thread of its own, because the next answer of a large model can take minutes, and earlier answers must not wait for it.
+    It has its own thread, because the next answer of a large model can take minutes, and earlier answers must not wait for it.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ResponseFlusher:
         every_s: float = FLUSH_S,
         back_up: Callable[[Iterable[Mapping[str, Any]]], None] | None = None,
     ) -> None:
-        """Set where answers go, and how often. `back_up` keeps those that are not flushed where journals are of this machine alone."""
+        """Set the destination and the interval. If journals are local to this machine, `back_up` saves the answers not yet flushed."""
         self._cache = cache
         self._run_id = run_id
         self._every_s = every_s
@@ -44,13 +44,13 @@ class ResponseFlusher:
         self._thread = threading.Thread(target=self._keep_flushing, name="response flusher", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin, with the answers of processes that were killed."""
+        """Store the answers of killed processes, then start the thread."""
         self._cache.store_abandoned(self._run_id)
         self._thread.start()
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        """Flush what is left."""
+        """Flush the remaining answers."""
         self._is_over.set()
         self._thread.join()
         try:

@@ -1,7 +1,7 @@
-"""Answers that no file of the response cache holds yet, one line of JSON each.
+"""Answers that are not in a file of the response cache yet, one line of JSON each.
 
-A line is written as soon as an answer is there, so that a killed process loses none that it had. The lock of a journal ends with its
-process, by which others know that its answers are theirs to store.
+A line is written as soon as its answer arrives, so a killed process loses no answer. The lock of a journal ends with its process. A journal
+without a lock tells other processes to store its answers.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ _UNNAMED = ".tmp"
 
 
 class Journal:
-    """The journals of one process, of which one is written to at a time."""
+    """The journals of one process. It writes to one at a time."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """`name` is a prefix of the names of its files."""
+        """`name` is the prefix of its file names."""
         self._folder = folder
         self._name = name
         self._number = 0
@@ -36,7 +36,7 @@ class Journal:
             raise OSError(f"no space left for {self._path}")
 
     def _new(self) -> IO[bytes]:
-        """A journal that is locked before it has its name, because other processes take one without a lock for abandoned."""
+        """Make a journal and lock it before it gets its name, because other processes treat an unlocked journal as abandoned."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number += 1
         self._path = self._folder / f"{self._name}-{self._number}{SUFFIX}"
@@ -47,12 +47,12 @@ class Journal:
             try:
                 unnamed.rename(self._path)
                 return file
-            except FileNotFoundError:  # another process took it for abandoned before it had its lock
+            except FileNotFoundError:  # another process treated it as abandoned before it was locked
                 file.close()
 
     @contextlib.contextmanager
     def storing(self) -> Iterator[None]:
-        """End the current journal. It and those before it are deleted after the block, which stores their answers."""
+        """End the current journal. After the block, which stores the answers, all ended journals are deleted."""
         if self._file is not None:
             self._ended.append((self._path, self._file))
             self._file = None
@@ -63,7 +63,7 @@ class Journal:
         self._ended.clear()
 
     def close(self) -> None:
-        """Leave journals whose answers were not stored to the next run."""
+        """Leave journals with unstored answers to the next run."""
         for file in (*(file for _, file in self._ended), *([self._file] if self._file else [])):
             file.close()
         self._file = None
@@ -83,7 +83,7 @@ def remove_unnamed(folder: Path) -> None:
 
 
 def journal_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The answers of a journal. A line that was cut by a crash counts as none, so that its request is sent again."""
+    """The answers of a journal. Skips a line cut by a crash, so its request is sent again."""
     try:
         yield from rows_of_lines(path.read_bytes())
     except FileNotFoundError:  # stored and deleted since it was listed
@@ -96,7 +96,7 @@ def lines_of_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def rows_of_lines(content: bytes) -> Iterator[dict[str, Any]]:
-    """The answers of a journal's lines. A line that was cut counts as none."""
+    """The answers in a journal's lines. Skips a line that was cut."""
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError):
             yield json.loads(line)
@@ -104,7 +104,7 @@ def rows_of_lines(content: bytes) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def abandoned(path: Path) -> Iterator[bool]:
-    """Whether the process of a journal has ended. The journal is locked in the block, which may store and delete it."""
+    """Whether the process of a journal has ended. The journal is locked during the block, which may store and delete it."""
     try:
         file = path.open("rb")
     except FileNotFoundError:

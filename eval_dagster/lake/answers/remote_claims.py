@@ -1,10 +1,10 @@
 """Claims of several machines on the requests to one version of a model, as objects of the lake that they share.
 
-The objects of a version have numbers. A claim is made by writing the next number on the condition that nobody has written it, so that
-whoever makes a claim knows all earlier ones. Its machine writes it again every few seconds; a claim that was not written for a minute is
-silent, and its requests are free. A claim that has ended is an empty object. All times are those of the server.
+The objects of a version have numbers. A machine makes a claim by writing the next number on the condition that nobody has written it. So it
+knows all earlier claims. It writes its claim again every few seconds. A claim that was not written for a minute is silent, and its requests
+are free. An ended claim is an empty object. All times are the server's.
 
-Beside its claim a machine keeps the answers that are in no file yet, so that who takes over asks only what was under way.
+Beside its claim a machine saves the answers that are not in a file yet. A machine that takes over asks only the unanswered requests.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ BEAT_S = 10.0
 SILENT_S = 60.0
 """Seconds without a write after which the machine of a claim counts as dead."""
 _LOOK_S = 2.0
-"""Seconds between two listings of a process that waits."""
+"""Seconds between two listings by a waiting process."""
 _KEPT = 64
-"""Numbers below the last one whose objects stay. A machine that lists, is slow, and then takes the next number must find it taken."""
+"""Numbers below the last one whose objects stay. A machine that lists slowly and then takes the next number must find it taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class _Entry:
     """A claim in the store."""
 
     token: str
-    """Names the claim. Its process holds the lock of a file of this name."""
+    """Names the claim. Its process holds the lock of a file with this name."""
     holder: str
     requests: frozenset[str]
 
@@ -62,7 +62,7 @@ class StoreClaims:
         self._folder = f"claims/model_version={model_version}"
         self._locks = home / "locks" / "claims" / model_version
         self._entries: dict[str, _Entry] = {}
-        """The contents of the objects, by name. It does not change while an object is not empty."""
+        """The contents of the objects, by name. An object's content does not change until it is empty."""
         self._started: datetime | None = None
         """When this machine started, by the server's clock."""
         self._looked: tuple[float, dict[str, StoredObject]] = (-_LOOK_S, {})
@@ -71,9 +71,13 @@ class StoreClaims:
     def claimed(
         self, wanted: Set[str], run_id: str, find: Callable[[Set[str]], Rows], add: Callable[[Sequence[Mapping[str, Any]]], None]
     ) -> Iterator[Claim]:
-        """Claim those of some requests that are neither answered nor claimed, for as long as the block lasts.
+        """Claim the wanted requests that are neither answered nor claimed, for the duration of the block.
 
-        The arguments are those of `HomeClaims.claimed`, and what stores answers that a dead machine has left.
+        Args:
+            wanted: The ids of the requests.
+            run_id: The run that asks.
+            find: Returns the stored answers to requests.
+            add: Stores the answers left by a dead machine.
 
         Raises:
             LakeUnreachableError: The store does not answer.
@@ -87,7 +91,7 @@ class StoreClaims:
             while True:
                 listed = self._store.list(self._folder)
                 others = self._others(listed, wanted, add)
-                known = find(wanted)  # after the claims: the answers of a claim that has ended are stored
+                known = find(wanted)  # after the claims, because an ended claim has stored its answers
                 mine = frozenset(wanted - known.keys() - {name for other in others for name in other.requests})
                 beat: _Beat | None = None
                 if mine:
@@ -104,9 +108,9 @@ class StoreClaims:
                 yield Claim(known=known, requests=mine, others=rest, is_lost=beat.is_lost, back_up=beat.back_up)
 
     def _taken(self, number: int, entry: _Entry) -> "_Beat | None":
-        """Take a number; None where another claim was made meanwhile."""
+        """Take a number. Returns None if another claim was made meanwhile."""
         name, content = f"{self._folder}/{number:09}", entry.content()
-        # The answer to a write can be lost, so that a repeated one finds its own object.
+        # The response to a write can be lost. Then the repeated write finds its own object.
         if not self._store.put_new(name, content) and self._store.read(name) != content:
             return None
         listed = self._store.list(self._folder)
@@ -120,7 +124,7 @@ class StoreClaims:
         return beat
 
     def _others(self, listed: dict[str, StoredObject], wanted: Set[str], add: Callable[[Sequence[Mapping[str, Any]]], None]) -> list[Other]:
-        """The claims that are held. Those of dead machines are ended, and the answers that they left are stored."""
+        """The claims that are held. Ends the claims of dead machines and stores their answers."""
         found: list[Other] = []
         tokens: set[str] = set()
         for name, stored in listed.items():
@@ -143,7 +147,7 @@ class StoreClaims:
         return found
 
     def _entry(self, name: str) -> _Entry | None:
-        """A claim by its name; None where it ended just now."""
+        """A claim by its name. None if it has just ended."""
         if name not in self._entries:
             with contextlib.suppress(FileNotFoundError):
                 if content := self._store.read(name):
@@ -151,7 +155,7 @@ class StoreClaims:
         return self._entries.get(name)
 
     def _is_held(self, name: str) -> bool:
-        """Whether the machine of a claim still asks. The store is asked every few seconds."""
+        """Whether the machine of a claim still asks. The store is listed every few seconds."""
         looked_at, listed = self._looked
         if time.monotonic() - looked_at >= _LOOK_S:
             listed = self._store.list(self._folder)
@@ -161,12 +165,12 @@ class StoreClaims:
 
     def _is_alive(self, entry: _Entry, stored: StoredObject) -> bool:
         lock = self._locks / entry.token
-        if lock.exists():  # a process of this home, whose death is seen at once
+        if lock.exists():  # a process of this home: its end is seen at once
             return is_held(lock)
         return self._now() - stored.modified < timedelta(seconds=SILENT_S)
 
     def _now(self) -> datetime:
-        """The time of the server. It is asked once."""
+        """The server's time. The server is asked once."""
         since_start = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
         if self._started is None:
             self._started = self._store.replace(".eval_dagster/clock", b"").modified - since_start
@@ -174,7 +178,7 @@ class StoreClaims:
 
 
 class _Beat:
-    """Writes a claim again every few seconds, and empties it at the end. It has a client of its own, which gives up soon."""
+    """Writes a claim again every few seconds, and empties it at the end. It has its own client, which gives up soon."""
 
     def __init__(self, url: str, name: str, content: bytes, written: datetime, backup: str) -> None:
         self._store = Store(url, patience_s=BEAT_S, is_hasty=True)
@@ -199,12 +203,12 @@ class _Beat:
         return self._is_lost
 
     def back_up(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Keep answers in the place of those before, if the store answers."""
+        """Save answers in place of the last save, if the store answers."""
         with contextlib.suppress(EvalDagsterError):
             self._store.replace(self._backup, lines_of_rows(rows))
 
     def release(self) -> None:
-        """End the claim. Where that fails, others wait until it counts as silent."""
+        """End the claim. If that fails, others wait until it counts as silent."""
         with contextlib.suppress(EvalDagsterError):
             self._store.delete(self._backup)
             self._store.replace(self._name, b"")
@@ -218,7 +222,7 @@ class _Beat:
 
 
 def _backup(entry: _Entry) -> str:
-    """The name of the object for the answers of a claim that are in no file."""
+    """The name of the object with a claim's answers that are not in a file."""
     return f"journals/{entry.token}"
 
 

@@ -1,7 +1,7 @@
 """The response cache: all answers of models, by model version and request.
 
 Its files are in `lake/response_cache/model_version=<version>/`. They are written every few seconds while a model works. Until then answers
-are in a journal, so that a killed run loses none. The version covers everything that can change an answer, so no stored answer is outdated.
+are in a journal, so a killed run loses none. The version covers everything that can change an answer, so stored answers are never outdated.
 """
 
 import re
@@ -29,14 +29,14 @@ from eval_dagster.lake.tables.schemas import RESPONSE_CACHE
 _MERGE_ABOVE = 24
 _VERSION = re.compile(r"(?!\.)[\w.+-]{1,200}", re.ASCII)
 _ONE_EACH = "qualify row_number() over (partition by request_id order by latency_s, hash(choice_logprobs), hash(text)) = 1"
-"""Two processes may have stored an answer to the same request. Which of them is used must not depend on the order of the files."""
+"""Two processes may have stored an answer to the same request. The choice between them must not depend on the order of the files."""
 
 
 class ResponseCache:
     """The answers of one model version."""
 
     def __init__(self, lake: Lake, model_version: str) -> None:
-        """Take a model's version. Raises `ModelError` if it cannot be the name of a folder: the code of a backend may give any text."""
+        """Take a model's version. Raises `ModelError` if it cannot name a folder, since the code of a backend may give any text."""
         if not isinstance(model_version, str) or not _VERSION.fullmatch(model_version):
             raise ModelError(f"the model has the version {model_version!r:.100}; expected 1 to 200 letters, digits and any of . _ + -")
         self._lake = lake.answers
@@ -45,7 +45,7 @@ class ResponseCache:
         """The folder of its files."""
 
     def claimed(self, request_ids: Set[str], run_id: str) -> AbstractContextManager[Claim]:
-        """Claim those of some requests that have no answer and that no other process is asking, for as long as the block lasts."""
+        """Claim the requests that have no answer and that no other process asks, for the duration of the block."""
         if self._store_claims is None:
             return HomeClaims(self._lake.home, self._model_version).claimed(request_ids, run_id, self.find)
         return self._store_claims.claimed(request_ids, run_id, self.find, partial(self.add, run_id=run_id))
@@ -56,10 +56,10 @@ class ResponseCache:
         return None if lake.mirror is None else StoreClaims(lake.mirror.store, self._model_version, lake.home)
 
     def find(self, request_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """The stored rows of those requests that have one. Raises `LakeError` if a file of the cache is damaged."""
+        """The stored rows of the requests, by request id. Raises `LakeError` if a file of the cache is damaged."""
         if not request_ids:
             return {}
-        # Before the files, because a journal is deleted once a file has its answers.
+        # Before the files, because a journal is deleted once its answers are in a file.
         written = {row["request_id"]: row for path in journals(self.folder) for row in journal_rows(path)}
         wanted = set(request_ids)
         found = {name: row for name, row in written.items() if name in wanted}
@@ -88,7 +88,7 @@ class ResponseCache:
         raise LakeError(f"the response cache {self.folder} kept changing while it was read; run again")
 
     def store_abandoned(self, run_id: str) -> None:
-        """Store the answers in journals of processes that were killed."""
+        """Store the answers in the journals of killed processes."""
         for path in journals(self.folder):
             with abandoned(path) as is_abandoned:
                 if is_abandoned:
@@ -102,7 +102,7 @@ class ResponseCache:
         self._lake.add(self.folder / new_name(run_id), to_table(list(rows), RESPONSE_CACHE))
 
     def merge(self, run_id: str) -> None:
-        """Merge many small files into one. They are deleted after it is written."""
+        """Merge many small files into one, then delete them."""
         if len(self._lake.small_files(self.folder)) <= _MERGE_ABOVE:
             return
         with self._lake.lock(f"merge-{self._model_version}"):
@@ -113,7 +113,7 @@ class ResponseCache:
 
 
 def _require_sound(files: Sequence[Path], *, again: bool = False) -> None:
-    """Raise `LakeError` where a file is damaged. A file that is missing was merged into another one by another process."""
+    """Raise `LakeError` if a file is damaged. Another process has merged a missing file into another one."""
     for path, damage in damages_of(files, again=again).items():
         if is_listed(Path(path)):
             raise LakeError(damage)

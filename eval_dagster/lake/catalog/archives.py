@@ -21,7 +21,7 @@ def archives_folder(home: Path) -> Path:
 
 
 def archive(catalog: Path) -> None:
-    """Keep the last state of a past day. The lake files that it names never change, so it can be queried later."""
+    """Keep the last state of a past day. Its lake files never change, so it can be queried later."""
     kept = archive_path(catalog)
     if kept is not None:
         kept.parent.mkdir(exist_ok=True)
@@ -31,7 +31,7 @@ def archive(catalog: Path) -> None:
 
 
 def archive_path(catalog: Path) -> Path | None:
-    """The path at which a catalog is to be kept. None where there is none, where it is of today, or where its day has one already."""
+    """The path for a catalog to keep. None if the catalog does not exist, is from today, or its day already has one."""
     if not catalog.exists() or mirrored_url(catalog.parent / "lake") is not None:  # machines that share a lake share its past nights
         return None
     day = datetime.fromtimestamp(catalog.stat().st_mtime, UTC).date()
@@ -40,7 +40,7 @@ def archive_path(catalog: Path) -> Path | None:
 
 
 def past_catalog(lake: Lake, day: date) -> Path:
-    """The catalog of a past day of a home. Raises `QueryError` where there is none."""
+    """The catalog of a past day of a home. Raises `QueryError` if it does not exist."""
     found = archives_folder(lake.home) / f"{day}.duckdb"
     if not found.exists():
         known = sorted(path.stem for path in archives_folder(lake.home).glob("[!.]*.duckdb"))
@@ -49,7 +49,7 @@ def past_catalog(lake: Lake, day: date) -> Path:
 
 
 def archived(lake: Lake) -> list[Path]:
-    """The states of past days, the oldest first: catalogs of this home, and past nights of a lake that machines share."""
+    """The states of past days, the oldest first: catalogs of this home, and past nights of a shared lake."""
     catalogs = archives_folder(lake.home).glob("[!.]*.duckdb")
     by_day = {path.stem: path for path in (*catalogs, *nights(lake))}
     return [by_day[day] for day in sorted(by_day)]

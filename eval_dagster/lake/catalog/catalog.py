@@ -1,6 +1,6 @@
 """Queries on the catalog `evals.duckdb`, which `publishing` makes.
 
-A session can only read results. Where a query meets a damaged file, the catalog is made again without that file.
+A session can only read results. If a query meets a damaged file, the catalog is made again without that file.
 """
 
 import re
@@ -22,13 +22,13 @@ from eval_dagster.lake.format.damage import require_sound
 from eval_dagster.lake.tables.schemas import TABLES
 
 _NAMED = re.compile(r"the lake file (.+?\.parquet) (?:is|cannot)")
-"""The damaged file in the message of a `LakeError`."""
+"""The damaged file named in the message of a `LakeError`."""
 
 
 def connect(lake: Lake, *, unsafe: bool = False, past: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open the catalog for reading, or that of a past day.
+    """Open the catalog, or a past day's catalog, for reading.
 
-    With `unsafe`, statements may read and write all files of this machine and load extensions. Otherwise they only read results.
+    With `unsafe`, statements may read and write all files of this machine and load extensions. Otherwise they can only read results.
 
     Raises:
         QueryError: Nothing has been evaluated yet, the catalog cannot be read, or another session has it open for writing.
@@ -49,12 +49,12 @@ def connect(lake: Lake, *, unsafe: bool = False, past: Path | None = None) -> du
 
 
 def refresh(lake: Lake) -> bool:
-    """Publish again where the catalog is missing or damaged, or was made by another version or for another evals.yaml.
+    """Publish again if the catalog is missing, damaged, or made by another version or for another evals.yaml.
 
-    For another evals.yaml, it is not made from nothing. Without a catalog and a lake, nothing is written.
+    A catalog for another evals.yaml is updated, not rebuilt. Without a catalog and a lake, nothing is written.
 
     Returns:
-        False for a user who may only read the home, and sees the catalog as it is.
+        False for a user with read-only access to the home, who sees the catalog as it is.
     """
     names = _names_in_catalog(lake) if catalog_path(lake).exists() else None
     if names == configured_names(lake) and lake.mirror is None:
@@ -74,8 +74,8 @@ def executed(
     """Execute a query on the catalog; the rows are ready to be fetched.
 
     A query may have several statements; the last one gives the rows. `parameters` are the values of its `$names`, and `unsafe` is as in
-    `connect`. If the query meets a damaged file, a catalog without it is published, and the query is repeated; if it meets another one,
-    all files are verified. A catalog of a past day cannot be made again: there the query fails.
+    `connect`. If the query meets a damaged file, a catalog without it is published, and the query is repeated. If it meets another damaged
+    file, all files are verified. A past day's catalog cannot be made again, so the query fails.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
@@ -109,7 +109,7 @@ def executed(
 
 
 def _require_of(past: Path, path: Path) -> None:
-    """Compare a file that the catalog of a past day reads with its checksums."""
+    """Compare a file of a past day's catalog with its checksums."""
     try:
         require_sound(path)
     except LakeError as error:
@@ -134,23 +134,23 @@ def _executed_once(
 
 
 def _publish_without_damage(lake: Lake, damage: str, *, thorough: bool) -> None:
-    """Publish without what is damaged: the file that the message names, or with `thorough` any file."""
+    """Publish without the damaged file in the message, or with `thorough` without any damaged file."""
     try:
         named = _NAMED.search(damage)
         if named is None or thorough:
             publish(lake, thorough=True, anew=True)
         else:
             publish(lake, suspects=[Path(named[1])])
-    except OSError as error:  # this user may only read the home
+    except OSError as error:  # this user has read-only access to the home
         raise LakeError(damage) from error
 
 
 def read_rows(lake: Lake, query: str, parameters: Mapping[str, Any] | None = None, *, past: Path | None = None) -> list[dict[str, Any]]:
-    """The rows of a query on the catalog, or on that of a past day, by column name.
+    """The rows of a query on the catalog, or on a past day's catalog, by column name.
 
     Raises:
         QueryError: Nothing has been evaluated yet.
-        LakeError: The catalog or a file of it cannot be read.
+        LakeError: The catalog or one of its files cannot be read.
     """
     try:
         with executed(lake, query, parameters, past=past) as session:
@@ -167,12 +167,12 @@ def rows_of(result: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 
 def damages_listed(lake: Lake, *, past: Path | None = None) -> list[str]:
-    """A message for each damaged file that the catalog, or that of a past day, leaves out."""
+    """A message for each damaged file that the catalog, or a past day's catalog, leaves out."""
     return [row["message"] for row in read_rows(lake, "select message from damaged_files order by path", past=past)]
 
 
 def _names_in_catalog(lake: Lake) -> list[tuple[str, str]] | None:
-    """The evals and models that the catalog was made for; None where it cannot be read, or is of another version or lake."""
+    """The evals and models of the catalog. None if it cannot be read, or belongs to another version or lake."""
     try:
         with free_session(lake.home, catalog_path(lake)) as session:
             known = session.execute("select kind, name from internal._configured").fetchall()

@@ -1,4 +1,4 @@
-"""The file system of a held session of DuckDB: it serves the files of a lake alone, for reading alone, and verifies each one first."""
+"""The file system of a held session of DuckDB. It serves only the files of a lake, read-only, and verifies each one first."""
 
 import glob
 import io
@@ -21,16 +21,17 @@ def url_of(path: Path) -> str:
 
 
 def held_url_of(path: Path) -> str:
-    """A path as the URL that held sessions know its file by, as in the column `filename` of `read_parquet`.
+    """The URL of a file in held sessions, as in the column `filename` of `read_parquet`.
 
-    DuckDB 2.0.1 asks `LakeFileSystem` which files a `file://` URL stands for, but opens such URLs by its own local file system, which held
-    sessions switch off. So the answer to that question has a scheme that no version of DuckDB opens by itself.
+    DuckDB 2.0.1 asks `LakeFileSystem` which files a `file://` URL stands for, but opens such URLs with its own local file system. Held
+    sessions
+    switch that off. So the answer has a scheme that no version of DuckDB opens by itself.
     """
     return f"{HELD_SCHEME}{path}"
 
 
 class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Serves the Parquet files below a folder to DuckDB, and refuses all else."""
+    """Serves the Parquet files below a folder to DuckDB, and refuses everything else."""
 
     protocol = (HELD_SCHEME.removesuffix("://"), ANY_SCHEME.removesuffix("://"))
     cachable = False
@@ -46,7 +47,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         Raises:
             LakeError: It is damaged or missing.
-            PermissionError: It is opened for writing, or is not in the folder.
+            PermissionError: It is opened for writing, or is outside the folder.
         """
         if mode != "rb":
             raise PermissionError(f"{path} cannot be written: sessions on the results only read")
@@ -56,14 +57,14 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return FileReader(place)
 
     def glob(self, path: str, **_settings: Any) -> list[str]:
-        """The files of a pattern. A file whose name is the pattern itself stands for itself."""
+        """The files that match a pattern. If a file has the pattern as its name, only this file."""
         pattern = self._place(path)
         if pattern.exists() or not glob.has_magic(str(pattern)):
             return [held_url_of(pattern)]
         return [held_url_of(Path(found)) for found in sorted(glob.glob(str(pattern), recursive=True)) if found.endswith(".parquet")]  # noqa: PTH207
 
     def exists(self, path: str, **_settings: Any) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return self._place(path).is_file()
 
     def info(self, path: str, **_settings: Any) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class LakeFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return {"name": held_url_of(place), "size": place.stat().st_size, "type": "file"}
 
     def modified(self, path: str) -> datetime:
-        """When a file was written; UTC."""
+        """The time at which a file was written; UTC."""
         place = self._place(path)
         with damage_named(place):
             return datetime.fromtimestamp(place.stat().st_mtime, UTC)

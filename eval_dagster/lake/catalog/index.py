@@ -1,6 +1,6 @@
-"""The index of a lake: its folders and files as the last publication found them, and what their footers say.
+"""The index of a lake: its folders and files as the last publication found them, and the contents of their footers.
 
-It is derived from the files. It is in one SQLite file below `lake/packs`; where that is missing or cannot be read, it is made again.
+It is derived from the files. It is one SQLite file below `lake/packs`, made again if it is missing or unreadable.
 """
 
 import errno
@@ -19,7 +19,7 @@ from eval_dagster.lake.format.damage import PACKS
 from eval_dagster.lake.format.file_writing import FileInfo
 
 NEWEST_ALONE = ("samples", "prompts", "responses", "sample_changes", "looks")
-"""Tables of which relations show the newest file of each partition only."""
+"""Tables whose relations show only the newest file of each partition."""
 _VERSION = 1
 _TABLES = """
 create table folders (path text primary key, modified integer not null) without rowid;
@@ -42,7 +42,7 @@ _SHOWN = f"f.damage is null and (f.is_newest or f.tab not in {NEWEST_ALONE})"
 
 
 class DamagedIndexError(LakeError):
-    """The index was damaged. It is deleted."""
+    """The index was damaged and has been deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +57,14 @@ class Indexed:
 
 @dataclass(frozen=True, kw_only=True)
 class Pack:
-    """A file that holds the rows of many files of one table with the same columns."""
+    """A file with the rows of many files of one table with the same columns."""
 
     path: str
     columns: str
     size: int
     members: int
     shown: int
-    """How many of its members a relation shows; the others were replaced or deleted since."""
+    """Number of members that a relation shows; the others have been replaced or deleted."""
 
 
 def index_path(lake: Lake) -> Path:
@@ -102,7 +102,7 @@ def open_index(lake: Lake) -> Iterator["Index"]:
 
 
 def copied_index(lake: Lake) -> sqlite3.Connection:
-    """A copy of the index in memory; an empty one where there is none that can be read. Damaged pages of it are copied unseen."""
+    """A copy of the index in memory, empty if the index is missing or unreadable. Damaged pages are copied undetected."""
     path = index_path(lake)
     if path.exists():
         copy = sqlite3.connect(":memory:", isolation_level=None)
@@ -115,7 +115,7 @@ def copied_index(lake: Lake) -> sqlite3.Connection:
 
 
 def empty_index() -> sqlite3.Connection:
-    """An index in memory that knows no file."""
+    """An empty index in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     _create(connection)
     return connection
@@ -128,7 +128,7 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _opened(path: Path) -> sqlite3.Connection:
-    """The index, made anew where it is of another version or damaged."""
+    """Open the index; make it again if it is damaged or of another version."""
     for _ in range(2):
         connection = sqlite3.connect(path, timeout=60, isolation_level=None)
         try:
@@ -183,11 +183,11 @@ class Index:
             self.write("insert or replace into state values (?, ?)", [(name, text)])
 
     def damages(self) -> dict[str, str]:
-        """The message about each damaged or foreign file."""
+        """The message for each damaged or foreign file."""
         return dict(self.rows("select path, damage from files where damage is not null order by path"))
 
     def loose(self, table: str, *, newest: bool = False) -> list[Indexed]:
-        """The files of a table that relations show, and that are in no pack; with `newest` those of the current state alone."""
+        """The files of a table that relations show and that are not in a pack. With `newest`, only files of the current state."""
         of_newest = "and f.is_newest" if newest else ""
         query = f"select path, columns from files f where tab = ? and pack is null and {_SHOWN} {of_newest} order by path"
         return [Indexed(path=path, columns=columns) for path, columns in self.rows(query, table)]
@@ -197,17 +197,17 @@ class Index:
         return self.rows("select path, columns, damage from files where tab = ? and is_newest order by path", table)
 
     def sound(self, table: str) -> list[str]:
-        """All files of a table that are not damaged."""
+        """All undamaged files of a table."""
         return self.column("select path from files where tab = ? and damage is null", table)
 
     def of_paths(self, paths: Iterable[str]) -> list[Indexed]:
-        """Those of the files that are sound."""
+        """The files among `paths` that are sound."""
         query = "select path, columns from files where path = ? and damage is null"
         found = (self.rows(query, path) for path in paths)
         return [Indexed(path=path, columns=columns) for rows in found for path, columns in rows]
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Those of the files that exist, damaged or not."""
+        """The paths that exist, damaged or not."""
         return {path for path in paths if self.column("select 1 from files where path = ?", path)}
 
     def packs(self, table: str) -> list[Pack]:

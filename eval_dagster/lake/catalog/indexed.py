@@ -1,4 +1,4 @@
-"""A lake as its index describes it, for those who look at all files: nothing is listed or read that did not change."""
+"""A lake as described by its index, for readers of all files. Only changed folders and files are listed or read."""
 
 import sqlite3
 from collections import defaultdict
@@ -21,13 +21,13 @@ from eval_dagster.versions.hashes import file_stamp
 
 
 class IndexedLake(Lake):
-    """The files of a lake at the time when this object was made. Nothing is written."""
+    """The files of a lake at the time of this object's creation. Nothing is written."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake.home, answers=None if lake.answers is lake else lake.answers, configured=lake.configured)
         try:
             self._read(lake, copied_index(lake))
-        except sqlite3.DatabaseError:  # the index is damaged: the next publication makes it again
+        except sqlite3.DatabaseError:  # the index is damaged; the next publication makes it again
             self._read(lake, empty_index())
 
     def _read(self, lake: Lake, connection: sqlite3.Connection) -> None:
@@ -45,7 +45,7 @@ class IndexedLake(Lake):
         self._infos: dict[str, FileInfo] = {}
 
     def partitions(self, table: str) -> Iterator[list[Path]]:
-        """For each partition of a table its files, oldest first."""
+        """The files of each partition of a table, oldest first."""
         yield from (self._folders[folder] for folder in self._tables.get(table, ()))
 
     def files(self, folder: Path) -> list[Path]:
@@ -53,7 +53,7 @@ class IndexedLake(Lake):
         return self._folders.get(self._name(folder), [])
 
     def beside(self, path: Path, table: str) -> list[Path]:
-        """The files that another table has of the partition of a file, or of its eval where that table has no models."""
+        """Another table's files for the same partition, or for the same eval if that table has no models."""
         _, eval_part, *rest = self._name(path).split("/")
         return self._folders.get("/".join([table, eval_part, *rest[:-1]]), []) or self._folders.get(f"{table}/{eval_part}", [])
 
@@ -72,12 +72,12 @@ class IndexedLake(Lake):
         return found
 
     def size(self, path: Path) -> int:
-        """Bytes of a file. Raises FileNotFoundError where there is none."""
+        """Size of a file in bytes. Raises FileNotFoundError if it does not exist."""
         found = self._files.get(self._name(path))
         return found[0] if found is not None else path.stat().st_size
 
     def scores_file(self, metrics: Path) -> str | None:
-        """The file of scores, relative to the lake's folder, that metrics were computed from. Raises LakeError if they are damaged."""
+        """The file of scores behind metrics, relative to the lake's folder. Raises LakeError if the metrics are damaged."""
         name = self._name(metrics)
         if name in self._scores_files:
             return self._scores_files[name]
@@ -85,7 +85,7 @@ class IndexedLake(Lake):
 
     @cached_property
     def _scores_files(self) -> dict[str, str]:
-        """What the catalog knows of it, where it is of the index."""
+        """The files of scores by file of metrics, from the catalog. Empty if the catalog does not match the index."""
         if self._is_catalog_current:
             with suppress(duckdb.Error), free_session(self.home, catalog_path(self)) as session:
                 return dict(session.execute("select distinct _file, named_scores_file from internal._metrics_files").fetchall())

@@ -13,11 +13,11 @@ _END_S = 2.0
 
 
 class StuckQueryError(KeyboardInterrupt):
-    """An interrupt after which the session is still busy. Closing the session would wait for it."""
+    """An interrupt after which the session is still busy. Closing the session would wait for the query."""
 
 
 def interruptibly(session: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """Call a function that uses a session, in a thread of its own, and wait for it. `KeyboardInterrupt` cancels the query."""
+    """Call a function that uses a session in a separate thread, and wait for it. `KeyboardInterrupt` cancels the query."""
     results: list[T] = []
     problems: list[BaseException] = []
 

@@ -1,6 +1,7 @@
-"""Past nights of a lake in an object store: for each day the names of the files that were there at its end.
+"""Past nights of a lake in an object store: for each day the names of the files that existed at its end.
 
-A list follows from the names of the files alone, which hold their times. So every machine would write the same one, and the first one does.
+A list depends only on the names of the files, which contain their times. So every machine would write the same list, and the first one
+does.
 """
 
 import errno
@@ -23,12 +24,12 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.stores.whole_files import replaced
 
 _MERGED = ("attempts", "endpoint_states")
-"""Tables whose files are merged. A past night shows all their rows until today."""
+"""Tables whose files are merged. A past night shows all their rows up to now."""
 _COLUMN = "file"
 
 
 def keep_night(lake: Lake) -> None:
-    """Keep the state at the end of the last past day with results, once a day. A machine that may only read leaves it to others."""
+    """Keep the state at the end of the last past day with results, once a day. A machine with read-only access leaves this to others."""
     today, mark = datetime.now(UTC).date(), lake.root / ".night"
     if lake.mirror is None or lake.configured is None or (mark.exists() and mark.read_text("utf-8") == str(today)):
         return
@@ -39,10 +40,10 @@ def keep_night(lake: Lake) -> None:
         day = max(time_of(path).date() for path in past)
         if _path(lake, day).relative_to(lake.root) not in listed:
             folder = lake.home / f".night-{secrets.token_hex(4)}"
-            made = folder / _path(lake, day).relative_to(lake.root)  # the name that it will have in the lake, for its footer
+            made = folder / _path(lake, day).relative_to(lake.root)  # its later name in the lake, for its footer
             try:
                 write_parquet(made, pa.table({_COLUMN: sorted(_shown(past))}))
-                with suppress(UsageError):  # this machine may only read
+                with suppress(UsageError):  # this machine has read-only access
                     lake.mirror.store.put_new(lake.mirror.name(_path(lake, day)), made.read_bytes())
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -50,7 +51,7 @@ def keep_night(lake: Lake) -> None:
 
 
 def _shown(paths: Iterable[Path]) -> list[str]:
-    """The files that a catalog shows: of some tables the newest of each partition, of others all."""
+    """The files that a catalog shows: the newest of each partition for some tables, all for the others."""
     newest: dict[Path, Path] = {}
     shown: list[str] = []
     for path in paths:
@@ -62,7 +63,7 @@ def _shown(paths: Iterable[Path]) -> list[str]:
 
 
 def nights(lake: Lake) -> list[Path]:
-    """The lists of all past nights, the oldest first; none where the lake is a folder of the home."""
+    """The lists of all past nights, the oldest first. Empty if the lake is a folder of the home."""
     if lake.mirror is None:
         return []
     lake.files(lake.root / "nights")
@@ -75,10 +76,10 @@ def files_of_night(path: Path) -> set[str]:
 
 
 def night_lake(lake: Lake, day: date) -> Lake:
-    """A lake of its own with the state at the end of a day. Its files are links to those of the mirror, and missing ones are fetched.
+    """A separate lake with the state at the end of a day. Its files link to the mirror's, and missing ones are fetched.
 
     Raises:
-        QueryError: There is no such night.
+        QueryError: The night does not exist.
     """
     if lake.mirror is None:
         raise QueryError(f"{lake.root} is no lake that machines share; its past days are in {lake.home / 'catalogs'}")
@@ -91,7 +92,7 @@ def night_lake(lake: Lake, day: date) -> Lake:
     lake.mirror.fetch(names)
     night = Lake(lake.home / "nights" / str(day), configured=lake.configured)
     night.root.mkdir(parents=True, exist_ok=True)
-    os.utime(night.home)  # `gc` spares what was queried in the last day
+    os.utime(night.home)  # `gc` keeps nights queried in the last day
     for name in names:
         link = night.root / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -101,13 +102,13 @@ def night_lake(lake: Lake, day: date) -> Lake:
 
 
 def _no_list(day: date, known: Sequence[str]) -> str:
-    """Why there is no state of a day, and which ones are nearest."""
+    """Why a day has no state, and which states are nearest."""
     seen = f"the lake has no list of the files of {day}: that day had no results, or later results came before any machine published"
     return f"{seen}; {nearest(day, known)}"
 
 
 def nearest(day: date, known: Sequence[str]) -> str:
-    """The days before and after one whose states are known, in words. `known` is sorted."""
+    """The nearest days with known states before and after `day`, in words. `known` is sorted."""
     found = [*[each for each in known if each < str(day)][-1:], *[each for each in known if each > str(day)][:1]]
     return (
         f"the nearest there is: {' and '.join(found)}"
@@ -117,7 +118,7 @@ def nearest(day: date, known: Sequence[str]) -> str:
 
 
 def _link(path: Path, link: Path) -> None:
-    """Make a link to a file, or a copy where the link is on another disk."""
+    """Link to a file, or copy it if the link is on another disk."""
     try:
         os.link(path, link)
     except OSError as error:

@@ -1,11 +1,13 @@
-"""Packs: immutable files that hold the rows of many small files of one table.
+"""Packs: immutable files with the rows of many small files of one table.
 
-A query opens a few packs in place of thousands of files. Rows are in the order of their files' paths, so in that of evals and models, and
-row groups are small: most are left out by their smallest and largest values. The column `_source` has the path of a row's file.
+A query opens a few packs in place of thousands of files. Rows are ordered by the paths of their files, and thereby by eval and model. Row
+groups are small: most are skipped by their smallest and largest values. The column `_source` has the path of a row's file.
 
-The files of the lake stay what results are read from and verified against; packs are made from them. Where many files are not in a pack,
-they are written to a new one, together with the packs that are no larger than what is merged into them. So a row is written again about
-as many times as the number of files can be halved. Packs are never changed. Those that were replaced stay for readers of older catalogs.
+Results are still read from the files of the lake and verified against them; packs are made from these files. When many files are not in a
+pack, they are written to a new one, together with the packs whose size is at most the size of the files merged into them. So the number of
+times that a
+row is rewritten grows with the logarithm of the number of files. Packs are never changed. Replaced packs stay for readers of older
+catalogs.
 """
 
 import errno
@@ -33,25 +35,25 @@ from eval_dagster.lake.format.file_names import new_name, time_of
 from eval_dagster.versions.hashes import file_stamp, stable_hash
 
 PACKED = ("samples", "prompts", "responses", "scores", "metrics", "confirmations", "regressions")
-"""Tables with packs. Files of the others are few, or are merged by their writers."""
+"""Tables with packs. Other tables have few files, or their writers merge them."""
 FRESH = 100
-"""More small files than this that are in no pack are written to one."""
+"""When more small files than this are in no pack, they are written to one."""
 _SMALL = 4 * 2**20
-"""Bytes. Larger files are in no pack."""
+"""Bytes. Larger files are not packed."""
 _LARGE = 128 * 2**20
-"""Bytes at which a new pack is begun."""
+"""Bytes at which a new pack begins."""
 _LEAST_SHOWN = 0.5
-"""The share of its files that relations show, below which a pack is written again without the others."""
+"""Share of a pack's files. If relations show fewer, the pack is written again without the others."""
 _ROWS, _ROW_BYTES = 4096, 8 * 2**20
-"""Most rows, and about as many bytes, of a row group."""
+"""Largest number of rows, and about the largest number of bytes, in a row group."""
 GRACE_S = 24 * 3600.0
-"""How long a replaced pack stays at least: a session may have an older catalog open."""
+"""Minimum seconds that a replaced pack stays, because a session may have an older catalog open."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MEMORY = "512MiB"
 
 
 def maintain(lake: Lake, index: Index, changes: Changes) -> None:
-    """Write the packs that are due, and forget those that are missing or were changed."""
+    """Write the packs that are due, and forget packs that are missing or changed."""
     _forget_lost(lake, index, changes)
     for table in PACKED:
         if table in changes.tables:
@@ -63,7 +65,7 @@ def maintain(lake: Lake, index: Index, changes: Changes) -> None:
 def _sweep(lake: Lake, index: Index) -> None:
     """Delete packs that were replaced a day ago and that no catalog of a past day names.
 
-    A pack that the index does not know counts as replaced now: where the index was lost, catalogs and open sessions may name it.
+    A pack missing from the index counts as replaced now: if the index was lost, catalogs and open sessions may name the pack.
     """
     catalogs = [(path.stem, path.stat().st_mtime) for path in archives_folder(lake.home).glob("[!.]*.duckdb")]
     ends = dict(index.rows("select path, ended from packs"))
@@ -84,7 +86,7 @@ def _forget_lost(lake: Lake, index: Index, changes: Changes) -> None:
     for path, table, stamp in index.rows("select path, tab, stamp from packs where ended is null"):
         try:
             found = stable_hash(file_stamp(lake.root / path))
-            if found != stamp:  # as in a home that was copied
+            if found != stamp:  # for example in a copied home
                 require_sound(lake.root / path)
                 index.write("update packs set stamp = ? where path = ?", [(found, path)])
         except (LakeError, OSError) as error:
@@ -105,7 +107,7 @@ def forget(lake: Lake, index: Index, path: str, fault: LakeError | OSError) -> N
 
 
 def forget_damaged(lake: Lake, index: Index, changes: Changes, suspects: Collection[str] | None = None) -> None:
-    """Verify packs, all or those that are suspected, and delete the damaged ones."""
+    """Verify all packs, or only `suspects`, and delete the damaged ones."""
     for path, table in index.rows("select path, tab from packs where ended is null"):
         if suspects is not None and path not in suspects:
             continue
@@ -132,7 +134,7 @@ def _maintain_table(lake: Lake, index: Index, table: str, changes: Changes) -> N
 
 
 def _due(files: Sequence[tuple[str, int]], packs: Sequence[Pack]) -> tuple[list[str], list[Pack]] | None:
-    """The files and packs to be written as one; None where nothing is due."""
+    """The files and packs to merge into one pack. None if nothing is due."""
     dead = [each for each in packs if each.shown < _LEAST_SHOWN * each.members]
     if len(files) <= FRESH and not dead:
         return None
@@ -162,7 +164,7 @@ def _write(lake: Lake, index: Index, table: str, columns: str, files: list[str],
 
 
 def _sound(lake: Lake, index: Index, files: Sequence[str], changes: Changes) -> list[str]:
-    """Those of the files that are sound; damage of the others is entered."""
+    """The sound files. Enters the damage of the others."""
     sound = []
     for path in files:
         try:
@@ -190,11 +192,11 @@ class _Packing:
         self._folder = f"{PACKS}/{table}"
         folder = lake.root / self._folder
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob(".*.tmp"):  # of a process that was killed: this one has the lock
+        for path in folder.glob(".*.tmp"):  # left by a killed process: this one has the lock
             path.unlink()
 
     def write(self, files: Sequence[str], packs: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
-        """Write the rows of files and packs that are `wanted`; gives each new pack with its sources."""
+        """Write the `wanted` rows of files and packs. Yields each new pack with its sources."""
         schema = _plain_schema(self._lake.root / (files or packs)[0])
         with free_session(self._lake.home, memory_limit=_MEMORY) as session:
             session.register("wanted", pa.table({"_source": pa.array(wanted, pa.string())}))
@@ -230,7 +232,7 @@ class _OpenPack:
 
     @property
     def size(self) -> int:
-        """Bytes that are written."""
+        """Bytes written so far."""
         return self._file.tell()
 
     def add(self, rows: pa.Table) -> None:
@@ -240,7 +242,7 @@ class _OpenPack:
         self._sources.update(pc.unique(rows["_source"]).to_pylist())
 
     def close(self) -> tuple[str, set[str]]:
-        """Give the file its name; its path and sources."""
+        """Give the file its name. Returns its path and sources."""
         reserve_checksum(self._writer)
         self._writer.close()
         enter_checksum(self._file)
@@ -251,7 +253,7 @@ class _OpenPack:
         return self._path, self._sources
 
     def discard(self) -> None:
-        """Delete what is half-written."""
+        """Delete the unfinished file."""
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -276,7 +278,7 @@ def _query(root: Path, files: Sequence[str], packs: Sequence[str]) -> str:
 
 
 def _by_source(tables: Iterator[pa.Table]) -> Iterator[tuple[Any, pa.Table]]:
-    """Pieces of tables with the first source of each. The rows of the last piece's source may go on in the next."""
+    """Pieces of tables, each with its first source. The next piece may continue the rows of a piece's last source."""
     for table in tables:
         if table.num_rows:
             first = table["_source"][0]

@@ -1,10 +1,11 @@
 """`evals.duckdb`, the database file that users open to query the lake.
 
-It is built under a lock as a file beside the current one, then moved into place. Files of the lake never change, so a session sees the one
-state that it opened, and blocks no other process. Scores and metrics are published together: both belong to the same materializations.
+It is built under a lock as a file beside the current one, then moved into place. Files of the lake never change, so a session sees one
+state, the one it opened, and blocks no other process. Scores and metrics are published together, because they belong to the same
+materializations.
 
-The index of the lake says what changed since the last publication. A copy of the last catalog is changed by that alone; it is made from
-nothing where it is missing, was made by another version or changed by others, or where files have other columns.
+The index of the lake tells what changed since the last publication. These changes are applied to a copy of the last catalog. The catalog is
+made from nothing if it is missing, was made by another version, was changed by others, or if files have other columns.
 """
 
 import shutil
@@ -30,17 +31,18 @@ from eval_dagster.versions.hashes import code_version, file_stamp, stable_hash
 _STORAGE_VERSION = "v1.2.0"
 """The oldest version of DuckDB that can open the file. A 1.x version cannot read the default format of DuckDB 2."""
 _GROWTH, _ALLOWED = 2, 32 * 2**20
-"""A catalog that grew by this factor and these bytes since it was made from nothing is mostly free space: it is made again."""
+"""A catalog that grew by this factor and these bytes since it was made from nothing is mostly free space, and is made again."""
 
 
 def publish(lake: Lake, *, thorough: bool = False, anew: bool = False, suspects: Collection[Path] = ()) -> list[str]:
     """Bring the catalog up to date with the files of the lake and move it into place, unless nothing changed.
 
-    New files are verified, those that were damaged, and `suspects`. With `thorough`, all files of the lake are verified; with `anew`, the
-    catalog is made from nothing. Damaged files are left out, and listed in the relation `damaged_files`. Returns a message for each.
+    Verifies new files, damaged files and `suspects`. With `thorough`, it verifies all files of the lake; with `anew`, it makes the catalog
+    from
+    nothing. Damaged files are left out, and listed in the relation `damaged_files`. Returns a message for each.
 
     Raises:
-        LakeError: No catalog can be made of the files.
+        LakeError: No catalog can be made from the files.
     """
     with lake.lock("catalog"):
         return publish_locked(lake, archiving=not lake.is_trial, thorough=thorough, anew=anew, suspects=suspects)
@@ -57,7 +59,7 @@ def publish_locked(
 ) -> list[str]:
     """Publish as `publish` does, for a caller that holds the lock `catalog`.
 
-    With `archiving`, the last state of a past day is kept. The files `without` count as deleted.
+    With `archiving`, the last state of a past day is kept. The files in `without` count as deleted.
     """
     catalog_path(lake).parent.mkdir(parents=True, exist_ok=True)
     going, suspected = (
@@ -77,7 +79,7 @@ def publish_locked(
 
 
 def _changes(lake: Lake, index: Index, *, thorough: bool, suspects: Collection[str] = (), without: Collection[str] = ()) -> Changes:
-    """Bring the index and the packs up to date, and return what changed."""
+    """Bring the index and the packs up to date, and return the changes."""
     changes = scan(lake, index, without=without, thorough=thorough)
     if thorough or suspects:
         verify_again(lake, index, changes, None if thorough else suspects)
@@ -90,7 +92,7 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     path = catalog_path(lake)
     made_by, names = _made_by(lake), [list(each) for each in configured_names(lake)]
     anew = _has_other_columns(index) or anew or index["made_by"] != made_by or not _is_ours(path, index)
-    if anew:  # its rows are read again: of what is in no pack, and of packs
+    if anew:  # its rows are read again, from loose files and from packs
         verify_again(lake, index, changes, {each.path for table in TABLES for each in index.loose(table)})
         forget_damaged(lake, index, changes)
         maintain(lake, index, changes)
@@ -101,7 +103,7 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
     try:
         is_whole = _build(lake, index, building, path, None if anew else changes, without)
         if lake.mirror is not None and not _missing(index) <= known:
-            # The store was listed while others wrote or deleted. A file is called missing only if it is missing again.
+            # The store was listed while others wrote or deleted. A file counts as missing only if it is missing again.
             lake.pull()
             changes.add(_changes(lake, index, thorough=False, without=without))
             is_whole = _build(lake, index, building, path, None if anew or _has_other_columns(index) else changes, without)
@@ -120,20 +122,20 @@ def _publish(lake: Lake, index: Index, changes: Changes, *, archiving: bool, ane
 
 
 def _missing(index: Index) -> set[str]:
-    """The missing files that others name, as the last catalog was made."""
+    """The missing files that others name, as of the last catalog."""
     return {*(index["missing_scores"] or {}), *(index["missing_judgements"] or [])}
 
 
 def _made_by(lake: Lake) -> str:
-    """Hash of all that a catalog is made by, but for the files."""
+    """Hash of everything that shapes a catalog except the files."""
     questions = {name: path.read_text("utf-8") for name, path in relation_files().items()}
     return stable_hash([questions, FORMAT, str(lake.root), code_version(build), duckdb.__version__])
 
 
 def _has_other_columns(index: Index) -> bool:
-    """Whether files have columns that no file of their table had at the last publication, or no file has some that there were then.
+    """Whether the columns of any table's files differ from the last publication: new ones, or missing ones.
 
-    The columns of all tables are entered as known.
+    Enters the columns of all tables as known.
     """
     found: dict[str, list[str]] = {}
     for table, columns in index.rows("select distinct tab, columns from files where columns is not null and damage is null order by 1, 2"):
@@ -144,7 +146,7 @@ def _has_other_columns(index: Index) -> bool:
 
 
 def _is_ours(path: Path, index: Index) -> bool:
-    """Whether the catalog is as the last publication left it."""
+    """Whether the catalog is unchanged since the last publication."""
     return path.exists() and not _log_of_changes(path).exists() and file_stamp(path) == index["catalog"]
 
 
@@ -153,7 +155,7 @@ def _is_of_today(path: Path) -> bool:
 
 
 def _move(building: Path, path: Path, *, archiving: bool) -> None:
-    """Replace the catalog by a new one."""
+    """Replace the catalog with a new one."""
     if archiving:
         archive(path)
     # The file is read-only, because the next publication replaces it. DuckDB would apply a write-ahead log of the old file to the new one.
@@ -161,7 +163,7 @@ def _move(building: Path, path: Path, *, archiving: bool) -> None:
     _log_of_changes(path).unlink(missing_ok=True)
     building.replace(path)
     _log_of_changes(path).unlink(missing_ok=True)
-    path.with_name(f".{path.name}.sources").unlink(missing_ok=True)  # what earlier versions knew a catalog by
+    path.with_name(f".{path.name}.sources").unlink(missing_ok=True)  # earlier versions identified a catalog by it
 
 
 def _log_of_changes(path: Path) -> Path:
@@ -169,10 +171,10 @@ def _log_of_changes(path: Path) -> Path:
 
 
 def _build(lake: Lake, index: Index, building: Path, path: Path, changes: Changes | None, without: Collection[str]) -> bool:
-    """Make a catalog in a file of its own, from the last one and what changed or from nothing; whether it was made from nothing.
+    """Make a catalog in a separate file, from the last one and the changes or from nothing. Returns whether it was made from nothing.
 
-    Where that fails, a file may be gone that another process deleted meanwhile: the lake is scanned again. Where it fails once more, all
-    files are verified.
+    If that fails, another process may have deleted a file meanwhile, so the lake is scanned again. If it fails once more, all files are
+    verified.
     """
     try:
         _build_once(lake, index, building, path, changes)
@@ -209,6 +211,6 @@ def _build_once(lake: Lake, index: Index, building: Path, path: Path, changes: C
 
 
 def _remove(building: Path) -> None:
-    """Remove a half-made catalog with its write-ahead log, which DuckDB would apply to the next one."""
+    """Remove an unfinished catalog with its write-ahead log, which DuckDB would apply to the next one."""
     for path in (building, _log_of_changes(building)):
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Queries of a long-lived process on the catalog. A publication replaces the file of the catalog: later queries read the new one."""
+"""Queries of a long-lived process on the catalog. A publication replaces the file of the catalog; later queries read the new one."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -25,14 +25,14 @@ class CatalogState:
         """The rows of a query by column name; `parameters` are the values of its `$names`.
 
         Raises:
-            LakeError: A file that the query reads is damaged or was deleted.
+            LakeError: A file that the query reads is damaged or deleted.
             duckdb.Error: The query is wrong.
         """
         with _naming_damages():
             return rows_of(self._session.execute(query, parameters))
 
     def columns(self, query: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The columns of a query as arrays by name. Arguments and errors are those of `rows`."""
+        """The columns of a query as arrays by name. Takes the arguments of `rows` and raises the same errors."""
         with _naming_damages():
             return dict(self._session.execute(query, parameters).fetchnumpy())
 
@@ -51,7 +51,7 @@ def _naming_damages() -> Iterator[None]:
 
 
 class _Open:
-    """A session on one file of the catalog, and how many pages use it."""
+    """A session on one file of the catalog, and the number of pages that use it."""
 
     def __init__(self, stamp: object, session: duckdb.DuckDBPyConnection) -> None:
         self.stamp = stamp
@@ -60,7 +60,7 @@ class _Open:
 
 
 class CatalogReader:
-    """Reads the catalog of a lake from many threads. Sessions can only read results, as those of `held_session`."""
+    """Reads the catalog of a lake from many threads. Sessions can only read results, like `held_session`."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -69,14 +69,14 @@ class CatalogReader:
 
     @contextmanager
     def state(self) -> Iterator[CatalogState]:
-        """The state of the catalog now. It stays what it is within the block, also where a run publishes another one.
+        """The current state of the catalog. It stays the same within the block, even if a run publishes another one.
 
         Raises:
             QueryError: Nothing has been evaluated yet, or the catalog cannot be read.
         """
         opened = self._enter()
         try:
-            # A cursor is a connection of its own to the same database; what `use` chose is not copied.
+            # A cursor is a separate connection to the same database; it does not inherit the choice made by `use`.
             with opened.session.cursor() as cursor:
                 cursor.execute("use evals")
                 adapt_older_views(cursor)
@@ -86,7 +86,7 @@ class CatalogReader:
             self._leave(opened)
 
     def close(self) -> None:
-        """Close the session that no page uses."""
+        """Close the session if no page uses it."""
         with self._lock:
             opened, self._open = self._open, None
             if opened is not None and not opened.users:
@@ -101,7 +101,7 @@ class CatalogReader:
             return self._open
 
     def _renew(self) -> None:
-        """Open the file that is the catalog now. Where it is replaced in between, the older stamp has the next page open it again."""
+        """Open the current file of the catalog. If it is replaced meanwhile, the old stamp makes the next page open it again."""
         stamp = self._stamp()
         old, self._open = self._open, _Open(stamp, connect(self.lake))
         if old is not None and not old.users:
@@ -119,6 +119,6 @@ class CatalogReader:
 
 
 def _name_internal(session: duckdb.DuckDBPyConnection) -> None:
-    """Name a relation of the schema `internal` as catalogs before format 9 do, which have no such schema."""
+    """Give a relation of the schema `internal` its name from before format 9, when the schema did not exist."""
     if session.execute("select 1 from duckdb_views() where schema_name = 'internal' and database_name = 'evals' limit 1").fetchall():
         session.execute("create temp view _metrics_files as select * from internal._metrics_files")

@@ -1,8 +1,8 @@
-"""The relations of a catalog: first those over the lake's files, then those of `sql/`.
+"""The relations of a catalog: first the relations over the lake's files, then those defined in `sql/`.
 
-A relation over many files reads packs, and those files that are in no pack. Files with the same columns are read by one scan: DuckDB then
-reads the footer of the first alone before a query. The catalog holds the rows of small tables itself, with the file of each row, so that a
-publication replaces the rows of changed files alone.
+A relation over many files reads packs and the files that are not in a pack. Files with the same columns are read by one scan, so DuckDB
+reads only the first footer before a query. The catalog itself holds the rows of small tables, with the file of each row. So a publication
+replaces only the rows of changed files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +26,9 @@ SQL_FOLDER = Path(__file__).resolve().parents[2] / "sql"
 _NAMES = pa.schema([pa.field("kind", pa.string()), pa.field("name", pa.string())])
 _PAIRS = pa.schema([pa.field("eval", pa.string()), pa.field("model", pa.string())])
 NATIVE_TABLES = ("metrics", "attempts", "notices", "acceptances", "human_labels", "endpoint_states")
-"""Tables of which the catalog itself holds the rows of all files, in `internal._<table>_files`."""
+"""Tables whose rows from all files are in the catalog itself, in `internal._<table>_files`."""
 FORMAT = 12
-"""Version of the catalog's form. A catalog of another form is made again."""
+"""Version of the catalog's form. A catalog of another version is made again."""
 _JUDGED = """
     with stored as ({rows}),
     named as (
@@ -41,7 +41,7 @@ _JUDGED = """
         else 'first results' end) as outcome)
     from named window judgement as (partition by suite, judged_at)
 """
-"""Reads judgements of which the earlier ones have no outcome, and one verdict for all that was not compared."""
+"""Reads judgements. Earlier ones have no outcome, and one verdict for everything that was not compared."""
 _EARLIER = " ".join(
     f"when outcome is null and verdict = 'not comparable' and starts_with(reason, '{each}') then '{verdict}'"
     for verdict, begins in EARLIER_REASONS.items()
@@ -51,7 +51,7 @@ _CURRENT = "select * from internal._metrics_files {where} qualify materialized_a
 
 
 def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index) -> list[tuple[str, str]]:
-    """Let `scores_file` of `_metrics_files` name a later file of the same version where the named one is gone.
+    """If a file named in `_metrics_files.scores_file` is gone, name a later file of the same version.
 
     Returns eval and model of each changed row.
     """
@@ -76,7 +76,7 @@ def follow_rewritten_scores(connection: duckdb.DuckDBPyConnection, index: Index)
 
 
 def _rewritten(connection: duckdb.DuckDBPyConnection, index: Index, name: str) -> str | None:
-    """The newest scores in the folder of a missing file, of the version that its metrics were computed from."""
+    """The newest scores in the folder of a missing file that have the version its metrics were computed from."""
     metrics = connection.execute("select distinct _file from internal._metrics_files where named_scores_file = $1", [name]).fetchall()
     infos = [info for (path,) in metrics if (info := _info(index, path)) is not None]
     versions = {info.inputs["sample_scores"] for info in infos if "sample_scores" in info.inputs}
@@ -102,17 +102,17 @@ def configured_names(lake: Lake) -> list[tuple[str, str]]:
 
 
 def build(connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None = None) -> None:
-    """Create every relation in the database that is in use; with `changes`, bring a database up to date that was complete before them.
+    """Create all relations in the current database. With `changes`, update a database that was complete before them.
 
     Raises:
         QueryError: A file of `sql/` does not fit the rest.
-        duckdb.Error: A file is damaged that the index does not know to be.
+        duckdb.Error: A file is damaged, unknown to the index.
     """
     _Catalog(connection, lake, index, changes).build()
 
 
 class _Catalog:
-    """A catalog that is being made or changed."""
+    """A catalog under construction or change."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, lake: Lake, index: Index, changes: Changes | None) -> None:
         self._connection = connection
@@ -121,7 +121,7 @@ class _Catalog:
         self._changes = changes
 
     def build(self) -> None:
-        # What only other relations read, so that `show tables` lists those for people.
+        # For relations that only other relations read, so that `show tables` lists only those for people.
         self._connection.execute("create schema if not exists internal")
         for table in PACKED:
             if self._is_touched(table):
@@ -146,7 +146,7 @@ class _Catalog:
         if self._changes is None:
             for table in ("acceptances", "human_labels"):
                 self._connection.execute(f"create or replace view {table} as select * exclude (_file) from internal._{table}_files")
-            # Of a notice the last outcome counts; earlier versions gave no ids.
+            # The last outcome of a notice counts; earlier versions gave no ids.
             self._connection.execute(
                 "create or replace view notices as select * exclude (_file, reached) from internal._notices_files "
                 "qualify row_number() over (partition by coalesce(notice_id, _file), variable order by _file desc) = 1"
@@ -179,7 +179,7 @@ class _Catalog:
             self._connection.execute(f"update {name} set named_scores_file = scores_file where named_scores_file is null")
 
     def _create_metrics(self) -> None:
-        """Relations of the current metrics and of all. Partitions whose newest file is damaged have no current metrics."""
+        """Create the relations of the current metrics and of all metrics. Partitions with a damaged newest file have no current metrics."""
         moved = follow_rewritten_scores(self._connection, self._index)
         lost = [_partition_of(path) for path, _, damage in self._index.newest("metrics") if damage is not None]
         self._register("lost_rows", _pairs(lost))
@@ -198,7 +198,7 @@ class _Catalog:
         self._connection.execute("insert into internal._current_metrics by name " + _CURRENT.format(where=where))
 
     def _create_scores(self) -> None:
-        """Relations of the scores that current metrics, and all metrics ever, were computed from."""
+        """Create the relations of the scores behind the current metrics, and behind all metrics ever."""
         self._connection.execute(
             "create or replace table internal._score_files as select scores_file, "
             "coalesce(scores_file in (select scores_file from internal._current_metrics), false) as is_current "
@@ -222,7 +222,7 @@ class _Catalog:
         )
 
     def _create_judgements(self) -> None:
-        """Relations of the last judgement of each suite and of all judgements. A damaged last judgement is not replaced by an older one."""
+        """Create the relations of each suite's last judgement and of all judgements. An older one does not replace a damaged last one."""
         missing: list[str] = []
         sound = [path.partition("/")[2] for path, _, damage in self._index.newest("regressions") if damage is None]
         for table in SUITE_TABLES:
@@ -251,7 +251,7 @@ class _Catalog:
         self._connection.execute("create or replace table damaged_files as select * from damages")
 
     def _parts(self, table: str, loose: Sequence[Indexed], *, source: str | None = None, files: str = "") -> list[str]:
-        """Queries of all rows that a relation shows. `source` names a column for the file of a row, `files` joins the chosen files."""
+        """Queries of all rows that a relation shows. `source` names a column for a row's file, and `files` joins the chosen files."""
         renamed = f", _source as {source}" if source else ""
         parts = []
         for paths in _by_columns((each.columns, each.path) for each in self._index.packs(table)).values():
@@ -260,7 +260,7 @@ class _Catalog:
         return [*parts, *_scans(self._lake.root, loose, source=source)]
 
     def _create(self, kind: str, name: str, table: str, parts: Sequence[str], *, source: str | None = None) -> None:
-        """Create a relation of queries. It has all columns of the table, also those that are newer than all files."""
+        """Create a relation from queries. It has all columns of the table, including those that no file has yet."""
         empty = TABLES[table].empty_table()
         self._register("no_rows", empty.append_column(source, pa.array([], pa.string())) if source else empty)
         forms = self._connection.execute("describe no_rows").fetchall()
@@ -271,7 +271,7 @@ class _Catalog:
 
 
 def damages_of(lake: Lake, index: Index) -> dict[str, str]:
-    """A message for each damaged file, and for each missing one that others name, by path."""
+    """A message for each damaged file, and for each missing file named by others, by path."""
     found = {str(lake.root / path): message for path, message in index.damages().items()}
     for name, is_current in (index["missing_scores"] or {}).items():
         cure = "materialize sample_scores and task_metrics of its partition again" if is_current else "scores_history lacks its rows"
@@ -282,7 +282,7 @@ def damages_of(lake: Lake, index: Index) -> dict[str, str]:
 
 
 def _scans(root: Path, files: Sequence[Indexed], *, source: str | None = None) -> list[str]:
-    """Queries of the rows of files, one for those with the same columns."""
+    """Queries of the rows of files, one for all files with the same columns."""
     folder, parts = f"'{quoted(root)}/'", []
     for paths in _by_columns((each.columns, each.path) for each in files).values():
         scan = f"read_parquet({_urls(root, paths)}, hive_partitioning = false, filename = {str(source is not None).lower()})"
@@ -315,7 +315,7 @@ def _partition_of(path: str) -> tuple[str, str]:
 
 
 def _run_sql_folder(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the relations of `sql/`. One that needs another is created after it."""
+    """Create the relations of `sql/`, each after the relations that it needs."""
     waiting = {name: path.read_text("utf-8").strip().rstrip(";") for name, path in relation_files().items()}
     while waiting:
         failed: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Finds what changed in a lake since its index was written.
 
-The time of modification of a folder changes with each file that is added, deleted or renamed in it. So only folders with another time are
-listed, and only their new files are read. A new file is verified: whole where relations show its rows, else its footer.
+A folder's modification time changes with each file that is added, deleted or renamed in it. So only folders with another time are listed,
+and only their new files are read. A new file is verified whole if relations show its rows; otherwise only its footer is verified.
 """
 
 import json
@@ -29,26 +29,26 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.versions.hashes import stable_hash
 
 _COARSE_NS = 60 * 10**9
-"""A folder that changed less than a minute before is listed again next time: times of folders are coarse, and clocks differ."""
+"""A folder that changed less than a minute ago is listed again next time, because folder times are coarse and clocks differ."""
 _WORKERS = 4
 _READ_WHEN_NEWEST = ("samples", "prompts", "responses", "scores")
-"""Tables of which an older file is verified when it is read: the others are read whole into the catalog."""
+"""Tables whose older files are verified when read. Other tables are read whole into the catalog."""
 _KEPT_INFO = ("fingerprint", "version", "run_id", "materialized_at", "inputs")
 
 
 @dataclass(kw_only=True)
 class Changes:
-    """What changed, by table. Paths are relative to the lake's folder."""
+    """Changes by table. Paths are relative to the lake's folder."""
 
     tables: set[str] = field(default_factory=set)
-    """Tables of which any file, pack or message changed."""
+    """Tables with any changed file, pack or message."""
     gone: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Files that were deleted, damaged or written again."""
     new: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Sound files that were not there before, or were written again."""
+    """Sound files that are new or were written again."""
 
     def add(self, later: "Changes") -> None:
-        """Add what changed later."""
+        """Add later changes."""
         self.tables |= later.tables
         for mine, theirs in ((self.gone, later.gone), (self.new, later.new)):
             for table, paths in theirs.items():
@@ -57,7 +57,7 @@ class Changes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Found:
-    """A file in a folder that was listed."""
+    """A file in a listed folder."""
 
     path: str
     folder: str
@@ -68,9 +68,9 @@ class _Found:
 
 
 def scan(lake: Lake, index: Index, *, without: Collection[str] = (), thorough: bool = False) -> Changes:
-    """Bring the index up to date, and return what changed.
+    """Bring the index up to date, and return the changes.
 
-    The files `without` count as deleted until the next scan. With `thorough`, all folders are listed.
+    The files in `without` count as deleted until the next scan. With `thorough`, all folders are listed.
     """
     changes = Changes()
     excluded = set(without)
@@ -88,9 +88,9 @@ def scan(lake: Lake, index: Index, *, without: Collection[str] = (), thorough: b
 
 
 def _changed_folders(lake: Lake, index: Index, suspects: Collection[str], *, listing_all: bool) -> Iterable[tuple[str, int | None]]:
-    """Folders whose time differs from that in the index, with their times; null where a folder is gone. New ones are found on the way.
+    """Folders whose times differ from the index, with their times; null for a missing folder. New folders are found on the way.
 
-    A folder that cannot be read has the time 0. Those in it count as gone.
+    An unreadable folder has the time 0. The folders in it count as missing.
     """
     known = dict(index.rows("select path, modified from folders"))
     root = str(lake.root)
@@ -122,7 +122,7 @@ def _folders_in(root: str, folder: str) -> list[str]:
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a folder, and no link to one, or is something else in the place of a partition's folder."""
+    """Whether an entry is a folder and not a link to one, or is something else in the place of a partition's folder."""
     try:
         return entry.is_dir(follow_symlinks=False) or ("=" in entry.name and not entry.is_dir())
     except OSError:  # a loop of links
@@ -130,7 +130,7 @@ def _is_folder(entry: "os.DirEntry[str]") -> bool:
 
 
 def _forget(index: Index, folder: str, changes: Changes) -> None:
-    """Remove a folder that is gone, with its files."""
+    """Remove a missing folder with its files."""
     table = folder.partition("/")[0]
     index.write("delete from folders where path = ?", [(folder,)])
     gone = index.column("select path from files where folder = ?", folder)
@@ -145,9 +145,9 @@ def _note_gone(table: str, paths: Sequence[str], changes: Changes) -> None:
 
 
 def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes: Changes) -> bool:
-    """Compare the files of a folder with those in the index. New and touched ones are entered unread: without the hash of their columns.
+    """Compare the files of a folder with the index. New and changed files are entered unread: without the hash of their columns.
 
-    A folder that cannot be listed is entered in the place of its files, as damaged. Returns whether it can.
+    A folder that cannot be listed is entered in place of its files, as damaged. Returns whether it could be listed.
     """
     table = folder.partition("/")[0]
     query = "select path, size, modified, changed from files where folder = ?"
@@ -176,7 +176,7 @@ def _compare(lake: Lake, index: Index, folder: str, excluded: set[str], changes:
 
 
 def _mark_newest(index: Index, folder: str) -> None:
-    """Enter which file of a folder is its newest."""
+    """Mark the newest file of a folder."""
     [newest] = index.column("select coalesce(max(path), '') from files where folder = ? and not is_foreign", folder)
     index.write("update files set is_newest = (path = ?) where folder = ? and is_newest != (path = ?)", [(newest, folder, newest)])
 
@@ -186,7 +186,7 @@ def _stamp(each: _Found) -> tuple[int, int, int]:
 
 
 def _listed(root: str, folder: str) -> Iterable[_Found]:
-    """The Parquet files of a folder; those of other programs too, which have other names. Raises OSError if it cannot be listed."""
+    """The Parquet files of a folder, including other programs' files, which have other names. Raises OSError if it cannot be listed."""
     with suppress(FileNotFoundError), os.scandir(f"{root}/{folder}") as entries:
         for entry in entries:
             if entry.name.endswith(".parquet") and not entry.name.startswith("."):
@@ -203,7 +203,7 @@ def _listed(root: str, folder: str) -> Iterable[_Found]:
 
 
 def _stat(entry: "os.DirEntry[str]") -> os.stat_result:
-    """Size and times of a file; those of its entry where it cannot be read, which its verification then says."""
+    """Size and times of a file, or of its directory entry if it cannot be read. The verification then reports it."""
     try:
         return entry.stat()
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def _stat(entry: "os.DirEntry[str]") -> os.stat_result:
 
 
 def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
-    """Verify the files that were entered unread, and enter what their footers say. Those that are gone meanwhile are removed."""
+    """Verify the unread files, and enter the contents of their footers. Removes files that have disappeared."""
     query = (
         f"select path, is_newest or tab not in {_READ_WHEN_NEWEST}, content from files "
         "where columns is null and damage is null and not is_foreign"
@@ -234,7 +234,7 @@ def _read_unread(lake: Lake, index: Index, changes: Changes) -> None:
 
 
 def _look_at_damaged(lake: Lake, index: Index, changes: Changes) -> None:
-    """Verify damaged files again: each may have been restored in place."""
+    """Verify damaged files again, because each may have been restored in place."""
     rows = index.rows("select path, damage from files where damage is not null and not is_foreign")
     known = dict(rows)
     found = _examined(lake, [(path, True) for path in known], again=True)
@@ -246,7 +246,7 @@ def _look_at_damaged(lake: Lake, index: Index, changes: Changes) -> None:
 
 
 def verify_again(lake: Lake, index: Index, changes: Changes, suspects: Collection[str] | None = None) -> None:
-    """Verify files that were sound, all or those that are suspected, and enter the damaged ones."""
+    """Verify all sound files, or only `suspects`, and enter the damaged ones."""
     paths = index.column("select path from files where damage is null and not is_foreign")
     paths = [path for path in paths if suspects is None or path in suspects]
     damaged = [each for each in _examined(lake, [(path, True) for path in paths], again=True) if each[1] is not None]
@@ -258,7 +258,7 @@ _Examined = tuple[str, str | None, str | None, str | None, str | None]
 
 
 def _examined(lake: Lake, paths: Sequence[tuple[str, bool]], *, again: bool = False) -> list[_Examined]:
-    """What each file holds; with the second value true it is verified whole. Files that are gone meanwhile are left out."""
+    """The content of each file; if its second value is true, it is verified whole. Skips files that have disappeared."""
     with ThreadPoolExecutor(_WORKERS) as pool:
         found = pool.map(partial(_examine, lake.root, again=again), paths)
         return [each for each in found if each is not None]
@@ -288,7 +288,7 @@ def columns_hash(schema: pa.Schema) -> str:
 
 
 def plain_type(form: pa.DataType) -> pa.DataType:
-    """A type without its encoding as a dictionary."""
+    """The type without dictionary encoding."""
     return form.value_type if pa.types.is_dictionary(form) else form
 
 
@@ -303,5 +303,5 @@ def _enter(index: Index, examined: Sequence[_Examined], changes: Changes) -> Non
 
 
 def mark_damaged(index: Index, path: str, damage: str, changes: Changes) -> None:
-    """Enter that a file is damaged."""
+    """Mark a file as damaged."""
     _enter(index, [(path, damage, None, None, None)], changes)

@@ -29,13 +29,13 @@ _HELD: dict[str, str | bool | int | float | list[str]] = {
 def free_session(home: Path, catalog: Path | None = None, **settings: str | int) -> duckdb.DuckDBPyConnection:
     """A session with all rights of this process. If a catalog is given, it is open for reading.
 
-    Data that does not fit into memory is written to `<home>/tmp`. `settings` are those of DuckDB.
+    Data that does not fit into memory is written to `<home>/tmp`. `settings` are DuckDB settings.
 
     Raises:
         duckdb.Error: The catalog cannot be opened.
     """
     session = duckdb.connect(config={"temp_directory": str(home / "tmp"), **_memory_limit(), **settings})
-    with suppress(duckdb.Error):  # a notebook without widgets refuses it, and has no bar
+    with suppress(duckdb.Error):  # a notebook without widgets refuses it, and shows no progress bar
         session.execute("set enable_progress_bar = false")
     return session if catalog is None else _attached(session, catalog)
 
@@ -43,12 +43,12 @@ def free_session(home: Path, catalog: Path | None = None, **settings: str | int)
 def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
     """A session that can only read a catalog and the lake's files.
 
-    It writes no file, reads no other file, opens no connection, loads no extension, attaches no database and reads no variable of Python as
-    a table. No statement can change these settings. DuckDB's own setting for this (`enable_external_access`) would allow `copy ... to` in a
-    folder that may be read. So the local file system is switched off after the catalog is opened, and `LakeFileSystem` serves the lake.
+    It cannot write files, read other files, open connections, load extensions, attach databases, or read Python variables as tables. No
+    statement can change these settings. DuckDB's own setting for this (`enable_external_access`) would allow `copy ... to` in a readable
+    folder. So the local file system is switched off after the catalog is opened, and `LakeFileSystem` serves the lake.
 
     Raises:
-        QueryError: This version of DuckDB does not hold the session so, or does not let it read the lake.
+        QueryError: This version of DuckDB cannot restrict the session, or does not let it read the lake.
         duckdb.Error: The catalog cannot be opened.
     """
     session = _attached(duckdb.connect(config=_HELD | _memory_limit()), catalog)
@@ -65,12 +65,12 @@ def held_session(catalog: Path, lake: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _require_walls(session: duckdb.DuckDBPyConnection, catalog: Path, lake: Path) -> None:
-    """Try what another version of DuckDB may do otherwise: it opens files of the lake by `LakeFileSystem`, and no other file at all."""
+    """Check that this version of DuckDB opens the files of the lake through `LakeFileSystem`, and no other file."""
     opened = "select size from read_blob($path)"
     try:
         session.execute(opened, {"path": url_of(lake / "no such file.parquet")}).fetchall()
     except duckdb.Error as error:
-        # The error of `LakeFileSystem` about a file that is not there.
+        # The error of `LakeFileSystem` about a missing file.
         if damage_in(error) is None:
             raise _unfit("read the lake") from error
     for other in (str(catalog), f"file:{catalog}", url_of(catalog)):
@@ -89,10 +89,10 @@ def _unfit(purpose: str) -> QueryError:
 
 
 def adapt_older_views(session: duckdb.DuckDBPyConnection) -> None:
-    """Replace views of a catalog before format 6, in this connection alone: a cursor of it is another one.
+    """Replace views of a catalog from before format 6, in this connection only; a cursor of it is another connection.
 
-    They find the name of a file in its URL, with the scheme that it had in held sessions then. A view stays as it is where a file that it
-    reads is damaged or was deleted: a query of it fails, and names the file.
+    These views find the name of a file in its URL, with the scheme that held sessions used then. If a file that a view reads is damaged or
+    deleted, the view stays as it is. A query of it fails, and names the file.
 
     Raises:
         duckdb.Error: A view cannot be replaced for another reason.
@@ -120,7 +120,7 @@ def _attached(session: duckdb.DuckDBPyConnection, catalog: Path) -> duckdb.DuckD
 
 
 def quoted(path: Path | str) -> str:
-    """A path or URL for a place between single quotes in SQL."""
+    """A path or URL, escaped for use between single quotes in SQL."""
     return str(path).replace("'", "''")
 
 
@@ -136,7 +136,7 @@ def is_locked(error: duckdb.Error) -> bool:
 
 
 def damage_in(error: duckdb.Error) -> str | None:
-    """The message about a damaged file, where one caused the error; else None."""
+    """The message about the damaged file that caused an error. None if damage did not cause it."""
     message = plain(error)
     if found := _DAMAGE.match(message):
         return message[found.end() :]

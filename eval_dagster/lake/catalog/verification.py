@@ -30,22 +30,22 @@ class Verifiable:
     """A file to verify."""
 
     what: str
-    """Its table, with the folder of its lake where that is not the home's first; or `catalogs`."""
+    """Its table, after the folder of its lake unless this is the home's first; or `catalogs`."""
     path: Path
     check: Callable[[Path], None]
-    """Raises `LakeError` where the file is damaged."""
+    """Raises `LakeError` if the file is damaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """A file that was verified."""
+    """A verified file."""
 
     what: str
     path: Path
     size: int
-    """Size in bytes; 0 where the file cannot be read."""
+    """Size in bytes; 0 if the file cannot be read."""
     damage: str | None
-    """What is wrong, where, and what to do; null for a sound file."""
+    """The problem, its place, and its cure; null for a sound file."""
 
 
 def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
@@ -54,7 +54,7 @@ def verifiable(lakes: Sequence[Lake]) -> list[Verifiable]:
 
 
 def verify(files: Sequence[Verifiable], advance: Callable[[], None]) -> list[Verified]:
-    """Verify files, several at once, in their order. `advance` is called after each."""
+    """Verify files, several at once, and return them in order. `advance` is called after each."""
     found: list[Verified] = []
     with ThreadPoolExecutor(_WORKERS) as pool:
         for each in pool.map(_verified, files):
@@ -78,7 +78,7 @@ def _of_lake(lake: Lake, prefix: str) -> Iterator[Verifiable]:
 
 
 def _verified(each: Verifiable) -> Verified | None:
-    """Verify a file; None where it was deleted since it was listed."""
+    """Verify a file. None if it was deleted after it was listed."""
     damage, size = None, 0
     try:
         size = each.path.stat().st_size
@@ -95,9 +95,9 @@ def _verified(each: Verifiable) -> Verified | None:
 
 
 def _compare_with_place(path: Path) -> None:
-    """Verify a file, and that its rows and its information are those of its folder and name.
+    """Verify a file, and that its rows and information match its folder and name.
 
-    Files have their names in their footers. Those of earlier releases have none, and are known by the columns that their folders name.
+    Files have their names in their footers. Files of earlier releases do not, and are checked by the columns that their folders name.
     """
     require_sound(path, again=True)
     with damage_named(path):
@@ -114,7 +114,7 @@ def _compare_with_place(path: Path) -> None:
 
 
 def _limits(metadata: pq.FileMetaData, column: str) -> Iterator[str]:
-    """The smallest and the largest value of a column of texts in each group of rows that has them."""
+    """The smallest and largest values of a text column, for each row group that has them."""
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if column in names:
         for group in range(metadata.num_row_groups):

@@ -1,8 +1,8 @@
 """Checksums of lake files. They are in the footer of each file and cover every byte of it.
 
 A Parquet file ends with a footer: the positions of the columns, their smallest and largest values, and texts by key. Two checksums (xxh3,
-64 bits) are stored there under a key of their own. The first covers all bytes before the footer. The second covers the footer itself, with
-zeros in its own place. So the footer can be verified without reading the rows. Parquet has checksums of pages too, but they leave out the
+64 bits) are stored there under their own key. The first covers all bytes before the footer. The second covers the footer itself, with zeros
+in its own place. So the footer can be verified without reading the rows. Parquet also has checksums of pages, but they leave out the
 footer, and DuckDB ignores them.
 """
 
@@ -17,7 +17,7 @@ import xxhash
 
 _KEY = "eval_dagster.checksum"
 _NAME_KEY = "eval_dagster.name"
-"""The key of a file's name in the lake, by which a sound file in the place of another one is noticed. Earlier releases wrote none."""
+"""The key of a file's name in the lake. It detects a sound file in the place of another one. Earlier releases wrote no name."""
 _DIGITS = 16
 _FOUND = re.compile(re.escape(_KEY.encode()) + rb"..(.{16})(.{16})", re.DOTALL)
 """One byte for the type and one for the length are between the key and its value. A damaged digit may be any byte."""
@@ -27,7 +27,7 @@ _BLOCK = 8 * 2**20
 
 
 def write_with_checksum(rows: pa.Table, file: IO[bytes], name: str) -> None:
-    """Write rows as a Parquet file with checksums, and with its name in the lake. `file` is empty, and open for writing and reading."""
+    """Write rows as a Parquet file with checksums and its name in the lake. `file` must be empty, and open for writing and reading."""
     kept = {
         key: value for key, value in (rows.schema.metadata or {}).items() if key != _KEY.encode()
     }  # rows may have been read from a file
@@ -40,12 +40,12 @@ def write_with_checksum(rows: pa.Table, file: IO[bytes], name: str) -> None:
 
 
 def reserve_checksum(writer: pq.ParquetWriter) -> None:
-    """Reserve the place of the checksums in the footer of a file before its writer is closed."""
+    """Reserve space for the checksums in the footer of a file before its writer is closed."""
     writer.add_key_value_metadata({_KEY: "0" * 2 * _DIGITS})
 
 
 def enter_checksum(file: IO[bytes]) -> None:
-    """Enter the checksums of a file whose writer was closed."""
+    """Enter the checksums of a file after its writer is closed."""
     file.flush()
     start, footer = _footer(file)
     found = _FOUND.search(footer)
@@ -61,10 +61,10 @@ def verify_footer(path: Path) -> str | None:
     """Compare the footer of a file with its checksum, without reading the rows.
 
     Returns:
-        The name in the lake that the file was written under; null in files of earlier releases.
+        The name in the lake under which the file was written; null in files of earlier releases.
 
     Raises:
-        ValueError: The checksum differs, or there is no checksum or no footer.
+        ValueError: The checksum differs, or the checksum or the footer is missing.
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
@@ -72,7 +72,7 @@ def verify_footer(path: Path) -> str | None:
 
 
 def verify_file(path: Path) -> str | None:
-    """Compare all bytes of a file with its checksums. Returns and raises as `verify_footer`."""
+    """Compare all bytes of a file with its checksums. Returns and raises like `verify_footer`."""
     with path.open("rb") as file:
         start, expected, name = _verified_footer(file)
         if _digest(file, start) != expected:
@@ -81,14 +81,14 @@ def verify_file(path: Path) -> str | None:
 
 
 def content_id(path: Path) -> str:
-    """The checksums in the footer of a file: equal for files with the same bytes, and for no others. Raises as `verify_footer`."""
+    """The checksums in the footer of a file. They are equal only for files with the same bytes. Raises like `verify_footer`."""
     with path.open("rb") as file:
         found = _FOUND.search(_footer(file)[1])
         return (found[1] + found[2]).decode("ascii", "replace") if found else ""
 
 
 def _verified_footer(file: IO[bytes]) -> tuple[int, bytes, str | None]:
-    """The position where the footer begins, the checksum of the bytes before it, and the name in the lake."""
+    """The position of the footer, the checksum of the bytes before it, and the name in the lake."""
     start, footer = _footer(file)
     found = _FOUND.search(footer)
     if found is None:
@@ -99,7 +99,7 @@ def _verified_footer(file: IO[bytes]) -> tuple[int, bytes, str | None]:
 
 
 def _name_in(footer: bytes) -> str | None:
-    """The value of the name's key: after the key, one byte for the type, and the length in one byte for each seven bits."""
+    """The value of the name's key. After the key come one byte for the type, and one byte for each seven bits of the length."""
     key = _NAME_KEY.encode()
     position = footer.find(key) + len(key) + 1
     if position <= len(key):
@@ -115,7 +115,7 @@ def _name_in(footer: bytes) -> str | None:
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:
-    """The position where the footer begins, and all bytes from there to the end of the file."""
+    """The position of the footer, and all bytes from there to the end of the file."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         raise ValueError("it is empty (0 bytes)")

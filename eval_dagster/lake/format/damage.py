@@ -1,7 +1,7 @@
-"""Damage of lake files: what is wrong with a file, and what to do about it.
+"""Damage of lake files: the fault of a file, and its cure.
 
-A file is compared with its checksums before its rows are read. A process compares a file once an hour, and again where the file was written
-since. A Parquet file without these checksums counts as damaged: another program wrote it.
+A file is compared with its checksums before its rows are read. A process compares a file once an hour, and again if the file has been
+written since. A Parquet file without these checksums counts as damaged, because another program wrote it.
 """
 
 import time
@@ -21,7 +21,7 @@ from eval_dagster.lake.tables.schemas import SUITE_TABLES
 from eval_dagster.versions.hashes import file_stamp
 
 PACKS = "packs"
-"""The folder of a lake that holds what is derived from its files: packs, and the index."""
+"""The lake's folder for derived files: packs and the index."""
 _CACHE = "response_cache"
 APPENDED = ("attempts", "notices", "acceptances", "human_labels", "endpoint_states")
 """Tables without partitions: all of their files are current."""
@@ -29,12 +29,12 @@ _RECORDS = (*APPENDED, *SUITE_TABLES)
 _VALID_S = 3600.0
 _WORKERS = 4
 _verified: dict[Path, tuple[list[Any], float]] = {}
-"""For each file that matched its checksums: its stamp, and the time of the comparison in seconds."""
+"""The stamp of each file that matched its checksums, and the time of the comparison in seconds."""
 
 
 @contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """Turn each error of reading a file into a `LakeError` that names the file, the fault and the cure."""
+    """Turn every error of reading a file into a `LakeError` that names the file, the fault and the cure."""
     try:
         yield
     except FileNotFoundError as error:
@@ -59,7 +59,7 @@ def _cure(path: Path) -> str:
 
 
 def foreign_file(path: Path) -> str:
-    """The message about a file in the lake whose name is not one of the lake's."""
+    """The message for a file in the lake folder that eval-dagster did not write."""
     return f"the file {path} was not written by eval-dagster, whose files are named by their time; move it out of the lake"
 
 
@@ -79,19 +79,19 @@ def require_sound(path: Path, *, again: bool = False) -> None:
 
 
 def require_sound_footer(path: Path) -> None:
-    """Compare the footer of a file with its checksum. Raises as `require_sound`."""
+    """Compare the footer of a file with its checksum. Raises like `require_sound`."""
     with damage_named(path):
         _require_name(path, verify_footer(path))
 
 
 def _require_name(path: Path, name: str | None) -> None:
-    """Raise `ValueError` where a file was written under another name than the one that it has."""
+    """Raise `ValueError` if a file was written under another name."""
     if name is not None and name != lake_name(path):
         raise ValueError(f"it is a sound file in the place of another one: it was written as {name}")
 
 
 def damages_of(paths: Iterable[Path], *, again: bool = False) -> dict[str, str]:
-    """A message for each file that is damaged or missing, by path; `again` as in `require_sound`."""
+    """A message for each damaged or missing file, by path; `again` as in `require_sound`."""
     listed = list(paths)
     with ThreadPoolExecutor(_WORKERS) as pool:
         messages = pool.map(partial(_damage, again=again), listed)

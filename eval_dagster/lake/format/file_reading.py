@@ -1,4 +1,4 @@
-"""Reads a file of the lake: its footer, its rows as an Arrow table or as dictionaries. What is damaged is an error."""
+"""Reads a file of the lake: its footer, and its rows as an Arrow table or as dictionaries. Damage raises an error."""
 
 import json
 from collections.abc import Sequence
@@ -32,9 +32,9 @@ def _read_info(path: Path, stamp: tuple[Any, ...]) -> FileInfo:  # noqa: ARG001 
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.Table:
-    """Read a file, or the rows of it that `where` chooses, as an Arrow table. Raises LakeError if it is damaged.
+    """Read a file, or the rows selected by `where`, as an Arrow table. Raises LakeError if it is damaged.
 
-    Columns that the file lacks, since it is older than they are, are left out.
+    Columns that an older file lacks are left out.
     """
     require_sound(path)
     with damage_named(path):
@@ -45,7 +45,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None, where: pc.Expre
 
 
 def read_rows(path: Path, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> list[dict[str, Any]]:
-    """Read a file, or the rows of it that `where` chooses, as rows. Raises LakeError if it is damaged."""
+    """Read a file, or the rows selected by `where`, as dictionaries. Raises LakeError if it is damaged."""
     table = read_table(path, columns, where)
     with damage_named(path):
         return _rows_of(table)
@@ -61,7 +61,7 @@ def read_head(path: Path, count: int, columns: Sequence[str]) -> list[dict[str, 
 
 
 def _rows_of(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """A table as rows. Arrow would import pandas for a time, which takes longer than most commands need to read their rows."""
+    """A table as rows. Arrow's own conversion of times imports pandas, which takes longer than most commands need to read their rows."""
     columns = [_times(column) if pa.types.is_timestamp(column.type) else column.to_pylist() for column in table.columns]
     return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
 

@@ -14,9 +14,9 @@ from eval_dagster.lake.format.checksums import write_with_checksum
 from eval_dagster.lake.format.file_names import lake_name
 
 INFO_KEY = b"eval_dagster"
-"""The key of the footer under which a file holds its `FileInfo`."""
+"""The footer key of a file's `FileInfo`."""
 MADE_OF_KEY = b"eval_dagster_made_of"
-"""The key of `FileInfo.made_of`, which is apart, because earlier releases read no `FileInfo` with a field that they do not know."""
+"""The footer key of `FileInfo.made_of`. It is separate because earlier releases cannot read a `FileInfo` with an unknown field."""
 _ABANDONED_S = 3600.0
 
 
@@ -25,7 +25,7 @@ class FileInfo:
     """The information in the footer of a lake file."""
 
     fingerprint: str
-    """Hash of everything that determined the content: equal fingerprints need no second computation."""
+    """Hash of everything that determined the content. Equal fingerprints need no second computation."""
     version: str
     """Hash of the content."""
     run_id: str
@@ -39,11 +39,11 @@ class FileInfo:
     notes: Mapping[str, str] = field(default_factory=dict)
     """Text shown in the user interfaces."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """The versions that the fingerprint is the hash of, by name. Empty in files of earlier releases."""
+    """The versions hashed into the fingerprint, by name. Empty in files of earlier releases."""
 
 
 def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> None:
-    """Write under a temporary name, sync, rename: a reader sees the whole file or none."""
+    """Write under a temporary name, sync, rename. A reader sees the whole file or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path.parent)
     rows = _typed_as_partitions(rows, path)
@@ -66,7 +66,7 @@ def write_parquet(path: Path, rows: pa.Table, info: FileInfo | None = None) -> N
 
 
 def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
-    """Turn columns such as `eval`, which folders name (`eval=<name>`), into dictionaries of texts.
+    """Turn columns named by folders, such as `eval` (`eval=<name>`), into dictionaries of texts.
 
     Arrow and pandas derive that type from the folders, and cannot merge it with plain texts.
     """
@@ -78,7 +78,7 @@ def _typed_as_partitions(rows: pa.Table, path: Path) -> pa.Table:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files that killed processes left behind."""
+    """Remove the temporary files left by killed processes."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _ABANDONED_S:

@@ -1,7 +1,7 @@
-"""The copy of a lake's files on this machine, in the folder that is the lake itself where there is no object store.
+"""The copy of a lake's files on this machine. Without an object store, its folder is the lake itself.
 
 Files of a lake never change, so a copy is never outdated; only names are compared. A new file is put into the store before it appears here.
-Until then it waits in a folder of its own, from where the next run puts it if this one cannot.
+Until then it waits in a separate folder. If this run cannot put it into the store, the next run does.
 """
 
 import logging
@@ -30,22 +30,22 @@ _WAITING = ".waiting"
 _THREADS = 16
 _TRIES = 5
 _REPORTED = 50
-"""Fewer files are fetched without a report of progress."""
+"""With fewer files, no progress is reported."""
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a whole file of a lake."""
+    """Whether a name belongs to a whole file of a lake."""
     return name.endswith(_FILE) and not name.rpartition("/")[2].startswith(".")
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name that a file gives is that of a file in the lake."""
+    """Whether a name found in a file belongs to a file in the lake."""
     parts = name.split("/")
     return is_file(name) and not {"", ".", ".."} & set(parts)
 
 
 def downstream_first(folders: Iterable[str]) -> list[list[str]]:
-    """Folders of tables in groups, each before those whose files its own files name."""
+    """Folders of tables in groups, each before the groups whose files its own files name."""
     order = {table: number for number, tables in enumerate(_DOWNSTREAM_FIRST) for table in tables}
     groups: list[list[str]] = [[] for _ in range(len(_DOWNSTREAM_FIRST) + 1)]
     for folder in folders:
@@ -54,7 +54,7 @@ def downstream_first(folders: Iterable[str]) -> list[list[str]]:
 
 
 def newest(names: Iterable[str], tables: Collection[str]) -> list[str]:
-    """Without the older files of the partitions of some tables."""
+    """The names without the older files of each partition of some tables."""
     last: dict[str, str] = {}
     kept: list[str] = []
     for name in names:
@@ -76,15 +76,15 @@ class Mirror:
         self._is_ready = False
         self._steady: frozenset[str] = frozenset()
         self._older: dict[str, list[tuple[str, StoredObject]]] = {}
-        """By folder, the files of steady folders that were left in the store until they are read."""
+        """Files of steady folders that stay in the store until they are read, by folder."""
         self._older_lock = threading.Lock()
 
     def begin(self) -> None:
-        """Probe the store once, and put the files into it that earlier processes could not put.
+        """Probe the store once, and put files into it that earlier processes could not put.
 
         Raises:
             UsageError: The store cannot hold a lake.
-            LakeUnreachableError: The store does not answer, or holds nothing of a lake that it held.
+            LakeUnreachableError: The store does not answer, or has lost the lake that it held.
         """
         with self._lock:
             if not self.store.is_probed:
@@ -97,7 +97,7 @@ class Mirror:
                 self._is_ready = True
 
     def put_waiting(self) -> None:
-        """Put all waiting files into the store. A file that another process puts at the same time is put once."""
+        """Put all waiting files into the store. If two processes put a file at the same time, it is put once."""
         folder = self.root / _WAITING
         files = sorted(_files_in(folder))
         reported = len(files) if len(files) >= _REPORTED else 0
@@ -109,7 +109,7 @@ class Mirror:
                 advance()
 
     def write(self, path: Path, write: Callable[[Path], None]) -> None:
-        """Add a file: `write` makes it at a path, then it is put into the store, then it appears here.
+        """Add a file. `write` makes it at a path, then it is put into the store, then it appears here.
 
         Raises:
             LakeUnreachableError: It cannot be put. It is kept, and the next run puts it.
@@ -125,11 +125,11 @@ class Mirror:
     def _put_late(self, waiting: Path, path: Path) -> None:
         try:
             self._put(waiting, path)
-        except ConflictError as error:  # which is no reason to keep the others here
+        except ConflictError as error:  # the other files can still be put
             log.warning(f"{waiting} stays where it is: {error}")
 
     def _put(self, waiting: Path, path: Path) -> None:
-        with suppress(FileNotFoundError):  # another process put it too
+        with suppress(FileNotFoundError):  # another process also put it
             self.store.put_file(self.name(path), waiting)
             path.parent.mkdir(parents=True, exist_ok=True)
             waiting.replace(path)
@@ -144,9 +144,10 @@ class Mirror:
         path.unlink(missing_ok=True)
 
     def listed(self, folders: Iterable[str]) -> dict[str, StoredObject]:
-        """The files that the store has in folders, by name.
+        """The store's files in folders, by name.
 
-        While the store is listed, others write. A table is listed before those that its files name, so that what they name is listed too.
+        Others may write while the store is listed. A table is listed before the tables that its files name, so the named files are listed
+        too.
         """
         found: dict[str, StoredObject] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -156,7 +157,7 @@ class Mirror:
         return found
 
     def fetch(self, names: Iterable[str]) -> None:
-        """Fetch files that are not here. Those that are no longer in the store are left out, and names that no file of a lake has."""
+        """Fetch files missing here. Skips files that are no longer in the store, and names that cannot be a lake file's."""
         missing = [name for name in names if is_inside(name) and not (self.root / name).exists()]
         if missing:
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -164,7 +165,7 @@ class Mirror:
 
     @contextmanager
     def steady(self, folders: Iterable[str], *, newest_of: Collection[str] = ()) -> Iterator[None]:
-        """Pull folders, and take them as they are then within the block, with what this process adds.
+        """Pull folders and freeze them within the block, plus this process's additions.
 
         Older files of the tables `newest_of` are fetched when their folder is pulled within the block.
         """
@@ -179,7 +180,7 @@ class Mirror:
             self._older = {folder: files for folder, files in self._older.items() if self._is_steady(folder)}
 
     def older(self, folder: str) -> list[str]:
-        """The files of a steady folder that are not here until they are read."""
+        """The files of a steady folder that are fetched only when they are read."""
         return [name for name, _ in self._older.get(folder, ())]
 
     def _fetch_older(self, folder: str) -> None:
@@ -194,18 +195,18 @@ class Mirror:
                 self._older.pop(each, None)
 
     def pull(self, folders: Iterable[str], *, newest_of: Collection[str] = (), whole: bool = False) -> dict[str, StoredObject]:
-        """Make folders the same as in the store: fetch files that are missing, remove those that are no longer there.
+        """Make folders the same as in the store: fetch missing files, and remove files that are no longer in the store.
 
         Args:
             folders: Their names, relative to the lake.
-            newest_of: Tables of which only the newest file of each partition is fetched.
-            whole: Whether the folders are all of the lake. Then a store without any file is an error where this machine has files.
+            newest_of: Tables for which only the newest file of each partition is fetched.
+            whole: Whether the folders are all of the lake. Then an empty store is an error if this machine has files.
 
         Returns:
             The older files of `newest_of`, which were left in the store.
 
         Raises:
-            LakeUnreachableError: The store does not answer, or holds nothing of a lake that it held.
+            LakeUnreachableError: The store does not answer, or has lost the lake that it held.
         """
         wanted: list[str] = []
         for folder in folders:
@@ -235,7 +236,7 @@ class Mirror:
         return folder in self._steady or any(folder.startswith(f"{parent}/") for parent in self._steady if "/" not in parent)
 
     def _fetch_all(self, pool: ThreadPoolExecutor, missing: Sequence[str]) -> bool:
-        """Fetch files. Returns whether all were still in the store. Few are fetched without a word."""
+        """Fetch files. Returns whether all were still in the store. Reports no progress for few files."""
         reported = len(missing) if len(missing) >= _REPORTED else 0
         found = True
         with current_reporter().track(f"fetch {self.store.url}", total=reported, unit="files") as advance:
@@ -245,7 +246,7 @@ class Mirror:
         return found
 
     def _require_lake(self) -> None:
-        """Raise `LakeUnreachableError` where the store has neither the object of a probe nor a file."""
+        """Raise `LakeUnreachableError` if the store has neither a probe's object nor a file."""
         if not was_probed(self.store) and not any(map(is_file, self.store.list(""))):
             raise LakeUnreachableError(self._is_empty())
 
@@ -262,7 +263,7 @@ class Mirror:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            for _ in range(2):  # a file that is damaged twice is damaged in the store, which its readers report
+            for _ in range(2):  # a file damaged twice is damaged in the store, which its readers report
                 self.store.fetch(name, temporary)
                 if _is_sound(temporary):
                     break
@@ -275,7 +276,7 @@ class Mirror:
 
 
 def has_files(root: Path) -> bool:
-    """Whether there is a file of a lake in a folder or below it, or one that waits."""
+    """Whether a folder contains files of a lake at any depth, including waiting ones."""
     return any(True for _ in _files_in(root))
 
 
@@ -285,7 +286,7 @@ def has_waiting(root: Path) -> bool:
 
 
 def let_wait(root: Path, folders: Iterable[str]) -> None:
-    """Move all files of a lake to those that wait to be put into a store."""
+    """Move all files of a lake to the files that wait for a store."""
     for folder in folders:
         for path in list(_files_in(root / folder)):
             waiting = root / _WAITING / path.relative_to(root)
@@ -308,7 +309,7 @@ def _size(path: Path) -> int | None:
 
 
 def _swept(folder: Path) -> Iterator[Path]:
-    """The files of a lake in a folder and below it. What killed processes left half-fetched there is removed."""
+    """The files of a lake in a folder and below it. Removes half-fetched files left by killed processes."""
     for parent, _, names in os.walk(folder):
         if any(name.endswith(".tmp") for name in names):
             sweep(Path(parent))

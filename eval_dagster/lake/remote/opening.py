@@ -1,6 +1,6 @@
-"""Which object store a home's lake is in.
+"""Finds the object store of a home's lake.
 
-A file in the lake's folder names it, so that every process that opens the home finds it.
+A file in the lake's folder names it, so every process that opens the home finds it.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ _stores: dict[str, Store] = {}
 
 
 def mirror_in(root: Path) -> Mirror | None:
-    """The mirror in a folder; None where the folder is the lake itself."""
+    """The mirror in a folder. None if the folder is the lake itself."""
     url = mirrored_url(root)
     return None if url is None else Mirror(root, _store(url))
 
 
 def mirrored_url(root: Path) -> str | None:
-    """The URL of the lake whose files a folder mirrors; None where it mirrors none."""
+    """The URL of the lake that a folder mirrors, if any."""
     try:
         return (root / _NOTE).read_text("utf-8").strip() or None
     except (FileNotFoundError, NotADirectoryError):
@@ -33,7 +33,7 @@ def mirrored_url(root: Path) -> str | None:
 
 
 def mirror_lake(root: Path, url: str | None) -> None:
-    """Make a folder the mirror of a lake, or with None a lake of its own.
+    """Make a folder the mirror of a lake; with None, a separate lake.
 
     Raises:
         UsageError: It has files of another lake.
@@ -59,12 +59,12 @@ def mirror_lake(root: Path, url: str | None) -> None:
 
 
 def upload(root: Path, url: str) -> Mirror:
-    """Move the results of a home to an object store, whose mirror the home becomes.
+    """Move the results of a home to an object store. The home becomes its mirror.
 
-    A process that is killed leaves files that wait; calling this again goes on.
+    A killed process leaves waiting files; calling this again continues.
 
     Raises:
-        UsageError: The home mirrors another lake, a run of the home is at work, or the store cannot hold a lake.
+        UsageError: The home mirrors another lake, a run of the home is active, or the store cannot hold a lake.
         LakeUnreachableError: The store does not answer.
     """
     url = url.rstrip("/")
@@ -76,7 +76,7 @@ def upload(root: Path, url: str) -> Mirror:
     if known is None:
         locks = root.parent / "locks"
         with locked(locks / "catalog"):
-            # A run would go on to write files that are in no store.
+            # A run would continue to write files outside the store.
             if any(map(is_held, (locks / "runs").glob("*"))):
                 raise UsageError(f"a run of {root.parent} is at work; upload when it has ended")
             let_wait(root, (*TABLES, "response_cache"))
@@ -86,7 +86,7 @@ def upload(root: Path, url: str) -> Mirror:
 
 
 def reading_home(url: str) -> Path:
-    """The home of a user's copy of a lake that is only read: a folder for each URL in the user's cache."""
+    """The home of a user's read-only copy of a lake: a folder for each URL in the user's cache."""
     name = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
     home = user_cache() / "lakes" / name
     mirror_lake(home / "lake", url)
@@ -94,14 +94,14 @@ def reading_home(url: str) -> Path:
 
 
 def note_mirror(root: Path, url: str) -> None:
-    """Write down that a folder mirrors a lake."""
+    """Record that a folder mirrors a lake."""
     root.mkdir(parents=True, exist_ok=True)
     with replaced(root / _NOTE) as temporary:
         temporary.write_text(url, "utf-8")
 
 
 def _store(url: str) -> Store:
-    """The store of a URL, opened once a process: it holds connections."""
+    """The store of a URL. Opened once per process, because it holds connections."""
     if url not in _stores:
         _stores[url] = Store(url)
     return _stores[url]

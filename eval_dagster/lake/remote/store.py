@@ -1,4 +1,4 @@
-"""An object store: a few calls by name, each repeated for a bounded time where the store is out of order."""
+"""An object store: a few calls by name, each repeated for a bounded time while the store is out of order."""
 
 import logging
 import mmap
@@ -18,33 +18,33 @@ from eval_dagster.errors import EvalDagsterError, LakeError, LakeUnreachableErro
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _HOST = re.compile(r"https?://(?:[^/\s?#]{1,500}@)?((?:[\w.-]{1,200}|\[[\da-fA-F:.]{2,50}\])(?::\d{1,5})?)(?=[/\s?#\"'),;]|:?$|:\s)")
-"""Not what stands before an `@`: it may be a password. A password with a slash in it makes no host at all."""
+"""Excludes the part before an `@`, which may be a password. A password with a slash matches no host."""
 _FULL = re.compile(r"os error (28|122)\b|StorageFull|QuotaExceeded")
-"""A disk without space, or a user at the limit of one."""
+"""A full disk, or an exhausted quota."""
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses of a server that answers otherwise a little later."""
+"""Statuses of temporary failures."""
 _UNDECIDED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-"""Codes with status 409: another write is under way, and it is open whether there is an object of this name."""
+"""Codes with status 409: another write is under way, so whether the object exists is undecided."""
 _SKEWED = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _SOURCES = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine",
     "gs": "GOOGLE_SERVICE_ACCOUNT, the path of a key file, or the service account of the machine",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or the identity of the machine",
 }
-"""Where each kind of store finds credentials."""
+"""The source of credentials for each kind of store."""
 log = logging.getLogger(__name__)
 PATIENCE_S = 120.0
-"""How long a call is repeated."""
+"""Seconds for which a call is repeated."""
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 10.0
 _WARN_AFTER_S = 5.0
 _PIECE = 2**20
-"""Bytes of an object that are read at a time, at least. A smaller object is written within seconds."""
+"""Minimum bytes of an object read at a time. A smaller object is written within seconds."""
 _SLOWEST_S = 60.0
-"""How long a store may be silent. A try that begins when less is left of the patience is one of the hasty client."""
+"""Seconds for which a store may be silent. A try that begins with less patience left uses the hasty client."""
 _CLIENT = {"timeout": "15 minutes", "read_timeout": "60 seconds", "connect_timeout": "5 seconds"}
 _HASTY = {"timeout": "10 seconds", "read_timeout": "5 seconds", "connect_timeout": "5 seconds"}
-"""For calls about little data, where the store may hang."""
+"""For calls with little data, if the store may hang."""
 _ADDRESSES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 T = TypeVar("T")
 _FOLDER = ".eval_dagster"
@@ -59,9 +59,9 @@ class Fault:
     """A failed call."""
 
     words: str
-    """What was seen."""
+    """The observation."""
     cure: str = ""
-    """What to do. Empty where another try can help."""
+    """The remedy. Empty if another try can help."""
 
     @property
     def is_passing(self) -> bool:
@@ -69,14 +69,14 @@ class Fault:
         return not self.cure
 
     def error(self, url: str) -> EvalDagsterError:
-        """The exception for a call on the store of a URL."""
+        """The exception for a call on the store at a URL."""
         if self.is_passing:
             return LakeUnreachableError(f"the lake {url}: {self.words}")
         return UsageError(f"the lake {url}: {self.words}; {self.cure}")
 
 
 def is_undecided(error: Exception) -> bool:
-    """Whether an exception of obstore that says "already exists" does not know it."""
+    """Whether obstore's error "already exists" leaves open if the object exists."""
     found = _CODE.search(str(error))
     return found is not None and found[1] in _UNDECIDED
 
@@ -127,7 +127,7 @@ def fault_of(error: Exception, url: str) -> Fault:
 
 
 class ConflictError(LakeError):
-    """There is an object of this name with other content."""
+    """An object of this name has other content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +137,14 @@ class StoredObject:
     size: int
     """Bytes."""
     modified: datetime
-    """By the clock of the server."""
+    """By the server's clock."""
 
 
 class Store:
     """The objects below a URL, by their names relative to it."""
 
     def __init__(self, url: str, *, patience_s: float = PATIENCE_S, is_hasty: bool = False) -> None:
-        """Open the store. Credentials come from the environment alone. With `is_hasty`, no answer is waited for longer than some seconds.
+        """Open the store. Credentials come only from the environment. With `is_hasty`, each call times out after a few seconds.
 
         Raises:
             RequirementError: The package that reads object stores is missing.
@@ -160,7 +160,7 @@ class Store:
         self._obstore: Any = obstore
         self._patience_s = patience_s
         self._out_since: float | None = None
-        """When the call began that gave up. Until a call succeeds, later ones get one try."""
+        """Start of the call that gave up. Until a call succeeds, later calls get one try."""
         self._failures = (exceptions.BaseError, OSError, ValueError)
         self._exists = exceptions.AlreadyExistsError
         self._quick = _open(url, _HASTY)
@@ -177,7 +177,7 @@ class Store:
         return self._patiently(call, f"list {folder}")
 
     def fetch(self, name: str, path: Path) -> None:
-        """Write the content of an object to a file, a piece at a time. Raises `FileNotFoundError` where there is no such object."""
+        """Write the content of an object to a file, a piece at a time. Raises `FileNotFoundError` if the object does not exist."""
 
         def call(_: Any) -> None:
             pieces = self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE)
@@ -188,15 +188,15 @@ class Store:
         self._patiently(call, f"read {name}")
 
     def read(self, name: str) -> bytes:
-        """The content of a small object. Raises `FileNotFoundError` where there is no such object."""
+        """The content of a small object. Raises `FileNotFoundError` if the object does not exist."""
         return self._patiently(lambda inner: bytes(self._obstore.get(inner, name).bytes()), f"read {name}")
 
     def put_new(self, name: str, content: bytes | mmap.mmap) -> bool:
-        """Write an object, unless one of this name is there. Returns whether this call wrote it."""
+        """Write an object unless one with this name exists. Returns whether this call wrote it."""
 
         def call(inner: Any) -> bool:
             try:
-                # A single put: neither obstore nor Ceph supports the condition of one in several parts.
+                # A single put, because neither obstore nor Ceph supports the condition for multipart writes.
                 self._obstore.put(inner if len(content) < _PIECE else self._inner, name, content, mode="create", use_multipart=False)
             except self._exists as error:
                 if is_undecided(error):
@@ -207,10 +207,10 @@ class Store:
         return self._patiently(call, f"write {name}")
 
     def put_file(self, name: str, path: Path) -> None:
-        """Write a file as an object that may have been written already: the answer to an earlier try can be lost.
+        """Write a file as an object that may already exist, since the response to an earlier try can be lost.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
             ConflictError: An object of this name has other content.
         """
         content = _mapped(path)
@@ -218,7 +218,7 @@ class Store:
             raise ConflictError(f"the lake {self.url} has a file {name} with other content; files of a lake never change, run again")
 
     def _has(self, name: str, content: bytes | mmap.mmap) -> bool:
-        """Whether an object has this content. It is read a piece at a time."""
+        """Whether an object has this content. Reads it a piece at a time."""
         position = 0
         for piece in self._obstore.get(self._inner, name).stream(min_chunk_size=_PIECE):
             end = position + len(piece)
@@ -228,7 +228,7 @@ class Store:
         return position == len(content)
 
     def replace(self, name: str, content: bytes) -> StoredObject:
-        """Write an object in the place of an earlier one. Returns how the server lists it."""
+        """Write an object in place of an earlier one. Returns the server's listing of it."""
 
         def call(inner: Any) -> StoredObject:
             self._obstore.put(inner, name, content, use_multipart=False)
@@ -238,7 +238,7 @@ class Store:
         return self._patiently(call, f"write {name}")
 
     def delete(self, name: str) -> None:
-        """Delete an object, where there is one."""
+        """Delete an object, if it exists."""
 
         def call(inner: Any) -> None:
             try:
@@ -250,7 +250,7 @@ class Store:
         self._patiently(call, f"delete {name}")
 
     def _patiently(self, call: Callable[[Any], T], what: str) -> T:
-        """Repeat a call while the store is out of order, with growing pauses. It is given the client for little data."""
+        """Repeat a call while the store is out of order, with growing pauses. The call gets the client for its time left."""
         began, wait, is_said = time.monotonic(), _FIRST_WAIT_S, False
         while True:
             is_late = self._out_since is not None or time.monotonic() - began > self._patience_s - _SLOWEST_S
@@ -280,13 +280,13 @@ class Store:
 
 
 def _mapped(path: Path) -> bytes | mmap.mmap:
-    """The content of a file, which the system reads where it is needed. It takes no memory of this process."""
+    """The content of a file, mapped into memory. The system reads it on demand."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
 
 
 def _is_missing_object(error: FileNotFoundError) -> bool:
-    """Whether the object is missing, and not the bucket."""
+    """Whether the object is missing, rather than the bucket."""
     return "NoSuchBucket" not in str(error) and "ContainerNotFound" not in str(error)
 
 
@@ -304,7 +304,7 @@ def _open(url: str, client: Mapping[str, str]) -> Any:
 
 
 def _check_addresses() -> None:
-    """Raise `UsageError` for an address of a server that obstore cannot use. The message does not repeat it."""
+    """Raise `UsageError` for a server address that obstore cannot use. The message does not repeat it."""
     for variable in _ADDRESSES:
         given = os.environ.get(variable)
         if given and not _is_address(given):
@@ -318,14 +318,14 @@ def _is_address(given: str) -> bool:
     try:
         parts = urlsplit(given)
         has_port = parts.port is None or parts.port > 0
-    except ValueError:  # a port that is none, or brackets that do not close
+    except ValueError:  # an invalid port, or unclosed brackets
         return False
     is_plain = given.isascii() and given.isprintable() and " " not in given
     return is_plain and has_port and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
 
 
 def _allows_http() -> bool:
-    """Whether requests may be unencrypted: where the environment says so, or gives an address that is."""
+    """Whether requests may be unencrypted: the environment allows it, or its address has the scheme http."""
     given = next(filter(None, map(os.environ.get, _ADDRESSES)), "")
     return given.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
 
@@ -333,10 +333,10 @@ def _allows_http() -> bool:
 def probe(store: Store) -> None:
     """Check that a store can hold a lake.
 
-    The object of the probe stays in the store, so that a later probe is one refused write.
+    The object of the probe stays in the store, so a later probe is one refused write.
 
     Raises:
-        UsageError: It cannot. The message names what was seen, and what to do.
+        UsageError: It cannot hold a lake. The message names the observation and the cure.
         LakeUnreachableError: It does not answer for some time.
     """
     if store.put_new(_MARK, _CONTENT) and store.put_new(_MARK, _CONTENT):
@@ -355,5 +355,5 @@ def probe(store: Store) -> None:
 
 
 def was_probed(store: Store) -> bool:
-    """Whether the object of an earlier probe is in a store: one that was emptied, or a disk that is not mounted, has none."""
+    """Whether the store has the object of an earlier probe. An emptied store, or an unmounted disk, has none."""
     return _MARK in store.list(_FOLDER)

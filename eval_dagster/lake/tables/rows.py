@@ -1,4 +1,4 @@
-"""Rows of the lake's tables: made of records, turned into records again, and as Arrow tables."""
+"""Rows of the lake's tables: made from records, turned back into records, and as Arrow tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ from eval_dagster.texts.visible_text import is_storable, storable
 
 
 def fields_in(row: Mapping[str, Any], record: type) -> dict[str, Any]:
-    """The columns of a row that are fields of a dataclass. A column that the file lacks has the field's default."""
+    """The columns of a row that are fields of a dataclass. A missing column takes the field's default."""
     return {field.name: row[field.name] for field in fields(record) if field.name in row}
 
 
 def sample_row(eval_name: str, sample: Sample, source: DatasetSource, version: str) -> dict[str, Any]:
-    """A sample as a row of `samples`; `version` is that of the snapshot."""
+    """A sample as a row of `samples`; `version` is the snapshot's version."""
     return {
         **vars(sample),
         "eval": eval_name,
@@ -49,7 +49,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
 
 
 def prompt_row(eval_name: str, model: str, prompt: RenderedPrompt, num_fewshot: int, version: str) -> dict[str, Any]:
-    """A prompt as a row of `prompts`; `version` is that of all prompts of the eval and the model."""
+    """A prompt as a row of `prompts`; `version` covers all prompts of the eval and the model."""
     request = prompt.request
     return {
         "eval": eval_name,
@@ -135,11 +135,11 @@ def _settings_of(stored: Mapping[str, Any]) -> GenerationSettings:
 
 
 def response_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
-    """A response as a row of the response cache. With eval, model, sample and the split texts it is one of `responses`."""
+    """A response as a row of the response cache. With eval, model, sample and the split texts, it becomes a row of `responses`."""
     report = response.report
     return {
         "request_id": request_id,
-        # A server can answer with half of a character, which no file can hold. The stored text is the one that is scored.
+        # A server can answer with half of a character, which no file can hold. The stored text is the scored text.
         "text": [storable(text) for text in response.text],
         "text_is_escaped": not all(map(is_storable, response.text)),
         "input": response.input if response.truncated_tokens_count else None,
@@ -170,9 +170,9 @@ def response_row(request_id: str, response: ModelResponse, model_version: str) -
 
 
 def answer_row(request_id: str, response: ModelResponse, model_version: str) -> dict[str, Any]:
-    """An answer as a row of the response cache, with what it took.
+    """An answer as a row of the response cache, with its workers and their seconds.
 
-    The version of the stage `model_outputs` covers `response_row`. What an answer took is no part of it.
+    The version of the stage `model_outputs` covers `response_row`, but not the workers and their seconds.
     """
     return {
         **response_row(request_id, response, model_version),
@@ -184,7 +184,7 @@ def answer_row(request_id: str, response: ModelResponse, model_version: str) -> 
 
 
 def response_of(row: Mapping[str, Any]) -> ModelResponse:
-    """The response of a row of `responses`. A perplexity has one log-probability, that of the whole text."""
+    """The response of a row of `responses`. A perplexity has one log-probability, for the whole text."""
     return ModelResponse(
         input=row["input"],
         input_tokens=row["input_token_ids"],
@@ -227,7 +227,7 @@ def score_row(eval_name: str, model: str, prompt: RenderedPrompt, cluster: str, 
 
 
 def _explanation(score: Score) -> str | None:
-    """JSON that every reader accepts: many refuse half a character, also as an escape."""
+    """The explanation as JSON that every reader accepts. Many readers refuse half a character, even as an escape."""
     if not score.explanation:
         return None
     return json.dumps({kind: _storable(texts) for kind, texts in score.explanation.items()}, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Columns of the lake's tables. Column names are the names of the SQL relations made of them."""
+"""Columns of the lake's tables. The SQL relations have the same column names."""
 
 import pyarrow as pa
 
@@ -117,11 +117,13 @@ EARLIER_REASONS = {
     "first result": ("there is no earlier result to compare with;",),
     "not evaluated": ("failed at ", "was not evaluated ", "there is no result yet;"),
 }
-"""Judgements without an outcome have one verdict for all that was not compared: `not comparable`. It is read as one of these verdicts, by
-the beginning of its reason."""
+"""Judgements without an outcome have one verdict for everything that was not compared: `not comparable`. Readers replace it with one of
+these
+verdicts, by the beginning of its reason.
+"""
 
 SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES, "looks": LOOKS}
-"""The tables that have a partition a suite. Files of one judgement bear the same name in all of them; `regressions` is written last."""
+"""The tables with one partition per suite. Files of one judgement have the same name in all of them; `regressions` is written last."""
 
 
 _ANSWERS = pa.list_(
@@ -397,4 +399,4 @@ TABLES = {
     "confirmations": CONFIRMATIONS,
     **SUITE_TABLES,
 }
-"""All tables of the lake that the catalog is made of."""
+"""All tables of the lake that make up the catalog."""
