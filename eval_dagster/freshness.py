@@ -1,8 +1,8 @@
-"""Tells what a run would make, and why, without making it.
+"""Predicts what a run would make, with reasons, without making it.
 
 Each stage decides by a `Plan` whether its current file is up to date. The same plans are asked here, with the versions that the stages
-before would give: rows are read and prompts are rendered again where they may have changed, and answers are looked up in the cache.
-Nothing is written to the home, and no model is loaded or asked.
+before would produce. Rows are read and prompts are rendered again if they may have changed, and answers are looked up in the cache. Nothing
+is written to the home, and no model is loaded or asked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +37,13 @@ _UPSTREAM = {
     "answers": "model_outputs",
     "scores": "sample_scores",
 }
-"""The names of what a stage takes from the stages before, and these stages."""
+"""The inputs that a stage takes from earlier stages -> these stages."""
 _RECORDED: Mapping[str, Mapping[str, str]] = {
     "rendered_prompts": {"data": "dataset_snapshot"},
     "model_outputs": {"prompt": "rendered_prompts", "model": "model"},
     "sample_scores": {"prompt": "rendered_prompts", "answers": "model_outputs", "metric": "metrics"},
 }
-"""What files of earlier releases record of the versions that they are made of: the name of each in `FileInfo.inputs`."""
+"""The names in `FileInfo.inputs` of the versions that files of earlier releases record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +53,12 @@ class Cell:
     stage: str
     state: State
     causes: Sequence[str] = ()
-    """Why it is stale: `data`, `prompt`, `limit`, `settings` (of the eval), `model settings`, `model`, `metric`, `code`, `errors` (that may
-    not come again), `findings` (which the checks of this release have not looked for), `MLflow` (which lacks the result); a stage whose
-    result was made since, such as `answers`; or `unknown`."""
+    """Why it is stale: `data`, `prompt`, `limit`, `settings` (of the eval), `model settings`, `model`, `metric`, `code`, `errors` (which
+    may not recur), `findings` (this release has new checks), `MLflow` (which lacks the result); a stage whose result was made since, such
+    as `answers`; or `unknown`.
+    """
     detail: str = ""
-    """Why it is broken or cannot be told, or how the new result differs."""
+    """Why it is broken or unknown, or how the new result differs."""
 
     @property
     def is_made(self) -> bool:
@@ -67,25 +68,25 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a run would ask a model for an eval."""
+    """The requests of an eval to a model in a run, with time and cost."""
 
     requests: int | None
-    """Requests that it would send; null where that cannot be told."""
+    """Requests that a run would send; null if unknown."""
     is_exact: bool = True
-    """Whether the requests were looked up in the cache. Else their number is that of the evaluated samples, or null."""
+    """Whether the requests were looked up in the cache. Otherwise their number is the number of evaluated samples, or null."""
     seconds: float | None = None
-    """Seconds of the model, by the history; null where there is none."""
+    """Seconds of the model, by the history; null without a history."""
     has_price: bool = True
-    """Whether the model has a price. Else no cost is expected."""
+    """Whether the model has a price. Otherwise no cost is expected."""
     cost: float | None = None
-    """US dollars, by the history; null where there is none."""
+    """US dollars, by the history; null without a history."""
     basis: str = ""
-    """The history that seconds and cost are from."""
+    """The history behind seconds and cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionState:
-    """What a run would make of an eval and a model."""
+    """The stages of an eval and a model that a run would make."""
 
     eval: str
     model: str
@@ -100,20 +101,20 @@ class PartitionState:
 
     @property
     def is_known(self) -> bool:
-        """Whether everything could be told."""
+        """Whether the state of every stage is known."""
         return not any(cell.state in ("cannot tell", "broken", "not reached") for cell in self.cells.values())
 
 
 def partition_states(project: Project, evals: Sequence[str], models: Sequence[str], *, fetches: bool = False) -> Iterator[PartitionState]:
-    """What a run of some evals and models would make.
+    """Predict what a run of some evals and models would make.
 
-    An eval or a model that is broken has its reason in its cells, and does not affect the others.
+    A broken eval or model has its reason in its cells, and does not affect the others.
 
     Args:
-        project: The evals and models. For a trial, that of the trial.
+        project: The evals and models. For a trial, the trial's project.
         evals: Names of evals.
         models: Names of models.
-        fetches: Whether a dataset may be fetched. Else a stage that needs one which is elsewhere is `cannot tell`.
+        fetches: Whether a dataset may be fetched. Otherwise a stage that needs a remote dataset is `cannot tell`.
 
     Raises:
         LakeUnreachableError: The object store of the lake does not answer.
@@ -127,7 +128,7 @@ def partition_states(project: Project, evals: Sequence[str], models: Sequence[st
 
 
 class _Stop(Exception):  # noqa: N818 - it says where a look ends, and is no error
-    """No later stage can be told."""
+    """The states of later stages are unknown."""
 
     def __init__(self, state: State, reason: str) -> None:
         super().__init__(reason)
@@ -144,7 +145,7 @@ def _stop(error: Exception) -> _Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """The dataset of an eval, looked at once for all models."""
+    """The dataset of an eval, examined once for all models."""
 
     project: Project
     eval_name: str
@@ -169,7 +170,7 @@ class _Rows:
         except LakeUnreachableError:
             raise
         except FarError:
-            return found  # whether the rows are others shows when they are read
+            return found  # a difference of the rows shows when they are read
         except Exception as error:
             return Cell(stage="dataset_snapshot", state="broken", detail=_stop(error).reason)
         if plan.current is not None and version == plan.current.info.version:
@@ -187,12 +188,12 @@ class _Rows:
 
     @cached_property
     def version(self) -> str:
-        """The version that the snapshot has after a run. Raises as reading does."""
+        """The version of the snapshot after a run. Raises the errors of reading."""
         return self._plan.fresh.info.version if self._plan.fresh is not None else self._now[1]
 
     @cached_property
     def samples(self) -> Sequence[Sample]:
-        """The samples that the snapshot has after a run. Raises as reading does."""
+        """The samples of the snapshot after a run. Raises the errors of reading."""
         return read_samples(self.project, self.eval_name) if self._plan.fresh is not None else self._now[0]
 
     @cached_property
@@ -200,7 +201,7 @@ class _Rows:
         return rows_now(self.project, self.eval_name)
 
     def evaluated(self) -> int | None:
-        """The number of samples that are evaluated, where they can be counted."""
+        """The number of evaluated samples, if they can be counted."""
         settings, task = self.project.eval(self.eval_name), self.project.task(self.eval_name)
         try:
             samples = self.samples
@@ -213,16 +214,16 @@ class _Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class _Model:
-    """A model, looked at once for all evals."""
+    """A model, examined once for all evals."""
 
     project: Project
     name: str
     owned: set[str] = field(default_factory=set)
-    """The requests that a run sends for evals that were looked at. It sends none twice."""
+    """The requests that a run sends for the evals examined so far. It sends none twice."""
 
     @cached_property
     def problem(self) -> _Stop | None:
-        """Why its version cannot be told."""
+        """Why its version is unknown."""
         try:
             handle = self.project.handle(self.name)
             if isinstance(handle, DistantHandle) and handle.must_ask():
@@ -245,7 +246,7 @@ class _Model:
         return attempts_of_model(self.project.lake.answers, self.name)
 
     def estimate(self, eval_name: str, requests: int | None, *, is_exact: bool) -> Estimate:
-        """Time and cost of requests, by those that were sent for the eval, else for any eval of the model."""
+        """Time and cost of requests, by earlier requests for the eval, or else for any eval of the model."""
         has_price = getattr(self.project.model(self.name), "price", None) is not None
         found = Estimate(requests=requests, is_exact=is_exact, has_price=has_price)
         if requests == 0:
@@ -265,13 +266,13 @@ class _Model:
 
 
 def _scaled(past: Sequence[tuple[float, int]], requests: int) -> float | None:
-    """The sum of past amounts for so many requests."""
+    """The sum of past amounts, scaled to this number of requests."""
     count = sum(number for _, number in past)
     return sum(amount for amount, _ in past) / count * requests if count else None
 
 
 class _Look:
-    """A look at an eval and a model, stage by stage."""
+    """Examines an eval and a model, stage by stage."""
 
     def __init__(self, *, rows: _Rows, model: _Model) -> None:
         self._rows = rows
@@ -282,7 +283,7 @@ class _Look:
         self._is_exact = True
 
     def state(self) -> PartitionState:
-        """The states of all stages, and what would be asked."""
+        """The states of all stages, with an estimate."""
         stage = "dataset_snapshot"
         try:
             self._cells[stage] = self._rows.cell
@@ -306,7 +307,7 @@ class _Look:
         return PartitionState(eval=self._rows.eval_name, model=self._model.name, cells=self._cells, estimate=estimate)
 
     def _end(self, at: str, stop: _Stop) -> None:
-        """Fill in the stages from one that cannot be told. Those without a file are made in any case, unless the run fails before."""
+        """Fill in the stages from an unknown one. Stages without a file are made in any case, unless the run fails before."""
         is_broken = stop.state == "broken"
         for stage in list(STAGES)[list(STAGES).index(at) :]:
             if stage in self._cells:
@@ -342,7 +343,7 @@ class _Look:
         return replace(found, causes=others or ["code"], detail="the prompts are the same" if is_same else "")
 
     def _asks_as(self, current: LakeFile) -> bool:
-        """Whether the samples that current prompts and new ones have in common are asked as before."""
+        """Whether the samples common to current and new prompts are asked as before."""
         names = ("request_id", "gold", "gold_is_list", "gold_index", "context")
         try:
             new = {row["sample_id"]: [row[name] for name in names] for row in self._rendered[0]}
@@ -401,7 +402,7 @@ class _Look:
         found = _cell("sample_scores", plan, self._cells)
         if unknown and found.state == "stale" and (more := self._cells["model_outputs"].causes):
             found = replace(found, causes=list(dict.fromkeys([*more, *found.causes])))
-        # A metric is a part of its task, and so are the prompts: what they explain needs no other cause.
+        # A metric is a part of its task, and so are the prompts. If they explain the change, it needs no other cause.
         others = [cause for cause in found.causes if cause != "task"]
         return replace(found, causes=others or (["code"] if found.causes else []))
 
@@ -419,7 +420,7 @@ class _Look:
 
 
 def _cell(stage: str, plan: Plan, before: Mapping[str, Cell]) -> Cell:
-    """The cell of a stage by its plan. What changed in a stage before has the causes of that stage."""
+    """The cell of a stage by its plan. A change in an earlier stage has that stage's causes."""
     if plan.fresh is not None:
         return Cell(stage=stage, state="fresh")
     if plan.current is None:
@@ -432,7 +433,7 @@ def _cell(stage: str, plan: Plan, before: Mapping[str, Cell]) -> Cell:
 
 
 def _changed(stage: str, plan: Plan, current: LakeFile) -> list[str]:
-    """The names of what differs from the current file; those that the file records."""
+    """The names of recorded versions that differ from the current file."""
     inputs, recorded = current.info.inputs, dict(current.info.made_of)
     if not recorded:
         recorded = {name: inputs[known] for name, known in _RECORDED.get(stage, {}).items() if known in inputs}

@@ -32,7 +32,7 @@ from eval_dagster.users_code import calling, limited
 TRACKING_VARIABLE = "EVAL_DAGSTER_TRACKING_URI"
 """Environment variable: an MLflow server or database instead of `mlflow.tracking_uri`."""
 LOCKS_VARIABLE = "EVAL_DAGSTER_LOCKS"
-"""Environment variable: the PostgreSQL database that holds the locks of all machines, instead of that of the Dagster instance."""
+"""Environment variable: the PostgreSQL database with the locks of all machines, instead of the Dagster instance's database."""
 
 T = TypeVar("T")
 TaskClass = type[BaseTask[Any]]
@@ -44,7 +44,7 @@ class Project:
 
     config: Config
     config_path: Path
-    """The file; paths in it are relative to its folder."""
+    """The file. Paths in it are relative to its folder."""
     home: Path
     """The folder of all state."""
     tasks: Mapping[str, TaskClass]
@@ -59,7 +59,7 @@ class Project:
 
     @property
     def folder(self) -> Path:
-        """The folder that paths in evals.yaml are relative to."""
+        """The folder for relative paths in evals.yaml."""
         return self.config_path.parent
 
     @classmethod
@@ -67,9 +67,9 @@ class Project:
         """Read the configuration and find the home.
 
         Args:
-            config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` where not given.
-            home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file where not given.
-            tasks: Tasks by name; all that are registered where not given.
+            config_path: The file. Default: `EVAL_DAGSTER_CONFIG` or `./evals.yaml`.
+            home: The folder of all state. Default: `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file.
+            tasks: Tasks by name. Default: all registered tasks.
 
         Raises:
             ConfigError: The file is missing or wrong.
@@ -81,7 +81,7 @@ class Project:
 
     @classmethod
     def bare(cls, *, home: Path | None = None) -> "Project":
-        """The project of a folder whose evals.yaml is missing, or cannot be read: the registered tasks alone, and a home as in `open`."""
+        """The project of a folder without a readable evals.yaml: only the registered tasks, and a home as in `open`."""
         return cls._of(Config(models={}, evals={}), default_config_path().resolve(), registered_tasks(), home)
 
     @classmethod
@@ -107,12 +107,12 @@ class Project:
 
     @property
     def addresses(self) -> Addresses:
-        """Where the web pages of this project can be reached."""
+        """The addresses of this project's web pages."""
         return _addresses(self.config, self.home)
 
     @property
     def place(self) -> str:
-        """Where the results are: the same on all machines that share a lake, and another one for each other project."""
+        """Identifies the results: equal on all machines that share a lake, unique to the project."""
         return str(self.home) if self.lake.mirror is None else self.lake.mirror.store.url
 
     def sharing_locks(self, address: str) -> "Project":
@@ -123,9 +123,9 @@ class Project:
         return replace(self, locks=locks, tracker=_tracker(self.config, self.home, locks))
 
     def trial(self, limit: int) -> "Project":
-        """The project with another limit for every eval. Its results are in a lake of their own and not in MLflow.
+        """The project with another limit for every eval. Its results are in a separate lake and not in MLflow.
 
-        The response cache is that of the project, so that no request of a trial is sent again. Results of a trial are never published, even
+        It shares the response cache of the project, so requests of a trial are not sent again. Results of a trial are never published, even
         if the limit admits all samples.
         """
         evals = {name: settings.model_copy(update={"limit": limit}) for name, settings in self.config.evals.items()}
@@ -144,27 +144,27 @@ class Project:
         return _pick(self.config.suites, name, "suite")
 
     def task(self, eval_name: str) -> TaskClass:
-        """The task class of an eval. Raises TaskDefinitionError where it is unknown or incomplete."""
+        """The task class of an eval. Raises TaskDefinitionError if it is unknown or incomplete."""
         task, revision = self.named_task(self.eval(eval_name).task), self.eval(eval_name).dataset_revision
         return pinned(task, revision) if revision else task
 
     def named_task(self, name: str) -> TaskClass:
-        """The task of a name of the registry, or of `path/to/file.py:Class`. Raises TaskDefinitionError as `task` does."""
+        """The task of a registered name, or of `path/to/file.py:Class`. Raises TaskDefinitionError like `task`."""
         if name not in self._loaded_tasks:
             with limited(self.config.code_timeout):
                 self._loaded_tasks[name] = load_task(name, self.tasks, self.folder, self.config.environments)
         return self._loaded_tasks[name]
 
     def task_names(self) -> list[str]:
-        """All names for `named_task`: those of the registry, then the files that evals name."""
+        """All names for `named_task`: registered names, then the files that evals name."""
         return list(dict.fromkeys([*self.tasks, *(settings.task for settings in self.config.evals.values())]))
 
     def subjects(self, eval_name: str) -> Sequence[Any]:
-        """The subjects an eval asks for."""
+        """The subjects that an eval asks for."""
         return select_subjects(self.task(eval_name), self.eval(eval_name).subjects)
 
     def num_fewshot(self, eval_name: str) -> int:
-        """The number of examples before each question of an eval: its own, else the customary one of the task."""
+        """The number of examples before each question of an eval: its own, or else the task's default."""
         own, task = self.eval(eval_name).num_fewshot, self.task(eval_name)
         return task.customary().num_fewshot if own is None else shots_of(task, own)
 
@@ -175,11 +175,11 @@ class Project:
         return self._handles[model]
 
     def model_content(self, model: str) -> str:
-        """Hash of a model without its engine. Raises ModelNotFoundError where the model is not there."""
+        """Hash of a model without its engine. Raises ModelNotFoundError if the model is missing."""
         return self.handle(model).content_version()
 
     def select(self, *, suite: str | None = None, evals: Sequence[str] = (), models: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-        """The evals and models of a command: those it names, else those of the suite, else all of the configuration.
+        """The evals and models of a command: the named ones, or else the suite's, or else all of the configuration.
 
         Raises:
             UsageError: A name is unknown.
@@ -197,13 +197,13 @@ class Project:
         """Raise one error with all problems that can be found before anything runs.
 
         Raises:
-            UsageError: A task is incomplete, a dataset is not there, or a model has no weights.
+            UsageError: A task is incomplete, a dataset is missing, or a model has no weights.
         """
         if problems := self.problems(evals, models):
             raise UsageError("\n".join(problems.values()))
 
     def problems(self, evals: Sequence[str], models: Sequence[str]) -> dict[tuple[str, str], str]:
-        """What can be found before anything runs: a message for each eval and each model that cannot be evaluated.
+        """Find problems before anything runs: a message for each eval and each model that cannot be evaluated.
 
         The keys are `("eval", name)` and `("model", name)`.
         """
@@ -258,7 +258,7 @@ def pinned(task: TaskClass, revision: str) -> TaskClass:
 
 
 def in_order(names: Sequence[str], known: Mapping[str, Any]) -> list[str]:
-    """Names once each, in the order of the configuration."""
+    """Each name once, in the order of the configuration."""
     wanted = set(names)
     return [name for name in known if name in wanted]
 
@@ -270,7 +270,7 @@ def _pick(section: Mapping[str, T], name: str, kind: str) -> T:
 
 
 def _usable(home: Path) -> Path:
-    """The home. Raises ConfigError for a path that DuckDB or SQLAlchemy reads as another one."""
+    """The home. Raises ConfigError for a path that DuckDB or SQLAlchemy would misread."""
     wrong = sorted(set(str(home)) & set("*?[\\\n\r\t"))
     if wrong:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Acceptances: states and gaps that a person accepts although the gate did not let them pass, with name, time and reason."""
+"""Acceptances: states and gaps that did not pass the gate but that a person accepts, with name, time and reason."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from eval_dagster.statistics.verdicts import Verdict
 
 _TABLE = "acceptances"
 _VARIES = re.compile(r"[\d/\\]")
-"""In a word of a reason that may differ from night to night: a number, a time, an id or a path."""
+"""Marks words of a reason that may differ from night to night: a number, a time, an id or a path."""
 
 
 def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
@@ -35,10 +35,10 @@ def read_acceptances(lake: Lake, suite: str) -> list[Acceptance]:
 
 
 def accept_states(project: Project, suite: str, *, evals: Sequence[str], models: Sequence[str], by: str, why: str) -> list[Acceptance]:
-    """Accept states and gaps of a suite as `accept` does, and publish this.
+    """Accept states and gaps of a suite like `accept`, and publish the acceptances.
 
     Raises:
-        UsageError: A name is unknown, the suite names its baseline itself and no gap is named, or as `accept` does.
+        UsageError: A name is unknown, the suite names its baseline itself and no gap is named, or as in `accept`.
         LakeError: The last judgement is damaged.
     """
     baseline = project.suite(suite).baseline
@@ -66,7 +66,8 @@ def accept(
 ) -> list[Acceptance]:
     """Accept the last judged states of a suite as baseline and anchor of later results, and its gaps. The report shows `by` and `why`.
 
-    Without names, these are the red states. A gap, which was not evaluated or is not comparable, has to be named by its eval or its model.
+    Without names, the red states are accepted. A gap has to be named by its eval or its model. A gap is a result that was not evaluated or
+    is not comparable.
 
     Args:
         lake: The lake with the judgements.
@@ -75,10 +76,10 @@ def accept(
         models: Names of models; empty: all.
         by: Name of the person.
         why: The reason.
-        gaps_alone: Whether only gaps can be accepted, since the suite names its baseline itself.
+        gaps_alone: Whether only gaps can be accepted, because the suite names its baseline itself.
 
     Raises:
-        UsageError: There is no reason, nothing to accept, or a red state without any value.
+        UsageError: The reason is missing, nothing can be accepted, or a red state has no value.
         LakeError: The last judgement is damaged.
     """
     if not why.strip() or not by.strip():
@@ -112,20 +113,20 @@ def accept(
 
 
 def is_for(acceptance: Acceptance, reason: str | None) -> bool:
-    """Whether a gap was accepted for a reason: the same one but for its numbers, times and paths."""
+    """Whether a gap was accepted for this reason, ignoring numbers, times and paths."""
     return acceptance.reason is None or _kind(acceptance.reason) == _kind(reason or "")
 
 
 def _kind(reason: str) -> str:
-    """The words of a reason that are the same each night: those of its first part, since details and advice follow a semicolon."""
+    """The words of a reason that are the same each night. Only its first part counts, because details and advice follow a semicolon."""
     first = re.split(r";\s|\n", reason.strip(), maxsplit=1)[0]
     return " ".join(word for word in first.split() if not _VARIES.search(word))
 
 
 def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """The named gaps, and one row for each other chosen state, a red one if there are several. Accepted ones are left out.
+    """The named gaps, and one row for each other chosen state, a red one if it has several. Accepted ones are left out.
 
-    Green states are chosen only if no result that is named is red or a gap.
+    Green states are chosen only if no named result is red or a gap.
     """
     states = {(each.eval, each.model, each.materialized_at) for each in known if not each.is_gap}
     gaps = {(each.eval, each.model, each.metric) for each in known if each.is_gap and each.accepted_at >= result.judged_at}
@@ -141,9 +142,10 @@ def _chosen(result: GateResult, known: Sequence[Acceptance], evals: Sequence[str
 
 
 def _accepted_state(lake: Lake, row: Regression) -> datetime | None:
-    """The time of the accepted state; null for a gap without a state that later results can be compared with.
+    """The time of the accepted state. Null for a gap without a state that later results can be compared with.
 
-    The older state of what was not evaluated is none. Raises `UsageError` for a red state without any value.
+    A result that was not evaluated has no state of its own; its older state does not count. Raises `UsageError` for a red state without any
+    value.
     """
     if row.verdict is Verdict.NOT_EVALUATED or row.materialized_at is None:
         return None
@@ -163,7 +165,7 @@ def _accepted_state(lake: Lake, row: Regression) -> datetime | None:
 
 
 def _named(result: GateResult, evals: Sequence[str], models: Sequence[str]) -> list[Regression]:
-    """The rows of these evals and models; of all where none is named."""
+    """The rows of these evals and models. Without names, all rows."""
     return [row for row in result.regressions if (not evals or row.eval in evals) and (not models or row.model in models)]
 
 

@@ -16,7 +16,7 @@ class Attempts:
     """How each eval was last evaluated with each model."""
 
     def __init__(self, attempts: Sequence[Attempt], *, since: datetime | None = None) -> None:
-        """Take attempts, the oldest first. If `since` is given, only attempts that ended then or later count."""
+        """Take attempts, the oldest first. With `since`, only attempts that ended at or after this time count."""
         self._since = since
         self._by_partition: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
         for attempt in attempts:
@@ -24,9 +24,9 @@ class Attempts:
                 self._by_partition[attempt.eval, attempt.model].append(attempt)
 
     def problem(self, eval_name: str, model: str) -> str | None:
-        """Why the current result is not from the last evaluation; None if it is.
+        """The reason that the current result is not from the last evaluation. None if it is.
 
-        A failure counts until the stage that failed, or a later one, succeeds. So does a limit that kept requests from being sent.
+        A failure counts until the failed stage, or a later one, succeeds. So does a limit that kept requests from being sent.
         """
         attempts = self._by_partition[eval_name, model]
         failure: Attempt | None = None
@@ -44,10 +44,10 @@ class Attempts:
 
 
 def excused(result: GateResult | None, attempts: Sequence[Attempt]) -> set[str]:
-    """The beginnings, before the colon, of the messages of failures that a suite does without.
+    """The beginnings, before the colon, of the failure messages that a suite tolerates.
 
-    They are those of accepted gaps, and of gaps that `require` allows. A message begins with the stage, and the eval with or without a
-    model. None is excused if there is no judgement.
+    They belong to accepted gaps and to gaps that `require` allows. A message begins with the stage, and the eval with or without a model.
+    Without a judgement, none is tolerated.
     """
     rows = result.regressions if result else ()
     gaps = [row for row in rows if row.verdict is Verdict.ACCEPTED_GAP or (result and row.is_gap and row not in result.missing)]

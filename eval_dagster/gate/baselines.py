@@ -1,4 +1,4 @@
-"""The baseline of a suite, as evals.yaml names it."""
+"""The baseline of a suite, as named in evals.yaml."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from eval_dagster.results.points import Point, PointName, parse_time
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The model and the time that results are compared with."""
+    """The model and the time to compare results with."""
 
     text: str
     """The text in evals.yaml."""
@@ -28,7 +28,7 @@ class Baseline:
         """Read `last_passed`, `previous`, a day or a time, the name of one of the models, or `name@` one of these.
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: The text has another form.
         """
         if text in (LAST_PASSED, PREVIOUS):
             return cls(text=text, previous=text == PREVIOUS, last_passed=text == LAST_PASSED)
@@ -38,11 +38,11 @@ class Baseline:
         return cls(text=text, until=parse_time(text, what=text))
 
     def is_current(self, model: str) -> bool:
-        """Whether it is the current result of this model, which would be compared with itself."""
+        """Whether the baseline is this model's current result, which would be compared with itself."""
         return self.model == model and self.until is None and not self.previous
 
     def find(self, lake: Lake, eval_name: str, model: str) -> Point | None:
-        """The point that a result of this model is compared with, unless that follows from judgements: for `last_passed`, use standings.
+        """The point to compare a result of this model with. For `last_passed`, which depends on judgements, use standings.
 
         Returns None for `previous` without an earlier state.
 

@@ -1,8 +1,8 @@
-"""When a score left its band: change points in the history of an eval for a model.
+"""Change points: when scores left their bands in the history of an eval for a model.
 
 A segment of the history starts at a reference. Each later result is compared with it, sample by sample; the first that differs starts the
 next segment. The k-th comparison of a segment is significant at alpha / (k (k + 1)). These levels sum to at most alpha for a segment of any
-length (Bonferroni's inequality), and later results do not change what was found about earlier ones.
+length (Bonferroni's inequality), and later results do not change the findings about earlier ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ LookKey = tuple[str, str, str, datetime, datetime]
 
 
 def change_points(lake: Lake) -> list[Look]:
-    """Where scores left their bands, by the last judgement of each suite. Damaged files are left out; the catalog lists them."""
+    """The points at which scores left their bands, by the last judgement of each suite. Skips damaged files; the catalog lists them."""
     found: list[Look] = []
     for files in lake.partitions("looks"):
         with suppress(LakeError):
@@ -35,7 +35,7 @@ def change_points(lake: Lake) -> list[Look]:
 
 
 def read_looks(path: Path) -> list[Look]:
-    """The rows of a file of looks. Raises `LakeError` where it is damaged."""
+    """The rows of a file of looks. Raises `LakeError` if it is damaged."""
     return [Look(**fields_in(row, Look)) for row in read_rows(path)]
 
 
@@ -54,8 +54,8 @@ def find_looks(
 ) -> Iterator[Look]:
     """Compare each past result of the current headline metric with the reference of its segment.
 
-    Results with the same scores as the previous result or the reference are skipped, and so are results whose scores were deleted, unless
-    their comparison is known. If a result cannot be compared with the reference, a new segment starts; this is no change point.
+    Results with the same scores as the previous result or the reference are skipped. So are results with deleted scores, unless their
+    comparison is known. If a result cannot be compared with the reference, a new segment starts without a change point.
 
     Args:
         points: All materializations of an eval for a model, the oldest first.
@@ -95,7 +95,7 @@ def find_looks(
 def _look(
     point: Point, reference: Point, metric: str, metrics: Sequence[type[BaseMetric[Any]]], known: Mapping[LookKey, Look]
 ) -> Look | None:
-    """Compare a point with its reference; None if they have nothing in common. Raises `LakeError` if scores were deleted."""
+    """Compare a point with its reference. None if they have nothing in common. Raises `LakeError` if scores were deleted."""
     key = point.eval_name, point.model, metric, point.materialized_at, reference.materialized_at
     if key in known:
         return known[key]

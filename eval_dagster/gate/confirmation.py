@@ -1,7 +1,6 @@
-"""Asks samples of a result again that a test found worse. The result stays red where fresh answers confirm the fall.
+"""Asks again the samples of a result that a test found worse. The result stays red if fresh answers confirm the fall.
 
-`judge` marks the results that this concerns as unconfirmed and asks nothing. A run that judges a suite confirms them before it writes the
-judgement.
+`judge` marks such results as unconfirmed and asks nothing. A run that judges a suite confirms them before it writes the judgement.
 """
 
 import math
@@ -43,7 +42,7 @@ from eval_dagster.versions.hashes import stable_hash
 Scores: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Rows of `scores` by metric and sample."""
 Content: TypeAlias = tuple[Any, ...]
-"""The value, the item or the statistics of one sample. A metric is computed from those of all samples."""
+"""The value, the item or the statistics of one sample. A metric is computed from the contents of all samples."""
 _NOT_POSSIBLE = "could not be confirmed: "
 _SAME = ("eval", "model", "metric", "materialized_at", "baseline_materialized_at", "anchor_materialized_at")
 """Fields that are equal in two rows about the same fall."""
@@ -51,7 +50,7 @@ _FOUND = (
     *("verdict", "against", "reason", "confirmation", "fall_level"),
     *("n_fresh", "fresh_difference", "fresh_stderr", "fresh_p_value", "fresh_level"),
 )
-"""Fields of a row that was confirmed or refuted."""
+"""Fields of a confirmed or refuted row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,25 +73,25 @@ class Fall:
 
     @cached_property
     def of_all(self) -> type[BaseMetric[Any]] | None:
-        """The class of a metric of all samples together; None for a mean."""
+        """The metric's class, if it is computed from all samples together. None for a mean."""
         if not any(row["metric"] == self.metric and row["aggregation"] == "corpus" for row in self.now.metric_rows):
             return None
         return next(metric for metric in self.metrics if self.metric.partition("/")[0] == metric.NAME)
 
     @property
     def p_value(self) -> float:
-        """Of the test that found the fall, two-sided."""
+        """Two-sided p-value of the test that found the fall."""
         return (self.row.p_value if self.against == "baseline" else self.row.drift_p_value) or 0.0
 
     @cached_property
     def contents(self) -> dict[str, tuple[Content, Content]]:
-        """The contents now and before, of each sample that has both."""
+        """The contents now and before, for each sample with both."""
         now, before = self.contents_in(self.now.scores_by_metric), self.contents_in(self.before.scores_by_metric)
         return {name: (now[name], before[name]) for name in sorted(now) if name in before}
 
     @property
     def rows(self) -> Mapping[str, Mapping[str, Any]]:
-        """A row of `scores` of each sample, which has its cluster and its subject."""
+        """A row of `scores` for each sample, with its cluster and its subject."""
         return self.now.scores_by_metric[self._names[0]]
 
     @property
@@ -114,7 +113,7 @@ class Fall:
         return {name: content for name, content in values.items() if None not in content}
 
     def tested(self, fresh: FreshAnswers, asked_whole: set[str]) -> FreshTest | None:
-        """The test by fresh answers; None where they do not suffice. `asked_whole` are the rows of the dataset that were all asked."""
+        """The test by fresh answers. None if they do not suffice. `asked_whole` are the dataset rows whose samples were all asked."""
         found, is_better = self.contents_in(fresh.scores), bool(self.row.higher_is_better)
         names = [name for name in self.contents if self.of_all is None or name in found]
         now, before = [self.contents[name][0] for name in names], [self.contents[name][1] for name in names]
@@ -142,7 +141,7 @@ class Fall:
         """The one-sided level of the test by fresh answers."""
         is_step = self.against == "baseline"
         adjusted = self.row.p_adjusted if is_step else self.row.drift_p_adjusted
-        own = self.level * self.p_value / adjusted if adjusted and self.p_value else self.level  # what Holm's correction left
+        own = self.level * self.p_value / adjusted if adjusted and self.p_value else self.level  # the rest left by Holm's correction
         fall = abs((self.row.difference if is_step else self.row.drift) or 0.0)
         return level_of_fresh(fall, self.p_value, own, found.stderr)
 
@@ -171,10 +170,10 @@ class Fall:
 
 
 def judge_and_confirm(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
-    """Judge a suite, and confirm its falls. Nothing is written but fresh answers.
+    """Judge a suite, and confirm its falls. Writes only fresh answers.
 
-    Fresh answers can take hours. Where another judgement was written meanwhile, the suite is judged again, from the newest results and
-    judgements. Fresh answers are stored, so that this asks for few.
+    Fresh answers can take hours. If another judgement was written meanwhile, the suite is judged again, from the newest results and
+    judgements. Fresh answers are stored, so the second time asks for few.
     """
     while True:
         with project.lake.steady():
@@ -188,9 +187,9 @@ def judge_and_confirm(project: Project, suite: str, *, run_id: str, since: datet
 def confirm(project: Project, result: GateResult) -> GateResult:
     """The result after fresh answers to the samples of its unconfirmed rows. Progress is reported to the current reporter.
 
-    A fall that fresh answers do not show becomes `no change seen`, or `not comparable` on less than half of the baseline's samples. Where
-    no fresh answers can be had, the row stays as it is, with the reason. A fall that the last judgement confirmed or refuted is not asked
-    about again. Nothing is written but the answers.
+    A fall that fresh answers do not show becomes `no change seen`, or `not comparable` on less than half of the baseline's samples. Without
+    fresh answers, the row stays as it is, with the reason. If the last judgement confirmed or refuted a fall, it is not asked about again.
+    Writes only the answers.
     """
     rows, fresh, warnings = list(_with_known(project, result)), list(result.fresh), list(result.warnings)
     waiting = [index for index, row in enumerate(rows) if row.confirmation == "unconfirmed"]
@@ -206,7 +205,7 @@ def confirm(project: Project, result: GateResult) -> GateResult:
 
 
 def _with_known(project: Project, result: GateResult) -> Iterator[Regression]:
-    """The rows, with what the last judgement found by fresh answers about the same fall: its new answers would be others."""
+    """The rows, with the last judgement's findings by fresh answers about the same falls. New answers would differ."""
     known: dict[tuple[Any, ...], Regression] = {}
     with suppress(LakeError):  # a damaged judgement is not used
         if (last := project.lake.current("regressions", result.suite)) is not None:
@@ -221,7 +220,7 @@ def _same(row: Regression) -> tuple[Any, ...]:
 
 
 def _confirmed(project: Project, result: GateResult, rows: Sequence[Regression]) -> list[tuple[Regression, list[FreshSample]]]:
-    """The rows of an eval and a model, with the samples that were asked again for each. A row without fresh answers has the reason."""
+    """The rows of an eval and a model, with the samples asked again for each. A row without fresh answers has the reason."""
     readings = [_falls(project, row, result.level) for row in rows]
     falls = [fall for of_row, _ in readings for fall in of_row]
     try:
@@ -237,7 +236,7 @@ def _confirmed(project: Project, result: GateResult, rows: Sequence[Regression])
 
 
 def _falls(project: Project, row: Regression, level: float) -> tuple[list[Fall], list[str]]:
-    """The fall from the baseline and the one from the anchor, as far as their tests found them, and why one cannot be read."""
+    """The falls from the baseline and from the anchor that tests found, and the reasons for unreadable ones."""
     level = level if row.fall_level is None else row.fall_level
     found: list[Fall] = []
     problems: list[str] = []
@@ -268,7 +267,7 @@ def _fall(project: Project, row: Regression, against: Against, level: float) -> 
 
 
 def _has_drifted(row: Regression, level: float, smallest_difference: float) -> bool:
-    """Whether a result that is worse than its baseline is worse than its anchor, too."""
+    """Whether a result that is worse than its baseline is also worse than its anchor."""
     if row.drift is None or row.drift_p_adjusted is None:
         return False
     is_large = abs(row.drift) >= max(smallest_difference, row.noise_floor or 0.0)
@@ -283,7 +282,7 @@ def _point(rescorer: Rescorer, eval_name: str, name: str | None, time: datetime 
 
 
 def _part_of_others(falls: Sequence[Fall], flipped: set[str]) -> list[str]:
-    """The rows of the dataset that have not flipped, or a random part of them: the same part for the same result."""
+    """The dataset rows that have not flipped, or a random part of them; for the same result, the same part."""
     others = {fall.rows[name]["source_id"] for fall in falls for name in fall.contents} - flipped
     share = max(1.0 if fall.of_all else share_of_unflipped(fall.p_value) for fall in falls)
     state = falls[0].now.scores_version
@@ -293,7 +292,7 @@ def _part_of_others(falls: Sequence[Fall], flipped: set[str]) -> list[str]:
 def _tested(
     row: Regression, falls: Sequence[Fall], problems: Sequence[str], flipped: set[str], fresh: FreshAnswers, max_error_rate: float
 ) -> tuple[Regression, list[FreshSample]]:
-    """The row after the first fall that fresh answers confirm; refuted where they confirm none, and each could be tested."""
+    """The row after the first fall that fresh answers confirm. Refuted if they confirm none and each could be tested."""
     samples: list[FreshSample] = []
     tested, left = row, list(problems)
     for fall in falls:

@@ -1,4 +1,4 @@
-"""From comparisons to verdicts: what is red, what stays red, and what later results are compared with."""
+"""From comparisons to verdicts: which results are red, which stay red, and which states later results are compared with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class Finding:
     """One row before the suite is judged as a whole."""
 
     row: Regression
-    """If there is no comparison: with the verdict and its reason."""
+    """Without a comparison, it has the verdict and its reason."""
     step: Case | None = None
     """The result against its baseline."""
     drift: Case | None = None
@@ -33,20 +33,20 @@ class Finding:
     is_as_baseline: bool = False
     """Whether it has the same scores as the baseline."""
     is_tested: bool = True
-    """Whether the result differs from the baseline and from the previously judged state; otherwise there is nothing to test."""
+    """Whether the result differs from the baseline and from the previously judged state. Otherwise nothing needs a test."""
     is_to_confirm: bool = False
-    """Whether a fall is red only if fresh answers confirm it, where answers can differ."""
+    """Whether a fall is red only if fresh answers confirm it, for models whose answers can differ."""
     is_start: bool = False
-    """Whether there is no earlier result, so that later results are compared with this one."""
+    """Whether there is no earlier result. Then later results are compared with this one."""
     too_few: str | None = None
-    """Why it has too few samples of the anchor, whatever the baseline has; null if it has enough."""
+    """The reason that it has too few of the anchor's samples, regardless of the baseline. Null if it has enough."""
     changes: Sequence[ChangedSample] = ()
 
 
 def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
-    """Judge the findings of a suite together, at a two-sided level of significance of all tests.
+    """Judge the findings of a suite together, at a two-sided level of significance for all tests.
 
-    A result stays red until it is significantly better than the red state, or its estimate is no worse than a good state.
+    A result stays red until it is significantly better than the red state, or its estimate equals or exceeds a good state.
     """
     tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
     judgements = iter(judge_suite(tests, alpha=level))
@@ -77,7 +77,7 @@ def _can_be_tested(finding: Finding) -> bool:
 
 
 def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> Regression:
-    row, before = finding.row, finding.before  # the same scores keep the p-values that they were judged by
+    row, before = finding.row, finding.before  # the same scores keep their p-values from the earlier judgement
     row = replace(
         row,
         p_adjusted=step.p_adjusted if step else before.p_adjusted if before else row.p_value if finding.step else None,
@@ -100,7 +100,7 @@ def _row(finding: Finding, step: Judgement | None, drift: Judgement | None, leve
 
 
 def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, level: float) -> tuple[Verdict, Against | None, str | None]:
-    """The verdict, what the result is worse than, and the reason."""
+    """The verdict, the state that the result is worse than, and the reason."""
     row = finding.row
     verdicts = {each.verdict for each in (step, drift) if each is not None}
     if row.verdict is Verdict.ERRORS:
@@ -113,14 +113,14 @@ def _decide(finding: Finding, step: Judgement | None, drift: Judgement | None, l
         return Verdict.REGRESSED, finding.held.against or "baseline", _still_worse(finding)
     if finding.step is None:
         return row.verdict, None, None
-    is_equal = finding.is_as_baseline and row.value is not None  # which needs no test
+    is_equal = finding.is_as_baseline and row.value is not None  # it needs no test
     if finding.step.comparison.p_value is None and not is_equal:
         return Verdict.NOT_COMPARABLE, None, _why_not(finding.step.comparison)
     if row.is_partial:
         return Verdict.NOT_COMPARABLE, None, _too_few(row)
-    if finding.too_few is not None:  # a little less each night is a lot in the end
+    if finding.too_few is not None:  # a little less each night adds up to a lot
         return Verdict.NOT_COMPARABLE, None, finding.too_few
-    if Verdict.IMPROVED in verdicts and _has_risen(finding.step):  # since the anchor only, it can be worse than the baseline
+    if Verdict.IMPROVED in verdicts and _has_risen(finding.step):  # if it rose only since the anchor, it can be worse than the baseline
         return Verdict.IMPROVED, None, None
     return Verdict.NO_CHANGE_SEEN, None, _recovered(finding.held)
 
@@ -133,9 +133,9 @@ def _is_released(finding: Finding, level: float) -> bool:
     """Whether a red result turns green: it is significantly better than the red state, or its estimate is as good as a good state.
 
     Good states are the anchor, and the baseline unless drift led to it. A result with the same scores as the baseline is good. The anchor
-    counts because chance can make a baseline look better than it is; a result that was never worse would stay red for months. It does not
-    count while the result is worse than the baseline by more than chance: a real improvement that was lost again stays red. A result on few
-    samples turns green only if it turned red on few samples.
+    counts because chance can make a baseline look better than it is. Otherwise a result that was never worse would stay red for months. The
+    anchor does not count while the result is worse than the baseline by more than chance, so a lost real improvement stays red. A result on
+    few samples turns green only if it turned red on few samples.
     """
     is_drift = finding.held is not None and finding.held.against == "anchor"
     step = None if is_drift and finding.drift is not None else finding.step
@@ -148,7 +148,7 @@ def _is_released(finding: Finding, level: float) -> bool:
 
 
 def _has_fallen(case: Case, level: float) -> bool:
-    """Whether the result is worse by more than chance, taken alone."""
+    """Whether this comparison alone shows a fall by more than chance."""
     found = case.comparison
     is_down = (found.difference or 0) * (1 if case.higher_is_better else -1) < 0
     return is_down and found.p_value is not None and found.p_value <= level
@@ -164,7 +164,7 @@ def _is_better_than_red(finding: Finding, level: float) -> bool:
 
 
 def _is_as_good(case: Case) -> bool:
-    """Whether the result is not worse by a difference that matters."""
+    """Whether the result has no fall, or only a fall too small to matter."""
     difference = case.comparison.difference
     if difference is None:
         return False
@@ -199,7 +199,7 @@ def _too_few(row: Regression) -> str:
 
 
 def _why_not(comparison: Comparison) -> str:
-    """Why a comparison has no p-value."""
+    """The reason that a comparison has no p-value."""
     if comparison.n_common == 0:
         return (
             f"no sample has a value in both results: {comparison.n_only_a} only in the new one, {comparison.n_only_b} only in the "

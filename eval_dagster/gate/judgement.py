@@ -25,7 +25,7 @@ from eval_dagster.statistics.verdicts import Verdict
 
 
 def require_sensible_gate(project: Project, suite: str) -> None:
-    """Raise `UsageError` if a metric of the suite cannot differ by more than `smallest_difference`. An unknown range is no error."""
+    """Raise `UsageError` if a metric of the suite cannot differ by more than `smallest_difference`. An unknown range is accepted."""
     gate = project.suite(suite).gate
     for eval_name in project.suite(suite).evals:
         try:
@@ -43,7 +43,7 @@ def require_sensible_gate(project: Project, suite: str) -> None:
 
 
 def _range(metric: type[BaseMetric[Any]]) -> float | None:
-    """The most that a metric can differ by: a rate by 1, a score from 0 by its best value; None if unknown."""
+    """The most that a metric can differ by: 1 for a rate, its best value for a score from 0. None if unknown."""
     if metric.IS_PROPORTION:
         return 1.0
     return metric.BEST if metric.HIGHER_IS_BETTER and metric.BEST else None
@@ -52,18 +52,18 @@ def _range(metric: type[BaseMetric[Any]]) -> float | None:
 def judge(project: Project, suite: str, *, run_id: str, since: datetime | None = None) -> GateResult:
     """Compare the results of a suite with their baselines.
 
-    Every eval and model of the suite has a row, or a row for each metric. A result that was not judged has a reason and does not affect
-    the others. The baseline model itself has a row only if it could not be evaluated. Nothing is written, and no model is asked: falls of
-    models whose answers may differ are unconfirmed, until `confirmation.confirm` asks.
+    Every eval and model of the suite has a row, or a row for each metric. A result that was not judged has a reason and does not affect the
+    others. The baseline model itself has a row only if it could not be evaluated. Nothing is written, and no model is asked. Falls of
+    models whose answers may differ stay unconfirmed until `confirmation.confirm` asks.
 
     Args:
         project: The project.
         suite: Name of the suite.
         run_id: Id of the run that judges.
-        since: Only results that were evaluated then or later count. If not given, the last results count.
+        since: Only results evaluated at or after this time count. If not given, the last results count.
 
     Raises:
-        UsageError: There is no such suite, or no metric can differ by as much as its `smallest_difference`.
+        UsageError: The suite is unknown, or a metric cannot differ by as much as its `smallest_difference`.
     """
     settings = project.suite(suite)
     require_sensible_gate(project, suite)
@@ -100,7 +100,7 @@ def judge(project: Project, suite: str, *, run_id: str, since: datetime | None =
 
 
 def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateResult:
-    """The judgement of a suite if the gate itself failed: no result could be compared, for this reason. Nothing is written."""
+    """The judgement of a suite whose gate failed: no result could be compared, for this reason. Nothing is written."""
     settings = project.suite(suite)
     why = f"the gate failed: {reason}"
     return GateResult(
@@ -120,13 +120,13 @@ def unjudged(project: Project, suite: str, *, run_id: str, reason: str) -> GateR
 
 
 def _changed_servers(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each model that changed on its server, also where no result is red."""
+    """A line for each model that changed on its server, even if no result is red."""
     for model in dict.fromkeys(each.row.model for each in findings if "endpoint" in (each.row.cause or "").split(", ")):
         yield f"the server of {model} has another model behind its name than for the baseline (`eval-dagster sql endpoint_answers`)"
 
 
 def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:
-    """The findings of a partition. An error becomes the reason why it is not judged."""
+    """The findings of a partition. An error becomes the reason that it is not judged."""
     current = None
     try:
         current = partition.current()
@@ -144,7 +144,7 @@ def _guarded(partition: Partition, attempts: Attempts) -> list[Finding]:
 
 
 def _as_confirmable(project: Project, row: Regression) -> Regression:
-    """The row, unconfirmed only if its model may answer differently. Models are looked at for such rows alone: their libraries are slow."""
+    """The row, unconfirmed only if its model may answer differently. Only such rows examine the model, because libraries load slowly."""
     is_fixed = row.confirmation == "unconfirmed" and not answers_vary(project, row.model)
     return replace(row, confirmation=None, fall_level=None) if is_fixed else row
 
@@ -156,7 +156,7 @@ def _looks(partition: Partition, known: Mapping[LookKey, Look], warnings: list[s
         metrics = partition.project.task(partition.eval_name).METRICS
         return list(find_looks(partition.points, metrics, alpha=partition.gate.alpha, known=known))
     except TaskDefinitionError:
-        return []  # which the verdict says
+        return []  # the verdict reports it
     except Exception as error:  # the boundary between one partition and the next
         warnings.append(f"no change points of {name}: {type(error).__name__}: {error}")
         return []

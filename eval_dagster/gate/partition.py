@@ -25,7 +25,7 @@ from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.verdicts import Case, NoiseFloor, Verdict, noise_floor
 
 _COMPARED = ("difference", "stderr", "ci_low", "ci_high", "p_value", "test", "n_common", "min_detectable")
-"""Fields of a comparison that a row of `regressions` has too."""
+"""Fields of a comparison that are also in a row of `regressions`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class ErrorRate:
 def error_rate(
     current: Point, baseline: Point | None, metric: str, *, most: float, anchor: Point | None = None, accepted: Point | None = None
 ) -> ErrorRate:
-    """Count the errors of a metric. Of three counts, the first with a share above `most`; the first of all if there is none.
+    """Count the errors of a metric in three groups of samples. Returns the first group with a share above `most`, or else the first of all.
 
-    The counts are among the samples that were asked now and that the baseline could evaluate, among those that the anchor could evaluate,
-    and among all, without the samples that are errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
+    The groups are the asked samples that the baseline could evaluate, the asked samples that the anchor could evaluate, and all samples.
+    The last group leaves out samples with errors in a state that a person accepted. Raises `LakeError` if scores were deleted.
     """
     rates = list(_rates(current, baseline, metric, anchor, accepted))
     return next((rate for rate in rates if rate.share > most), rates[0])
@@ -66,7 +66,7 @@ def _rates(current: Point, baseline: Point | None, metric: str, anchor: Point | 
 
 
 def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
-    """The samples of a metric, and those of them that are errors.
+    """The samples of a metric, and the samples among them with errors.
 
     An error has the name of the metric. A value has that name, or that name with a slash and the name of a part.
     """
@@ -76,11 +76,11 @@ def asked_samples(point: Point, metric: str) -> tuple[set[str], set[str]]:
 
 
 def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseFloor | None:
-    """Measure the noise of a metric that is a mean: from several texts of each prompt, or else from repeated runs.
+    """Measure the noise of a metric that is a mean, from several texts of each prompt or else from repeated runs.
 
     Args:
         point: The result in question.
-        others: All materializations of its eval for its model. Those with the same versions and different answers are repeated runs; equal
+        others: All materializations of its eval for its model. With the same versions and different answers, they are repeated runs. Equal
             answers come from the cache.
         metric: Its name.
 
@@ -107,7 +107,7 @@ def measured_noise(point: Point, others: Sequence[Point], metric: str) -> NoiseF
 
 
 def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
-    """One materialization of the same versions for each set of answers other than the point's own."""
+    """One materialization with the same versions for each set of answers other than the point's own."""
     found: dict[str, Point] = {}
     for other in others:
         is_same = other.versions == point.versions and metric_versions(other).get(metric) == metric_versions(point).get(metric)
@@ -118,7 +118,7 @@ def _repeats(point: Point, others: Sequence[Point], metric: str) -> list[Point]:
 
 
 def _matrix(rows: Sequence[Sequence[float | None]], width: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """One row a sample; NaN where there is no value."""
+    """One row per sample; NaN for a missing value."""
     return np.array([[*row, *[None] * (width - len(row))] for row in rows], dtype=float).reshape(len(rows), width)
 
 
@@ -148,7 +148,7 @@ class Partition:
     def findings(self, current: Point) -> list[Finding]:
         """A finding for each metric that the suite is judged by.
 
-        A metric that was judged before is judged as long as the result has it. Without it, that is a gap.
+        A metric that was judged before stays judged while the result has it. If the result loses it, that is a gap.
         """
         return [self._guarded(metric, current, is_shown) for metric, is_shown in self._judged_metrics(current).items()]
 
@@ -159,7 +159,7 @@ class Partition:
         return [Finding(row=_compared_as(row, held), held=held) for held in red if self.baseline.last_passed] or [Finding(row=row)]
 
     def unjudged_row(self, verdict: Verdict, reason: str | None, current: Point | None = None, baseline: Point | None = None) -> Regression:
-        """A row that says why there is no comparison."""
+        """A row with the reason for a missing comparison."""
         return Regression(
             suite=self.suite,
             eval=self.eval_name,
@@ -190,7 +190,7 @@ class Partition:
                 before = {} if point is None else {name: row["is_headline"] for name, row in overall(point).items()}
             except EvalDagsterError:  # found again for each metric, and reported
                 before = {}
-        # Where a metric of several values declares no headline, each of them is judged.
+        # If a metric with several values declares no headline, each value is judged.
         shown = {name for name, row in overall(current).items() if row["is_headline"]} or set(overall(current))
         names = dict.fromkeys([*overall(current), *before])
         found = {name: name in shown or before.get(name, False) for name in names}
@@ -198,12 +198,12 @@ class Partition:
         return {name: is_shown for name, is_shown in found.items() if name not in gone and (is_shown or self.gate.metrics == "all")}
 
     def _is_let_go(self, metric: str) -> bool:
-        """Whether a person accepted a state without a metric since a judgement named it."""
+        """Whether a person accepted a state without a metric after the last judgement that named it."""
         point = point_at(self.points, self.standings.accepted_since(self.key, metric))
         return point is not None and metric not in overall(point)
 
     def _guarded(self, metric: str, current: Point, is_shown: bool) -> Finding:
-        """The finding of a metric. An error is the reason why it is not judged."""
+        """The finding of a metric. An error becomes the reason that it is not judged."""
         standing, before = self._standing(metric), None
         try:
             if metric not in overall(current):
@@ -224,7 +224,7 @@ class Partition:
         return self.standings.of(self.key, metric) if self.baseline.last_passed else Standing()
 
     def _standing(self, metric: str) -> Standing:
-        """The standing of a metric. One that was never judged begins where the others passed last."""
+        """The standing of a metric. A metric that was never judged begins at the last state in which the others passed."""
         own = self._standing_of(metric)
         if own.is_own:
             return own
@@ -233,10 +233,10 @@ class Partition:
         return Standing(baseline_at=min(times), anchor_at=min(times)) if times else own
 
     def _before(self, metric: str) -> tuple[Point | None, str | None]:
-        """The result that a metric is compared with, and what to say of it; none for a first result.
+        """The result to compare a metric with, and a note about it. None for a first result.
 
-        When the suite judges the eval and the model for the first time, `last_passed` means the state before the last change. Where a state
-        is damaged or gone, it is scored again from its answers; where these are gone, too, the one that passed before it takes its place.
+        When the suite first judges the eval and the model, `last_passed` means the state before the last change. A damaged or missing state
+        is scored again from its answers. If these are also gone, the state that passed before it is used.
 
         Raises:
             LakeError: The baseline that the suite names does not exist, or no state can be read.
@@ -256,7 +256,7 @@ class Partition:
         return (None, None) if standing.is_known else self._lost()
 
     def _lost(self) -> tuple[Point | None, str | None]:
-        """An earlier result of which no file of metrics can be read, as far as its answers are in the lake; none without one."""
+        """An earlier result without a readable file of metrics, if its answers are in the lake. None if there is none."""
         lake, known = self.project.lake, {point.materialized_at for point in self.points}
         times = [time_of(path) for path in lake.files(lake.folder("metrics", *self.key))]
         lost = [time for time in reversed(times) if time not in known]
@@ -281,7 +281,7 @@ class Partition:
         )
 
     def _against(self, before: Point | None, metric: str, current: Point, note: str | None) -> Finding:
-        """The finding against a result, or that of a first result."""
+        """The finding against an earlier result, or for a first result."""
         standing = self._standing(metric)
         if before is None:
             reason = NO_EARLIER_RESULT if standing.red is None else "no result that passed is known"
@@ -336,7 +336,7 @@ class Partition:
             )
 
     def _stored_value(self, current: Point, before: Point, baseline: Point, metric: str) -> float | None:
-        """The value of a baseline by its own metric on the common samples; None where that is the metric of the result."""
+        """The value of a baseline by its own metric on the common samples. None if the result's metric gives the same."""
         if baseline is before or metric not in overall(before):
             return None
         stored = compare_metric(current, before, metric, self._metrics, alpha=self.level)
@@ -366,11 +366,11 @@ class Partition:
         )
 
     def _red_point(self, held: Regression | None, metric: str, current: Point) -> Point | None:
-        """The state that regressed first, as the metric scores it now; none where that cannot be known."""
+        """The state that regressed first, scored by the current metric. None if that is unknown."""
         red = None if held is None else point_at(self.points, held.materialized_at)
         try:
             return None if red is None else self.rescorer.like(current, red, metric)
-        except EvalDagsterError:  # only the estimates show whether the result is better
+        except EvalDagsterError:  # then only the estimates show whether the result is better
             return None
 
     def _compared_with_red(self, metric: str, current: Point, red: Point) -> Comparison | None:
@@ -396,10 +396,10 @@ class Partition:
         return Finding(row=replace(self.unjudged_row(verdict, reason, current, baseline), metric=metric), is_start=has_value)
 
     def _anchor(self, metric: str, current: Point, baseline: Point) -> tuple[Point | None, Comparison | None, str | None]:
-        """The anchor of a metric's drift, the comparison with it, and why the result has too few of the anchor's samples.
+        """The anchor of a metric's drift, the comparison with it, and the reason that the result has too few of its samples.
 
-        An anchor that cannot be read, or that has too little in common with the result, gives way to the oldest state that passed after it.
-        There is no comparison if the anchor is the baseline, and nothing if no state is left or the anchor is the result itself.
+        If an anchor cannot be read, or has too little in common with the result, the oldest state that passed after it replaces it. The
+        comparison is None if the anchor is the baseline. All are None if no state is left or the anchor is the result itself.
         """
         anchor_at, too_few = self._standing(metric).anchor_at, None
         if anchor_at is None or anchor_at == current.materialized_at:

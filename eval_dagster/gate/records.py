@@ -12,15 +12,15 @@ from eval_dagster.statistics.verdicts import Verdict
 Severity = Literal["error", "warn"]
 """Whether a regression fails the gate or is only reported."""
 NO_EARLIER_RESULT = "there is no earlier result to compare with; later results are compared with this one"
-"""The reason of a first result. It names neither eval nor model, so that all first results have the same."""
+"""The reason of a first result. It names neither eval nor model, so all first results have the same reason."""
 NO_RESULT = "there is no result yet; evaluate it first"
-"""The reason of what was never evaluated."""
+"""The reason of a result that was never evaluated."""
 NEW_METRIC = "the baseline has no such metric; later results are compared with this one"
 """The reason of the first result of a metric."""
 Against = Literal["baseline", "anchor"]
-"""What a result is worse than: the newest state that passed, or the one that drift is judged against."""
+"""The state that a result is worse than: the newest state that passed, or the anchor that drift is judged against."""
 Confirmation = Literal["unconfirmed", "confirmed", "refuted"]
-"""What fresh answers say about a fall: they were not asked for, or could not be; they show it, too; they do not show it."""
+"""Whether fresh answers show a fall: they were not asked for or not available; they show it; they do not show it."""
 RED = (Verdict.REGRESSED, Verdict.ERRORS)
 """The verdicts of results that got worse."""
 GAPS = (Verdict.NOT_COMPARABLE, Verdict.NOT_EVALUATED)
@@ -28,7 +28,7 @@ GAPS = (Verdict.NOT_COMPARABLE, Verdict.NOT_EVALUATED)
 COMPARED = (*RED, Verdict.IMPROVED, Verdict.NO_CHANGE_SEEN)
 """The verdicts of results that were judged."""
 Require: TypeAlias = Literal["all"] | float | tuple[str, ...]
-"""The results that a suite has to judge: all, a share of its evals and models, or those of the named evals."""
+"""The results that a suite has to judge: all, a share of its evals and models, or the results of the named evals."""
 
 
 class Outcome(StrEnum):
@@ -39,34 +39,34 @@ class Outcome(StrEnum):
     INCOMPLETE = "incomplete"
     """Nothing is red, but nothing was judged, or less than the suite requires."""
     FIRST = "first results"
-    """Nothing could be compared yet: the results are the first ones."""
+    """Nothing could be compared yet, because the results are the first ones."""
     PASSED = "passed"
-    """All that the suite requires was judged, and nothing is red."""
+    """Everything that the suite requires was judged, and nothing is red."""
 
 
 _ROUNDING = 1e-9
-"""Of the product of a share and a number of results."""
+"""Tolerance for the product of a share and a number of results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """One metric of an eval and a model against its baseline; null where there is no data, never 0."""
+    """One metric of an eval and a model against its baseline. Missing data is null, never 0."""
 
     suite: str
     eval: str
     model: str
     metric: str | None = None
-    """Null where the eval has no result at all."""
+    """Null if the eval has no result at all."""
     value: float | None = None
-    """On the samples that both have, as all that follows."""
+    """On the samples that both have, like all fields below."""
     baseline: str | None = None
-    """What it is compared with, as `eval-dagster compare` takes it: model@time."""
+    """The state it is compared with, as `eval-dagster compare` takes it: model@time."""
     baseline_value: float | None = None
-    """By the metric of the result: where that differs from the baseline's own, the baseline's answers are scored again."""
+    """By the metric of the result. If that differs from the baseline's own metric, the baseline's answers are scored again."""
     stored_baseline_value: float | None = None
-    """The baseline's value by its own metric; null where that is the metric of the result."""
+    """The baseline's value by its own metric; null if that is also the metric of the result."""
     difference: float | None = None
-    """`value` - `baseline_value`, whichever direction is the better one."""
+    """`value` - `baseline_value`, regardless of which direction is better."""
     stderr: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
@@ -76,43 +76,43 @@ class Regression:
     test: str | None = None
     n_common: int = 0
     n_only_value: int = 0
-    """Samples that the baseline has no value for. Left out."""
+    """Samples for which the baseline has no value. Left out."""
     n_only_baseline: int = 0
-    """Samples that the baseline alone has a value for. Left out."""
+    """Samples for which only the baseline has a value. Left out."""
     n_new: int | None = None
     """Samples that the baseline was not asked."""
     n_gone: int | None = None
-    """Samples that the baseline alone was asked."""
+    """Samples that only the baseline was asked."""
     min_detectable: float | None = None
     """The smallest difference that would have been found with the probability 0.8."""
     noise_floor: float | None = None
-    """What two runs of the same model differ by where answers are drawn at random; null where nothing tells."""
+    """The difference between two runs of the same model if answers are drawn at random; null if unknown."""
     higher_is_better: bool | None = None
     is_headline: bool | None = None
     """Whether the leaderboard shows this metric, or showed it in the result that this one is compared with."""
     n_errors: int | None = None
     """The errors of the worst of three counts: among the samples that the baseline, or the anchor, could evaluate, and among all."""
     n_evaluable: int | None = None
-    """How many samples `n_errors` is of."""
+    """The number of samples that `n_errors` counts."""
     anchor: str | None = None
-    """What drift is judged against, as `eval-dagster compare` takes it: model@time; null where it is the baseline, or gone."""
+    """The state that drift is judged against, as `eval-dagster compare` takes it: model@time; null if it is the baseline, or gone."""
     anchor_value: float | None = None
-    """On the samples that result and anchor have in common, as `drift` and its p-value."""
+    """On the samples that result and anchor have in common, like `drift` and its p-value."""
     drift: float | None = None
-    """The result less `anchor_value`, whichever direction is the better one."""
+    """The result minus `anchor_value`, regardless of which direction is better."""
     drift_p_value: float | None = None
     drift_p_adjusted: float | None = None
-    """By Holm's correction for all comparisons of the suite, those with baselines among them."""
+    """By Holm's correction for all comparisons of the suite, including the comparisons with baselines."""
     verdict: Verdict
-    """A gap, which is `not comparable` or `not evaluated`, does not pass."""
+    """A gap (`not comparable` or `not evaluated`) does not pass."""
     against: Against | None = None
-    """What it is worse than; null where it is not worse."""
+    """The state it is worse than; null if it is not worse."""
     is_passed: bool = False
     """Whether later results are compared with this state."""
     confirmation: Confirmation | None = None
-    """What fresh answers of the model say about the fall that a test found; null without such a fall, or where no answer can differ."""
+    """Whether the model's fresh answers show the fall that a test found; null without such a fall, or if answers cannot differ."""
     fall_level: float | None = None
-    """Two-sided level of the judgement that found the fall; null where `confirmation` is."""
+    """Two-sided level of the judgement that found the fall; null if `confirmation` is null."""
     n_fresh: int | None = None
     """Samples that were asked again and have a value."""
     fresh_difference: float | None = None
@@ -123,18 +123,20 @@ class Regression:
     fresh_level: float | None = None
     """A `fresh_p_value` below this confirms the fall."""
     cause: str | None = None
-    """What differs from the baseline: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`, with commas between; empty if
-    nothing. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models or states of a server."""
+    """The differences from the baseline, separated by commas: `data`, `samples`, `prompt`, `model`, `engine`, `endpoint`, `metric`; empty
+    if nothing differs. `mixed answers` and `mixed baseline`: the result, or the baseline, has answers of several models or states of a
+    server.
+    """
     reason: str | None = None
     """Why the result was not judged, what it drifted from, or why it is still worse."""
     materialized_at: datetime | None = None
     baseline_materialized_at: datetime | None = None
     anchor_materialized_at: datetime | None = None
-    """Null where the state itself is the anchor of later ones."""
+    """Null if the state itself is the anchor of later states."""
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Differences from the baseline beside the model's answers: the metric, and the samples that were asked."""
+        """Differences from the baseline besides the model's answers: the metric, and the samples that were asked."""
         ruler = [(self.stored_baseline_value, self.baseline_value), (self.baseline_value, self.value)]
         metric, model = (f"{_figure(before)} → {_figure(after)}" for before, after in ruler)
         is_other = self.stored_baseline_value is not None
@@ -151,7 +153,7 @@ class Regression:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether a fall was found that fresh answers do not show. Such a state is not red, and does not pass either."""
+        """Whether fresh answers do not show a fall that was found. Such a state is not red, and does not pass either."""
         return self.confirmation == "refuted"
 
     @property
@@ -170,7 +172,7 @@ class Acceptance:
     """A state or a gap that a person accepted.
 
     Later results are compared with an accepted state, as baseline and as anchor. An accepted gap does not keep its suite from passing,
-    until the eval and the model are judged again, or the reason of the gap becomes another one.
+    until the eval and the model are judged again, or the reason of the gap changes.
     """
 
     suite: str
@@ -179,18 +181,18 @@ class Acceptance:
     metric: str | None = None
     """The metric of a gap; null for a state, and for a gap of all metrics."""
     materialized_at: datetime | None
-    """When the accepted state was materialized; null for a gap without a state."""
+    """The time at which the accepted state was materialized; null for a gap without a state."""
     verdict: Verdict
     """The verdict of the gate before the acceptance."""
     reason: str | None = None
-    """Why the accepted gap was not judged; null for a state, and in earlier releases, whose acceptances count for every reason."""
+    """Why the accepted gap was not judged. Null for a state, and in earlier releases, whose acceptances count for every reason."""
     accepted_at: datetime
     accepted_by: str
     why: str
 
     @property
     def is_gap(self) -> bool:
-        """Whether a person accepted that there is no judgement."""
+        """Whether a person accepted a missing judgement."""
         return self.verdict in GAPS
 
 
@@ -206,41 +208,41 @@ class FreshSample:
     is_flipped: bool
     """Whether it is scored differently than before. All such samples were asked again, and all or a random part of the others."""
     value: float | None
-    """Of the result. A metric of all samples together gives a sample no value; then all three are null."""
+    """The result's value. A metric of all samples together gives a sample no value; then all three values are null."""
     baseline_value: float | None
     fresh_value: float | None
-    """Null where the fresh answer is an error, or cannot be scored."""
+    """Null if the fresh answer is an error, or cannot be scored."""
     has_fresh_score: bool
     """Whether the fresh answer could be scored."""
     fresh_answer: str | None
     sample_name: str | None = None
-    """The sample's own name. Null without one."""
+    """The sample's own name, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """A past result of a headline metric, compared with the reference that its segment of the history starts at."""
+    """A past result of a headline metric, compared with the reference at the start of its segment of the history."""
 
     eval: str
     model: str
     metric: str
     materialized_at: datetime
     reference_at: datetime
-    """When the reference was materialized."""
+    """The time at which the reference was materialized."""
     value: float | None
-    """On the samples that both have, as all that follows."""
+    """On the samples that both have, like all fields below."""
     reference_value: float | None
     difference: float | None
     p_value: float | None
     is_change_point: bool
-    """Whether the score left its band here, so that a new segment starts."""
+    """Whether the score left its band here and a new segment starts."""
     cause: str | None
-    """What differs from the result before it, as in `Regression`; null where nothing changed."""
+    """The differences from the result before it, as in `Regression`; null if nothing changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """A suite, judged."""
+    """The judgement of a suite."""
 
     suite: str
     judged_at: datetime
@@ -248,7 +250,7 @@ class GateResult:
     alpha: float
     """At most this share of unchanged suites turns red in 30 days."""
     level: float
-    """Two-sided level of significance of this judgement: its share of `alpha`. 0 where nothing was tested."""
+    """Two-sided level of significance of this judgement: its share of `alpha`. 0 if nothing was tested."""
     severity: Severity
     require: Require = "all"
     """The results that the suite has to judge."""
@@ -257,13 +259,13 @@ class GateResult:
     looks: Sequence[Look] = ()
     """The history of each headline score, the oldest first within an eval and a model."""
     fresh: Sequence[FreshSample] = ()
-    """The samples that this judgement has asked again; not read back."""
+    """The samples that this judgement asked again. Not read back."""
     warnings: Sequence[str] = ()
-    """Problems that do not affect the result; not kept."""
+    """Problems that do not affect the result. Not stored."""
 
     @property
     def change_points(self) -> list[Look]:
-        """Where scores left their bands."""
+        """The looks at which scores left their bands."""
         return [look for look in self.looks if look.is_change_point]
 
     def with_verdict(self, verdict: Verdict) -> list[Regression]:
@@ -286,17 +288,17 @@ class GateResult:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is not even a first result: the suite has judged nothing."""
+        """Whether the suite has judged nothing, without even a first result."""
         return not any(row.verdict in (*COMPARED, Verdict.FIRST_RESULT) for row in self.regressions)
 
     @property
     def gaps(self) -> list[Regression]:
-        """The rows that were not judged, without those that a person accepted."""
+        """The rows that were not judged, without accepted ones."""
         return [row for row in self.regressions if row.is_gap]
 
     @property
     def missing(self) -> list[Regression]:
-        """The gaps that keep the suite from passing: those that `require` does not allow."""
+        """The gaps that keep the suite from passing, because `require` does not allow them."""
         if isinstance(self.require, tuple):
             return [row for row in self.gaps if row.eval in self.require]
         if self.require == "all":
@@ -307,17 +309,17 @@ class GateResult:
 
     @property
     def red(self) -> list[Regression]:
-        """The rows that regressed, and those of evals with too many errors."""
+        """The rows that regressed or have too many errors."""
         return [row for row in self.regressions if row.is_red]
 
     @property
     def refuted(self) -> list[Regression]:
-        """The rows whose fall fresh answers do not show."""
+        """The rows with a fall that fresh answers do not show."""
         return [row for row in self.regressions if row.is_refuted]
 
     @property
     def is_green(self) -> bool:
-        """Whether nothing is red, and all that the suite requires was judged or has its first result."""
+        """Whether nothing is red, and everything that the suite requires was judged or has its first result."""
         return self.outcome in (Outcome.PASSED, Outcome.FIRST)
 
     @property

@@ -24,7 +24,7 @@ from eval_dagster.versions.hashes import stable_hash
 
 
 def write_result(lake: Lake, result: GateResult) -> LakeFile:
-    """Write a judgement, which becomes the current one of its suite."""
+    """Write a judgement. It becomes the current judgement of its suite."""
     name = new_name(result.run_id, result.judged_at)
     rows = {
         "sample_changes": _rows(result, result.changes),
@@ -43,19 +43,19 @@ def write_result(lake: Lake, result: GateResult) -> LakeFile:
     )
     for (eval_name, model), samples in groupby(result.fresh, key=lambda each: (each.eval, each.model)):
         lake.add(lake.folder("confirmations", eval_name, model) / name, table_of("confirmations", _rows(result, list(samples))), info)
-    for table, of_table in rows.items():  # `regressions` last: a judgement counts as soon as it is there
+    for table, of_table in rows.items():  # `regressions` last, because a judgement counts once this file exists
         lake.add(lake.folder(table, result.suite) / name, table_of(table, of_table), info)
     return LakeFile(path=lake.folder("regressions", result.suite) / name, info=info)
 
 
 def current_result(lake: Lake, suite: str) -> GateResult | None:
-    """The last judgement of a suite; None if there is none. Raises `LakeError` if its file is damaged."""
+    """The last judgement of a suite, if any. Raises `LakeError` if its file is damaged."""
     file = lake.current("regressions", suite)
     return None if file is None else _read(lake, suite, file)
 
 
 def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
-    """The judgement of a suite by a run, which need not be the last one; None if there is none. Raises `LakeError` if it is damaged."""
+    """A run's judgement of a suite, which need not be the last one. None if there is none. Raises `LakeError` if it is damaged."""
     named = [path for path in reversed(lake.files(lake.folder("regressions", suite))) if f"-{run_id[:8]}-" in path.name]
     files = (LakeFile(path=path, info=read_info(path)) for path in named)
     file = next((file for file in files if file.info.run_id == run_id), None)
@@ -63,18 +63,18 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
 
 
 def result_at(lake: Lake, suite: str, judged_at: datetime) -> GateResult | None:
-    """The judgement of a suite at a time without its samples and looks; None if there is none. Raises `LakeError` if it is damaged."""
+    """The judgement of a suite at a time, without its samples and looks. None if there is none. Raises `LakeError` if it is damaged."""
     paths = [path for path in lake.files(lake.folder("regressions", suite)) if time_of(path) == judged_at]
     return None if not paths else _read(lake, suite, LakeFile(path=paths[-1], info=read_info(paths[-1])), whole=False)
 
 
 def judged_times(lake: Lake, suite: str) -> list[datetime]:
-    """When a suite was judged, the oldest first. Damaged files count: their suite was judged."""
+    """The times of a suite's judgements, the oldest first. Includes damaged files, because their suite was judged."""
     return [time_of(path) for path in lake.files(lake.folder("regressions", suite))]
 
 
 def known_looks(lake: Lake, suite: str) -> dict[LookKey, Look]:
-    """The looks of the last judgement of a suite that the same code made; none if its file is damaged."""
+    """The looks in the last judgement of a suite, if the same code made them. Empty if its file is damaged."""
     with suppress(LakeError):
         file = lake.current("looks", suite)
         if file is not None and file.info.inputs["looks"] == look_version():
@@ -93,7 +93,7 @@ def read_judgement(path: Path) -> tuple[FileInfo, list[Regression]]:
 
 
 def _verdict(row: Mapping[str, Any]) -> Verdict:
-    """The verdict of a row of `regressions`. Earlier ones had one verdict for all that was not compared."""
+    """The verdict of a row of `regressions`. Earlier rows have one verdict for everything that was not compared."""
     if row.get("outcome") is None and row["verdict"] == Verdict.NOT_COMPARABLE:
         reason = row["reason"] or ""
         return next((Verdict(verdict) for verdict, begins in EARLIER_REASONS.items() if reason.startswith(begins)), Verdict.NOT_COMPARABLE)
@@ -101,7 +101,7 @@ def _verdict(row: Mapping[str, Any]) -> Verdict:
 
 
 def _require(info: FileInfo) -> Require:
-    """The results that the suite had to judge. Earlier judgements do not say."""
+    """The results that the suite had to judge. Earlier judgements do not record them."""
     found = json.loads(info.inputs.get("require", '"all"'))
     return tuple(found) if isinstance(found, list) else found
 

@@ -1,7 +1,7 @@
-"""Older results, scored again: with tonight's metric where the metric has changed, and where their files are damaged or gone.
+"""Scores older results again: by the current metric if the metric has changed, and if their files are damaged or gone.
 
-Two results are compared by numbers of one metric. The answers of older results are in the lake, so a changed metric scores them again, and
-no model is asked.
+Two results are compared by numbers of one metric. The answers of older results are in the lake, so a changed metric scores them again
+without asking a model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from eval_dagster.stages.partition import Partition
 from eval_dagster.stages.scores import content_version, scoring_versions
 
 _OF_RULER = ("metric_version", "higher_is_better", "bound_low", "bound_high")
-"""Columns of `metrics` that differ where another metric made the number. Results of earlier releases lack the last two."""
+"""Columns of `metrics` that differ if another metric made the number. Results of earlier releases lack the last two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class ScoredAgain(Point):
 
     @property
     def scores_version(self) -> str:
-        """Hash of the scores that were computed now."""
+        """Hash of the scores computed now."""
         return content_version(self.scored)
 
     @property
@@ -66,8 +66,8 @@ class ScoredAgain(Point):
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Its samples, with the rows and prompts that they come from."""
-        # Prompts name the row of each sample, as scores do.
+        """Its samples, with their rows and prompts."""
+        # Prompts name the row of each sample, like scores.
         path, versions = self.answers.prompts.path, self.metrics.info.inputs
         return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=path)
 
@@ -77,7 +77,7 @@ class ScoredAgain(Point):
         return {name: dict(row) for name, row in self.answers.responses.items()}
 
     def refused(self, metric: str) -> list[str]:
-        """The errors of a metric on answers that are no errors themselves."""
+        """The errors of a metric on answers without errors."""
         name = metric.partition("/")[0]
         of_metric = (row for row in self.scored if row["metric"].partition("/")[0] == name and row["error"] is not None)
         return [row["error"] for row in of_metric if self.answers.responses[row["sample_id"]]["error"] is None]
@@ -91,7 +91,7 @@ class Rescorer:
     _known: dict[tuple[str, str, datetime], ScoredAgain | EvalDagsterError] = field(default_factory=dict)
 
     def like(self, now: Point, before: Point, metric: str) -> Point:
-        """An older result as the metric of a result scores it: as it is, where the metric is the same.
+        """An older result scored by the metric of another result. Returns it unchanged if the metric is the same.
 
         Raises:
             LakeError: The older answers are gone or damaged, or the code of the metric has changed since the result.
@@ -108,7 +108,7 @@ class Rescorer:
         return again
 
     def alike(self, a: Point, b: Point, metric: str) -> tuple[Point, Point]:
-        """Two results as one form of a metric scores them: that of either, or that of now. Raises `LakeError` and others as `like`."""
+        """Two results scored by one form of a metric: either result's form, or the current one. Raises the errors of `like`."""
         if metric in overall(b) and _is_same_ruler(a, b, metric):
             return a, b
         again_b = self._scored(b)
@@ -122,11 +122,11 @@ class Rescorer:
         return again_a, b if metric in overall(b) and _is_same_ruler(again_a, b, metric) else again_b
 
     def readable(self, eval_name: str, model: str, time: datetime) -> Point:
-        """The result of a time, whose scores can be read. Where a file is damaged or gone, it is scored again from its answers.
+        """The result of a time, with readable scores. If a file is damaged or gone, the result is scored again from its answers.
 
         Raises:
-            LakeError: The answers are damaged or gone, too.
-            RequirementError: As `like`.
+            LakeError: The answers are also damaged or gone.
+            RequirementError: As in `like`.
         """
         lake = self.project.lake
         point = next((each for each in history(lake, eval_name, model) if each.materialized_at == time), None)
@@ -166,7 +166,7 @@ class Rescorer:
 
 
 def _is_same_ruler(now: Point, before: Point, metric: str) -> bool:
-    """Whether numbers of a metric are made by the same code, and better in the same direction. What older files do not say is the same."""
+    """Whether the same code makes the numbers of a metric, and in the same direction. Values missing from older files count as equal."""
     rows = overall(now)[metric], overall(before)[metric]
     columns = [tuple(row.get(name) for row in rows) for name in _OF_RULER]
     versions = [(now.scored_by.get(name), before.scored_by.get(name)) for name in ("task", "code")]
@@ -174,10 +174,10 @@ def _is_same_ruler(now: Point, before: Point, metric: str) -> bool:
 
 
 def _lost(lake: Lake, eval_name: str, model: str, time: datetime) -> Point:
-    """A result whose metrics are lost, with the versions of its inputs: those of the scores, or the answers, that were current then.
+    """A result with lost metrics. The versions of its inputs come from the scores, or else the answers, that were current then.
 
     Raises:
-        LakeError: They are lost, too.
+        LakeError: They are also lost.
     """
     for table in ("scores", "responses"):
         path = next((path for path in reversed(lake.files(lake.folder(table, eval_name, model))) if time_of(path) <= time), None)

@@ -1,8 +1,8 @@
-"""The standing of each metric of a suite: its baseline, the anchor of its drift, and the state that it is still red for.
+"""The standing of each metric of a suite: its baseline, the anchor of its drift, and the state for which it is still red.
 
 Standings follow from the suite's judgements and acceptances, which are read from the newest to the oldest. A metric passes by its own
-verdict: one that is not judged for a night, or that is red, keeps the state that it passed in. A judgement of a failed evaluation, of too
-many errors or of few samples does not end a red state that was found on more samples.
+verdict. If it is red, or is not judged for a night, it keeps the state in which it passed. A red state found on many samples does not end
+with a judgement of a failed evaluation, of too many errors, or of fewer samples.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,10 +64,10 @@ def _interval(cron: str, timezone: str, now: datetime) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The word of earlier judgements of a suite on a metric of an eval and a model. All times are times of materialization."""
+    """The state of a metric of an eval and a model, from earlier judgements of a suite. All times are times of materialization."""
 
     baseline_at: datetime | None = None
-    """The newest state that passed or was accepted. If there is none: the baseline of the oldest judgement; null without one."""
+    """The newest state that passed or was accepted. Otherwise the baseline of the oldest judgement, if any."""
     anchor_at: datetime | None = None
     """The anchor of its drift."""
     judged_at: datetime | None = None
@@ -79,9 +79,9 @@ class Standing:
     is_own: bool = False
     """Whether a judgement names the metric."""
     is_known: bool = False
-    """Whether a result was red. Then an earlier state that was never judged is no baseline."""
+    """Whether a result was red. Then an earlier state that was never judged is not a baseline."""
     files: frozenset[Path] = frozenset()
-    """The judgements that this follows from."""
+    """The judgements behind this standing."""
 
 
 class Standings:
@@ -115,7 +115,7 @@ class Standings:
         return iter(reversed(self._lake.files(self._lake.folder("regressions", self._suite))))
 
     def tested(self, now: datetime) -> tuple[datetime | None, frozenset[Path]]:
-        """The time of the last judgement that tested a new result, with its file; null if that is longer ago than matters."""
+        """The time of the last judgement that tested a new result, with its file. Null if it is too long ago to matter."""
         for path, info, _ in self.judgements():
             if info.counts["level"] > 0:
                 return time_of(path), frozenset({path})
@@ -126,7 +126,7 @@ class Standings:
     def metrics(self, key: Key) -> dict[str, bool]:
         """The metrics by which an eval and a model were judged, and whether the leaderboard showed them then.
 
-        They are those of the newest judgement that compared some, and of newer ones.
+        They come from the newest judgement that compared some, and from newer ones.
         """
         found: dict[str, bool] = {}
         for _, _, rows in self.judgements():
@@ -139,7 +139,7 @@ class Standings:
         return found
 
     def accepted_since(self, key: Key, metric: str) -> datetime | None:
-        """The state that a person accepted after the last judgement that names a metric; None if there is none."""
+        """The state that a person accepted after the last judgement that names a metric, if any."""
         named = (path for path, _, rows in self.judgements() if any((row.eval, row.model, row.metric) == (*key, metric) for row in rows))
         last = next(named, None)
         accepted = None if last is None else self._accepted(key, metric, last)
@@ -171,7 +171,7 @@ class Standings:
         return search.found()
 
     def _acceptances(self, key: Key, metric: str | None) -> list[Acceptance]:
-        """The accepted states of a metric; those of all metrics are among them."""
+        """The accepted states of a metric, including acceptances of all metrics."""
         same = (each for each in self.acceptances if (each.eval, each.model) == key and each.metric in (None, metric))
         return [each for each in same if each.materialized_at is not None]
 
@@ -181,17 +181,17 @@ class Standings:
         return found[-1] if found and (path is None or found[-1].accepted_at >= time_of(path)) else None
 
     def with_accepted_gaps(self, rows: Sequence[Regression]) -> list[Regression]:
-        """The rows of a new judgement, where a gap that a person accepted has that verdict.
+        """The rows of a new judgement, with the verdict of accepted gaps set.
 
-        An acceptance counts for gaps of its verdict, its reason, its eval, its model and its metric, until one of them was judged after it.
-        A gap of another verdict or reason names it.
+        An acceptance counts for gaps with its verdict, reason, eval, model and metric, until one of them was judged after it. A gap with
+        another verdict or reason names the acceptance.
         """
         keys = {(row.eval, row.model) for row in rows if row.is_gap}
         accepted = self._open_gaps([each for each in self.acceptances if each.is_gap and (each.eval, each.model) in keys])
         return [_with_acceptance(row, [each for each in accepted if _overlap(each, row)]) if row.is_gap else row for row in rows]
 
     def _open_gaps(self, accepted: Sequence[Acceptance]) -> list[Acceptance]:
-        """The acceptances after which none of their gaps was judged, the oldest first."""
+        """The acceptances whose gaps have not been judged since, the oldest first."""
         pending, closed = list(accepted), []
         for path, _, of_one in self.judgements() if accepted else ():
             for each in list(pending):
@@ -222,12 +222,12 @@ def _passes(row: Regression) -> bool:
 
 
 def _overlap(one: Acceptance, other: Acceptance | Regression) -> bool:
-    """Whether two are of one eval and model, and of one metric or one of them of all."""
+    """Whether two records share eval, model and metric. A record without a metric covers all."""
     return (one.eval, one.model) == (other.eval, other.model) and (None in (one.metric, other.metric) or one.metric == other.metric)
 
 
 def _with_acceptance(row: Regression, accepted: Sequence[Acceptance]) -> Regression:
-    """A gap as an accepted one, if one of these acceptances is for it. Else it names the newest one."""
+    """Turn a gap into an accepted one if one of these acceptances is for it. Otherwise its reason names the newest acceptance."""
     if not accepted:
         return row
     for each in reversed(accepted):
@@ -243,7 +243,7 @@ def _accepted_by(acceptance: Acceptance) -> str:
 
 
 class _Search:
-    """Goes back through the rows of a metric until one passed, or a state was accepted."""
+    """Goes back through the rows of a metric until a state passed or was accepted."""
 
     def __init__(self, metric: str) -> None:
         self.is_done = False
@@ -295,7 +295,7 @@ class _Search:
     def _look_for_red(self, path: Path, row: Regression) -> None:
         """Find the first red state. A state of few samples ends only a red state of few samples.
 
-        A state can be red before it is refuted, where fresh answers could not be had at first.
+        A state can be red before it is refuted, if fresh answers were not available at first.
         """
         self._is_refuted |= row.is_refuted
         newer = self._standing.red

@@ -10,7 +10,7 @@ from eval_dagster.results.comparison import cause_words
 from eval_dagster.statistics.verdicts import Verdict
 
 NOT_JUDGED = "The suite was not judged"
-"""The verdict where the gate itself failed."""
+"""The verdict if the gate itself failed."""
 _MOST_NAMED = 3
 _MOST_OF_A_REASON = 160
 
@@ -21,11 +21,11 @@ class Tone(StrEnum):
     BAD = "bad"
     """A result is red, or the suite is incomplete, and this fails the gate."""
     WARNING = "warning"
-    """This is only a warning; or the suite passed without results that it does not require."""
+    """A problem that does not fail the gate; or the suite passed without results that it does not require."""
     GOOD = "good"
     """All results were judged, and none is red."""
     UNKNOWN = "unknown"
-    """Nothing could be compared yet: the results are the first ones."""
+    """Nothing could be compared yet, because the results are the first ones."""
 
 
 def tone(result: GateResult) -> Tone:
@@ -60,7 +60,7 @@ def verdict_line(result: GateResult) -> str:
 
 
 def _incomplete(result: GateResult) -> str:
-    """What keeps a suite without red results from passing."""
+    """The reasons that a suite without red results does not pass."""
     total, missing = len(result.regressions), result.missing
     if not missing:
         return "Incomplete: nothing was judged"
@@ -72,7 +72,7 @@ def _incomplete(result: GateResult) -> str:
 
 
 def _others(result: GateResult) -> list[str]:
-    """What else the line says."""
+    """The remaining parts of the line."""
     missing = result.missing if result.outcome is Outcome.INCOMPLETE else []
     improved, first, accepted = (
         len(result.with_verdict(verdict)) for verdict in (Verdict.IMPROVED, Verdict.FIRST_RESULT, Verdict.ACCEPTED_GAP)
@@ -100,9 +100,9 @@ def _on_few_samples(result: GateResult) -> list[Regression]:
 
 
 def clearest_fall(result: GateResult) -> str | None:
-    """The fall that a green result is nearest to turn red by, with what the gate would have found; None if nothing is worse.
+    """A green result's clearest fall, with the findings that the gate would have had. None if nothing is worse.
 
-    Falls that have a reason of their own, such as one that fresh answers do not show, are left out.
+    Falls with their own reason, such as one that fresh answers do not show, are left out.
     """
     falls = [
         row
@@ -131,7 +131,7 @@ def clearest_fall(result: GateResult) -> str | None:
 
 
 def level(result: GateResult) -> str:
-    """The level of the judgement, as a text that follows the time at which it was judged."""
+    """The level of the judgement, as a text that follows the time of the judgement."""
     if result.level:
         share = "" if result.level == result.alpha else f", the share of this judgement of α = {result.alpha:g} in 30 days"
         return f"at the level {result.level:.2g} for all comparisons together{share}"
@@ -146,24 +146,24 @@ def title(row: Regression) -> str:
 
 
 def number(value: float | None, sign: str = "") -> str:
-    """A score or a difference; a dash if there is none."""
+    """A score or a difference; a dash if missing."""
     return "–" if value is None else f"{value:{sign}.3f}"
 
 
 def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """A confidence interval; a dash if there is none."""
+    """A confidence interval; a dash if missing."""
     return "–" if low is None or high is None else f"{low:{sign}.3f} to {high:{sign}.3f}"
 
 
 def p_value(value: float | None) -> str:
-    """A p-value; a dash if there is none."""
+    """A p-value; a dash if missing."""
     if value is None:
         return "–"
     return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
 def p_equals(value: float | None) -> str:
-    """A p-value after its sign: `= 0.03`, or `< 0.0001`."""
+    """A p-value with its sign: `= 0.03`, or `< 0.0001`."""
     text = p_value(value)
     return text if text.startswith("<") else f"= {text}"
 
@@ -191,7 +191,7 @@ class Unjudged:
     verdict: Verdict
     models: str
     what: str
-    """Names of evals, with a metric if only one metric is concerned."""
+    """Names of evals, with the metric if only one metric is concerned."""
     reason: str
     count: int
     """Number of results."""
@@ -201,7 +201,7 @@ def unjudged(rows: Sequence[Regression]) -> list[Unjudged]:
     """Rows that were not judged, by verdict and reason. A model that cannot be loaded is one entry, and so is a first night."""
     by_model: dict[tuple[Verdict, str, str], list[str]] = {}
     for row in rows:
-        is_named = row.metric and row.verdict is not Verdict.FIRST_RESULT  # that of one metric is that of all
+        is_named = row.metric and row.verdict is not Verdict.FIRST_RESULT  # all metrics of a first result share its reason
         what = f"{row.eval} · {row.metric}" if is_named else row.eval
         names = by_model.setdefault((row.verdict, row.reason or "no reason is known", row.model), [])
         names += [what] if what not in names else []
@@ -222,7 +222,7 @@ def cause_text(text: str | None) -> str:
 
 
 def asked_again(row: Regression) -> str:
-    """What fresh answers say about a fall; empty where there are none."""
+    """The findings of fresh answers about a fall; empty without fresh answers."""
     if row.n_fresh is None:
         return ""
     test = f"p {p_value(row.fresh_p_value)}, below {p_value(row.fresh_level)} confirms"
@@ -262,14 +262,14 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _fall(row: Regression) -> str:
-    """The difference that makes a result red: from its baseline or from its anchor."""
+    """The difference that makes a result red, from its baseline or from its anchor."""
     if row.against == "anchor" and row.drift is not None:
         return f"{number(row.drift, '+')} since {row.anchor}"
     return number(row.difference, "+")
 
 
 def _reasons(rows: Sequence[Regression]) -> str:
-    """The reasons why rows were not judged; if there are several, each with its number of results."""
+    """The reasons that rows were not judged, the most frequent first."""
     counts: Counter[str] = Counter()
     for each in unjudged(rows):
         reason = each.reason.splitlines()[0]

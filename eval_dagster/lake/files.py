@@ -78,8 +78,7 @@ class Lake:
         """The newest materialization of a partition with a version, if any.
 
         Files are fetched from an object store one after the other, until it is found. Raises `LakeError` if no readable file has the
-        version and a
-        file is damaged.
+        version and a file is damaged.
         """
         folder, damage = self.folder(table, name, model), None
         with self.steady([folder]):
@@ -160,8 +159,7 @@ class Lake:
         """Within the block, freeze folders as they are at its start, plus this process's additions; by default all except `NEWEST`.
 
         An object store is then listed once, instead of at each read. Only the newest file of each partition is fetched at once, older ones
-        when they
-        are read.
+        when they are read.
         """
         with contextlib.ExitStack() as stack:
             if self.mirror is not None:

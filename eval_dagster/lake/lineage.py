@@ -73,8 +73,7 @@ def changed_inputs(now: Inputs, before: Inputs) -> tuple[InputCause, ...]:
     """The differences between the inputs of two results. Empty if the versions of their prompts are equal.
 
     The content of its row names a sample. If the two results have different samples at one place of the dataset, the row was changed. All
-    other
-    samples in only one result are due to the choice of samples, for example by a limit.
+    other samples in only one result are due to the choice of samples, for example by a limit.
 
     Raises:
         LakeError: The scores of one result were deleted.

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def answer_text(response: Mapping[str, Any] | None, prompt: Mapping[str, Any] | None) -> str | None:
-    """The text without its reasoning, or the choice with the highest log-probability; null where there is none.
+    """The text without its reasoning, or the choice with the highest log-probability; null without an answer.
 
     Args:
         response: A row of `responses` with `text`, `text_post_processed` and `choice_logprobs`.

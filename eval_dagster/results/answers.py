@@ -1,4 +1,4 @@
-"""Reads the prompts, answers and scores of a result from its own files, which need not be the current ones."""
+"""Reads the prompts, answers and scores of a result from its own files, which need not be the current files."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -23,12 +23,12 @@ _SCORE = ("metric", "value", "text_values", "item", "error", "explanation")
 
 
 def rows_of(point: Point, table: str, version: str, columns: Sequence[str], samples: Collection[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of the newest file of a version, or those of some samples. Raises `LakeError` where there is no such file."""
+    """The rows of the newest file of a version, or only some samples' rows. Raises `LakeError` if no file has the version."""
     return read_rows(_path_of(point, table, version), columns, _of_samples(samples))
 
 
 def image_counts(point: Point) -> dict[str, int]:
-    """The number of images of each sample that has some. Their bytes are not kept in memory."""
+    """The number of images of each sample with images. Their bytes are not kept in memory."""
     path = _path_of(point, "prompts", point.metrics.info.inputs["rendered_prompts"])
     counts: dict[str, int] = {}
     with damage_named(path):
@@ -39,7 +39,7 @@ def image_counts(point: Point) -> dict[str, int]:
 
 
 def responses_version(point: Point) -> str:
-    """The version of the responses that a result was scored from."""
+    """The version of the responses from which a result was scored."""
     return read_info(point.inputs.scores).inputs["model_outputs"]
 
 
@@ -76,12 +76,12 @@ def answers_of(point: Point, samples: Collection[str] | None = None) -> dict[str
 
 
 def explanation_of(score: Mapping[str, Any]) -> dict[str, list[str | None]]:
-    """Why a row of `scores` has its value: the texts of each kind. Empty where the file is older than this column."""
+    """The reasons for the value of a row of `scores`: the texts of each kind. Empty if the file is older than this column."""
     return dict(json.loads(score.get("explanation") or "{}"))
 
 
 def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of `responses` without what is empty."""
+    """A row of `responses` without empty fields."""
     texts, final, logprobs = row["text"] or [], row["text_post_processed"] or row["text"] or [], row["choice_logprobs"] or []
     fields = {
         "text": final,
@@ -97,7 +97,7 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prompts_before(before: Point, now: Point) -> dict[str, dict[str, Any]] | None:
-    """The `prompt` and the `choices` of the other result by sample, empty where all are the same; None where they were deleted."""
+    """The other result's `prompt` and `choices` by sample. Empty if all are the same; None if they were deleted."""
     version = before.metrics.info.inputs["rendered_prompts"]
     if version == now.metrics.info.inputs["rendered_prompts"]:
         return {}
@@ -107,7 +107,7 @@ def prompts_before(before: Point, now: Point) -> dict[str, dict[str, Any]] | Non
 
 
 def values_of(point: Point, metric: str | None, failed: dict[str, bool]) -> dict[str, float]:
-    """The values of a metric by sample. Samples with an error of any metric are marked in `failed`."""
+    """The values of a metric by sample. Marks samples with an error in any metric in `failed`."""
     values: dict[str, float] = {}
     for row in read_rows(point.inputs.scores, ("sample_id", "metric", "value", "error")):
         if row["error"] is not None and row["sample_id"] in failed:

@@ -17,8 +17,9 @@ from eval_dagster.statistics.comparison import ALPHA, Comparison
 from eval_dagster.statistics.paired import compare_corpora, compare_items, compare_means
 
 Cause = InputCause | Literal["model", "engine", "endpoint", "metric", "mixed answers", "mixed baseline"]
-"""What differs: an input, the model's weights or tokenizer, what runs the model (code, packages, device, dtype, settings of requests), what
-a server has behind the model's name, or the metric's code. Or one of the results itself mixes several models or states of a server."""
+"""The difference: an input, the model (weights or tokenizer), the engine (code, packages, device, dtype, settings of requests), the model
+behind a server's name, or the metric's code. Or one of the results mixes answers of several models or states of a server.
+"""
 
 
 _WORDS = {
@@ -26,12 +27,12 @@ _WORDS = {
     "mixed answers": "mixed answers (of several models or states of the server)",
     "mixed baseline": "mixed baseline (answers of several models or states of the server)",
 }
-"""Causes whose names do not explain them."""
+"""Causes whose names need an explanation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedSample:
-    """A sample that result and baseline score differently, or that one of them does not have."""
+    """A sample that result and baseline score differently, or that only one of them has."""
 
     eval: str
     model: str
@@ -43,14 +44,14 @@ class ChangedSample:
     prompt: str | None
     gold: tuple[str, ...]
     answer: str | None
-    """What the model wrote, or the choice that it found most probable."""
+    """The model's text, or its most probable choice."""
     baseline_answer: str | None
     sample_name: str | None = None
-    """The sample's own name. Null without one."""
+    """The sample's own name, if any."""
 
     @property
     def title(self) -> str:
-        """The sample for people: its own name with its id, or the id alone."""
+        """The sample for people: its own name with its id, or only the id."""
         return f"{self.sample_name} ({self.sample_id})" if self.sample_name else self.sample_id
 
 
@@ -85,7 +86,7 @@ def compare_points(
         b: The baseline.
         metrics: The task's metrics. A corpus metric is computed from the statistics of the common samples.
         alpha: Two-sided level of significance, for the smallest detectable difference.
-        alike: Gives both points as one form of a metric scores them, from the points and the metric's name.
+        alike: Takes both points and a metric's name; returns both points as scored by the same form of the metric.
 
     Raises:
         LakeError: The scores of a point were deleted.
@@ -110,9 +111,9 @@ def compare_points(
 
 
 def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMetric[Any]]], *, alpha: float = ALPHA) -> Comparison | None:
-    """Compare one overall metric of two points, as `compare_points` does.
+    """Compare one overall metric of two points, like `compare_points`.
 
-    Returns None if a point does not have the metric, or if it is a corpus metric that the task does not have.
+    Returns None if a point lacks the metric, or if it is a corpus metric that the task lacks.
     """
     if name not in overall(b):
         return None
@@ -130,7 +131,7 @@ def compare_metric(a: Point, b: Point, name: str, metrics: Sequence[type[BaseMet
 def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
     """Everything that differs between two points for a metric. Data and prompts count if they affect a scored sample.
 
-    That a point mixes answers of several models or states of a server is named where either does.
+    Names each point that mixes answers of several models or states of a server.
     """
     found: list[Cause] = list(changed_inputs(a.inputs, b.inputs))
     found += _model_causes(a, b)
@@ -142,7 +143,7 @@ def causes(a: Point, b: Point, metric: str) -> tuple[Cause, ...]:
 
 
 def cause_words(causes: str) -> str:
-    """Causes, separated by commas, in words."""
+    """Comma-separated causes in words."""
     names = (name.strip() for name in causes.split(","))
     return ", ".join(_WORDS.get(name, name) for name in names)
 
@@ -159,9 +160,9 @@ def _model_causes(a: Point, b: Point) -> list[Cause]:
 
 
 def changed_samples(a: Point, b: Point, metric: str) -> Iterator[ChangedSample]:
-    """The samples that two points score differently under a metric, and those that only one of them has. `b` is the baseline.
+    """The samples that two points score differently under a metric, or that only one point has. `b` is the baseline.
 
-    A corpus metric gives samples no value: only those that one of the points lacks are returned.
+    A corpus metric gives samples no value, so it returns only samples missing from one point.
 
     Raises:
         LakeError: The scores of a point were deleted. Deleted prompts and answers are left out.
@@ -201,7 +202,7 @@ def _scored(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _scores_or_statistics(point: Point, metric: str) -> Mapping[str, Mapping[str, Any]]:
-    """Scores by sample. For a corpus metric: one row for each sample, without a value."""
+    """Scores by sample. For a corpus metric, one row per sample, without a value."""
     if metric in point.scores_by_metric:
         return point.scores_by_metric[metric]
     statistics = next((rows for name, rows in point.scores_by_metric.items() if name.startswith(f"{metric}/")), {})
@@ -235,7 +236,7 @@ def _compare_items(metric: type[ItemMetric[Any]], name: str, of_a: Point, of_b: 
 def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, alpha: float) -> Comparison:
     names = [f"{metric.NAME}/{statistic}" for statistic in metric.STATISTICS]
     columns_a, columns_b = ([point.scores_by_metric.get(name, {}) for name in names] for point in (of_a, of_b))
-    samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws follow the order
+    samples = sorted({sample for column in (*columns_a, *columns_b) for sample in column})  # draws depend on the order
     clusters = [next(column[sample]["cluster"] for column in (*columns_a, *columns_b) if sample in column) for sample in samples]
     return compare_corpora(
         _statistics(columns_a, samples), _statistics(columns_b, samples), metric.aggregate, clusters=clusters, alpha=alpha
@@ -243,7 +244,7 @@ def _compare_corpora(metric: type[CorpusMetric[Any]], of_a: Point, of_b: Point, 
 
 
 def _statistics(columns: Sequence[Mapping[str, Mapping[str, Any]]], samples: Sequence[str]) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """One row for each sample, one column for each statistic; NaN if there is none."""
+    """One row per sample, one column per statistic; NaN for a missing value."""
     rows = [[column[sample]["value"] if sample in column else None for column in columns] for sample in samples]
     return np.array(rows, dtype=float).reshape(len(samples), len(columns))
 

@@ -1,4 +1,4 @@
-"""Labels that people give to answers: a random part of a result as a CSV file to fill in, and the filled file as rows of the lake."""
+"""People's labels of answers: a random part of a result as a CSV file to fill in, and the filled file as rows of the lake."""
 
 import csv
 import random
@@ -19,26 +19,26 @@ from eval_dagster.texts.visible_text import spreadsheet_text
 
 TABLE = "human_labels"
 COLUMNS = ("eval", "model", "materialized_at", "sample_id", "sample_name", "subject", "prompt", "gold", "answer", "label", "comment")
-"""Columns of the file. `label` and `comment` are for people; a file to import needs those of `_NEEDED`."""
+"""Columns of the file. People fill in `label` and `comment`. A file to import needs only the columns `_NEEDED`."""
 _NEEDED = ("eval", "model", "materialized_at", "sample_id", "label")
 _MOST_LABEL, _MOST_COMMENT = 200, 10_000
 _LARGEST_CELL = 2**27
-"""Most characters of a cell. The limit of Python's reader, 131,072, is less than a long prompt has."""
+"""Maximum characters of a cell. The limit of Python's reader, 131,072, is too small for a long prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HumanLabel:
-    """What a person wrote about an answer."""
+    """A person's label of an answer."""
 
     eval: str
     model: str
     materialized_at: datetime
-    """The result that the answer is from."""
+    """The time of the answer's result."""
     sample_id: str
     sample_name: str | None
-    """The sample's own name. Null without one."""
+    """The sample's own name, if any."""
     answer: str | None
-    """The answer as the lake has it; null where the responses were deleted."""
+    """The answer in the lake. Null if the responses were deleted."""
     label: str
     comment: str | None
     labelled_by: str
@@ -47,11 +47,11 @@ class HumanLabel:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """How an import ended."""
+    """The outcome of an import."""
 
     new: Sequence[HumanLabel]
     known: int
-    """Labels that were the same person's last ones of the same answers: not written again."""
+    """Labels equal to the same person's last label of the same answer. They are not written again."""
     empty: int
     """Rows without a label."""
 
@@ -59,10 +59,10 @@ class Imported:
 def export_labels(lake: Lake, eval_name: str, name: PointName, file: Path, *, count: int, seed: int) -> int:
     """Write a random part of a result to a CSV file, with an empty column for the label. Returns the number of samples.
 
-    The same seed chooses the same samples of the same result. Cells are visible texts that no spreadsheet computes.
+    For one result, the same seed chooses the same samples. Cells are visible texts that a spreadsheet does not evaluate.
 
     Raises:
-        UsageError: There is no such result, or the file exists: it could hold labels.
+        UsageError: The result does not exist, or the file exists and could hold labels.
         LakeError: The result's prompts, responses or scores were deleted, or are damaged.
     """
     if file.exists():
@@ -86,10 +86,10 @@ def export_labels(lake: Lake, eval_name: str, name: PointName, file: Path, *, co
 
 
 def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
-    """Add the labels of a filled CSV file to the lake: all of them or none. Rows without a label are left out.
+    """Add the labels of a filled CSV file to the lake: all or none. Rows without a label are left out.
 
-    Answers are those of the lake, not of the file, which spreadsheets change. Nothing is ever overwritten: the newest label of a person for
-    an answer counts.
+    Answers come from the lake, not from the file, because spreadsheets change files. Nothing is overwritten: a person's newest label for an
+    answer counts.
 
     Raises:
         UsageError: The file cannot be read, or a row is wrong. The message names its line.
@@ -121,7 +121,7 @@ def import_labels(lake: Lake, file: Path, *, by: str) -> Imported:
 
 
 class _Points:
-    """The results that rows name, each read once, with the ids and names of their samples."""
+    """The results named by rows, each read once, with the ids and names of their samples."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -137,7 +137,7 @@ class _Points:
 
 
 def _label(row: Mapping[str, str], points: _Points, where: str, *, by: str, now: datetime) -> HumanLabel:
-    """A row as a label. Raises UsageError where it names no sample of the lake."""
+    """A row as a label. Raises UsageError if it does not name a sample in the lake."""
     label, comment, sample = row["label"].strip(), (row.get("comment") or "").strip(), row["sample_id"]
     for name, text, most in (("label", label, _MOST_LABEL), ("comment", comment, _MOST_COMMENT)):
         if len(text) > most:
@@ -175,7 +175,7 @@ def _label(row: Mapping[str, str], points: _Points, where: str, *, by: str, now:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, each with the line that it ends on. Raises UsageError where it is none."""
+    """The rows of a CSV file, each with the line on which it ends. Raises UsageError if the file is not valid CSV."""
     before = csv.field_size_limit(_LARGEST_CELL)
     try:
         with file.open(encoding="utf-8-sig", newline="") as opened:
@@ -202,7 +202,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _dialect(heading: str) -> type[csv.Dialect]:
-    """Spreadsheets of some countries write semicolons, or tabs."""
+    """The CSV dialect of a heading. Spreadsheets in some countries write semicolons or tabs."""
     separator = max(",;\t", key=heading.count)
 
     class Dialect(csv.excel):

@@ -1,4 +1,4 @@
-"""Materializations of an eval's results, with the rows and versions that they were computed from."""
+"""Materializations of an eval's results, with the rows and versions they were computed from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _SHOWN = {
     "prompts": ("sample_id", "request_id", "prompt", "choices", "gold"),
     "responses": ("sample_id", "text", "text_post_processed", "choice_logprobs", "error"),
 }
-"""Columns that comparisons read. Others, such as log-probabilities of tokens, are many times larger."""
+"""Columns that comparisons read. Other columns, such as log-probabilities of tokens, are many times larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The metrics of an eval for a model, as they were materialized once, with the rows that they were computed from."""
+    """The metrics of one materialization of an eval for a model, with the rows they were computed from."""
 
     lake: Lake
     eval_name: str
@@ -34,7 +34,7 @@ class Point:
 
     @property
     def materialized_at(self) -> datetime:
-        """When, in UTC."""
+        """The time of the materialization; UTC."""
         return datetime.fromisoformat(self.metrics.info.materialized_at)
 
     @property
@@ -44,7 +44,7 @@ class Point:
 
     @property
     def scores_version(self) -> str:
-        """Hash of its scores. Between points with the same hash there is no difference to test."""
+        """Hash of its scores. Points with the same hash have no difference to test."""
         return self.metrics.info.inputs["sample_scores"]
 
     @property
@@ -54,13 +54,13 @@ class Point:
 
     @property
     def declared(self) -> tuple[str, str]:
-        """Versions of the model and of its content without the epoch of a server. Results without an epoch have them as their versions."""
+        """Versions of the model and of its content without a server's epoch. For results without an epoch, the plain versions."""
         found = self.metrics.info.inputs
         return found.get("model_declared", found["model"]), found.get("model_content_declared", found["model_content"])
 
     @cached_property
     def inputs(self) -> Inputs:
-        """Its samples, with the rows and prompts that they come from."""
+        """Its samples, with their rows and prompts."""
         versions, scores = self.metrics.info.inputs, self._scores_path
         return Inputs(lake=self.lake, eval_name=self.eval_name, model=self.model, versions=versions, scores=scores)
 
@@ -71,7 +71,7 @@ class Point:
 
     @property
     def scored_by(self) -> Mapping[str, str]:
-        """Versions of the code that scored it, `task` and `code`; empty where its scores are gone, or of an earlier release."""
+        """Versions of the code that scored it, `task` and `code`. Empty if its scores are gone or of an earlier release."""
         try:
             return read_info(self._scores_path).made_of
         except LakeError:
@@ -135,9 +135,9 @@ class PointName:
 
     model: str
     until: datetime | None = None
-    """The newest materialization up to this time is meant; the newest of all if null."""
+    """Selects the newest materialization up to this time; the newest of all if null."""
     previous: bool = False
-    """Whether the state before the last change is meant."""
+    """Whether to select the state before the last change."""
 
     @classmethod
     def parse(cls, text: str, models: Sequence[str]) -> "PointName":
@@ -146,7 +146,7 @@ class PointName:
         The names of models may contain `@`.
 
         Raises:
-            UsageError: The text after the `@` is no time.
+            UsageError: The text after the `@` is not a time.
         """
         model, at, when = text.rpartition("@")
         if text in models or not at:
@@ -156,7 +156,7 @@ class PointName:
         return cls(model=model, until=parse_time(when, what=text))
 
     def find(self, lake: Lake, eval_name: str) -> Point | None:
-        """The point of an eval; None if the model had no result then. Raises `LakeError` if it is damaged."""
+        """The point of an eval. None if the model had no result at that time. Raises `LakeError` if it is damaged."""
         if self.previous:
             return previous_point(history(lake, eval_name, self.model))
         paths = _paths(lake, eval_name, self.model)
@@ -167,7 +167,7 @@ class PointName:
 def parse_time(text: str, *, what: str) -> datetime:
     """Read a day or a time, in UTC if it has no zone. Raises `UsageError` if it is neither.
 
-    A day means its end, and so does a second, because `Point.name` has no fractions.
+    A day means its end, and so does a second, because `Point.name` has no fractions of seconds.
     """
     try:
         found = datetime.fromisoformat(text)
@@ -185,7 +185,7 @@ def parse_time(text: str, *, what: str) -> datetime:
 def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
     """All materializations of an eval for a model, the oldest first. Damaged ones are left out, as in the catalog.
 
-    Raises `LakeError` if the newest is damaged: no older one may stand in for it.
+    Raises `LakeError` if the newest is damaged, because no older one may replace it.
     """
     points: list[Point] = []
     paths = _paths(lake, eval_name, model)
@@ -199,7 +199,7 @@ def history(lake: Lake, eval_name: str, model: str) -> list[Point]:
 
 
 def point_at(points: Sequence[Point], materialized_at: datetime | None) -> Point | None:
-    """The materialization of that time; None if it was deleted or is damaged."""
+    """The materialization at a time. None if it was deleted or is damaged."""
     return next((point for point in points if point.materialized_at == materialized_at), None)
 
 
@@ -214,8 +214,8 @@ def _point(lake: Lake, eval_name: str, model: str, path: Path) -> Point:
 def previous_point(points: Sequence[Point]) -> Point | None:
     """The newest materialization with another version of data, prompt or model than the last one.
 
-    If there is none: the newest one with another version of a metric's code. So a change of a metric's code does not hide a change of the
-    model. A materialization with values for less than half of the samples, such as a night of errors, is used only if no other has more.
+    Without one, the newest with another version of a metric's code. So a change of a metric's code does not hide a change of the model. A
+    materialization with values for less than half of the samples, such as a night of errors, is used only if no other has more.
     """
     if len(points) < 2:
         return None
@@ -240,7 +240,7 @@ def metric_versions(point: Point) -> Mapping[str, str]:
 
 
 def overall(point: Point) -> dict[str, Mapping[str, Any]]:
-    """The row of each metric over all subjects; of two rows, the headline."""
+    """The row of each metric over all subjects. If a metric has two rows, the headline."""
     found: dict[str, Mapping[str, Any]] = {}
     for row in point.metric_rows:
         if row["subject"] is None and (row["is_headline"] or (row["aggregation"] != "macro" and row["metric"] not in found)):

@@ -1,4 +1,4 @@
-"""The samples of a result: what was asked, answered and scored, beside the same samples of another result."""
+"""The samples of a result, with question, answer and scores, beside the same samples of another result."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from eval_dagster.results.answers import answers_of, image_counts, prompts_befor
 from eval_dagster.results.points import Point, metric_versions
 
 MOST_SAMPLES = 20_000
-"""Most samples of a page. Of more, the flipped ones, the errors and a random part of the others are taken."""
+"""Maximum samples of a page. If there are more, it takes the flipped ones, the errors and a random part of the others."""
 _PROMPT = (
     "sample_id",
     "sample_name",
@@ -41,24 +41,24 @@ Sample = Mapping[str, Any]
 - `sample_id`, `sample_name`, `subject`, `response_type`, `images` (their number), `context` and `error`
   of the prompt, `choices`, `gold` (texts), `gold_index` (places of correct choices)
 - `examples` and `turns`: the few-shot examples and the question, as lists of `[role, text]`; `prompt`: the exact text that was sent
-- `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (where the reasoning was split off),
-  `reasoning`, `tool_calls`, `logprobs` (one a choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
+- `now` and `before`: the answers of the result and of the other one, each with `text` (a list), `raw` (if the reasoning was split off),
+  `reasoning`, `tool_calls`, `logprobs` (one per choice, natural logarithm), `finish_reason`, `prompt_tokens`, `output_tokens`,
   `truncated_tokens`, `latency_s` (seconds), `cost` (US dollars), `error`, and by metric `scores`, `score_errors`,
   `text_values`, `items`, `explanations`
-- `before.prompt` and `before.choices`: the prompt and the choices of the other result where they are others; no choices (an empty list)
-  where they were deleted
-- `flip`: `worse` or `better` under the headline metric, where both results have a score
+- `before.prompt` and `before.choices`: the prompt and the choices of the other result if they differ; no choices (an empty list)
+  if they were deleted
+- `flip`: `worse` or `better` under the headline metric, if both results have a score
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The result that another one is compared with."""
+    """The other result of a comparison."""
 
     model: str
     materialized_at: datetime
     differs: tuple[str, ...]
-    """What differs: `data`, `prompt`, `model`, `metric`."""
+    """The differences: `data`, `prompt`, `model`, `metric`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +70,19 @@ class ResultSamples:
     materialized_at: datetime
     run_id: str
     against: Compared | None
-    """Null where there is nothing to compare with."""
+    """Null without a result to compare with."""
     headline: str
-    """The metric whose flips are marked: the headline metric, or the first one with a value for each sample."""
+    """The metric whose flips are marked: the headline metric, or the first metric with a value for each sample."""
     metrics: Sequence[Mapping[str, Any]]
     """Each metric, the headline first: `metric`, `is_headline`, `higher_is_better` (null: unknown), `has_scores` (whether samples have
-    values), `now` and `before` with `value`, `stderr`, `ci_low`, `ci_high`, `n` and `n_errors`; null without a value of all samples."""
+    values), `now` and `before` with `value`, `stderr`, `ci_low`, `ci_high`, `n` and `n_errors`; null without a value over all samples.
+    """
     samples: Sequence[Sample]
     """In the order of the dataset."""
     total: int
-    """Number of samples of the result; more than `samples` where only a part was taken."""
+    """Number of samples of the result. It exceeds the length of `samples` if only a part was taken."""
     notes: Sequence[str]
-    """What is missing, and why."""
+    """The missing parts, with reasons."""
 
 
 def collect_samples(
@@ -93,18 +94,18 @@ def collect_samples(
     against: Point | Literal["previous"] | None = "previous",
     most: int | None = MOST_SAMPLES,
 ) -> ResultSamples:
-    """Read the samples of a result from the lake's files, also of one that is no longer current.
+    """Read the samples of a result, current or past, from the lake's files.
 
     Args:
         lake: The lake.
         eval_name: Name of the eval.
         model: Name of the model.
-        materialized_at: The time of the materialization (`metrics.materialized_at`); the newest where not given.
-        against: The result to compare with, also of another model; by default the materialization before.
-        most: Most samples; all where null.
+        materialized_at: The time of the materialization (`metrics.materialized_at`); the newest if not given.
+        against: The result to compare with, even of another model; by default the materialization before.
+        most: Maximum number of samples; all if null.
 
     Raises:
-        LakeError: There is no such result, or its prompts, responses or scores were deleted or are damaged.
+        LakeError: The result does not exist, or its prompts, responses or scores were deleted or are damaged.
     """
     paths = lake.files(lake.folder("metrics", eval_name, model))
     place = next((index for index in reversed(range(len(paths))) if materialized_at in (None, time_of(paths[index]))), None)
@@ -129,7 +130,7 @@ def _newest_sound(lake: Lake, eval_name: str, model: str, paths: Sequence[Path])
 
 
 class _Collection:
-    """Reads the files of a result, and of the one that it is compared with."""
+    """Reads the files of a result and of the result it is compared with."""
 
     def __init__(self, point: Point, before: Point | None) -> None:
         self._point = point
@@ -137,7 +138,7 @@ class _Collection:
         self._notes: list[str] = []
 
     def collect(self, most: int | None) -> ResultSamples:
-        """Read everything. Raises `LakeError` as `collect_samples` does."""
+        """Read everything. Raises `LakeError` like `collect_samples`."""
         point = self._point
         version = point.metrics.info.inputs["rendered_prompts"]
         total, chosen = self._chosen(version, most)
@@ -170,9 +171,9 @@ class _Collection:
         )
 
     def _chosen(self, version: str, most: int | None) -> tuple[int, frozenset[str] | None]:
-        """The number of all samples, and the ids of those that are taken; null where all are.
+        """The number of all samples, and the ids of the chosen samples; null if all are chosen.
 
-        Flipped samples and errors come first, then a random part that is the same each time. Only scores and errors are read for it.
+        Flipped samples and errors come first, then a random part that is the same each time. It reads only scores and errors.
         """
         failed = {row["sample_id"]: row["error"] is not None for row in rows_of(self._point, "prompts", version, ("sample_id", "error"))}
         if most is None or len(failed) <= most:
@@ -190,7 +191,7 @@ class _Collection:
         return len(failed), frozenset(sorted(failed, key=rank)[:most])
 
     def _earlier(self, chosen: Collection[str] | None) -> dict[str, dict[str, Any]]:
-        """The answers of the other result by sample; none, with a note, where they were deleted."""
+        """The answers of the other result by sample. If they were deleted, empty with a note."""
         if self._before is None:
             return {}
         try:
@@ -200,7 +201,7 @@ class _Collection:
             return {}
 
     def _asked_before(self, before: Point | None) -> Mapping[str, Mapping[str, Any]] | None:
-        """What `prompts_before` returns. Where the prompts were deleted, a note is added."""
+        """The result of `prompts_before`. Adds a note if the prompts were deleted."""
         found = {} if before is None else prompts_before(before, self._point)
         if found is None:
             self._notes.append("the prompts and choices of the result before are damaged or no longer in the lake")
@@ -241,7 +242,7 @@ def _sample(
 
 
 def _asked_otherwise(row: Mapping[str, Any], asked_before: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """The earlier prompt and choices of a sample where they are not those of now. A log-probability belongs to its own choices."""
+    """The earlier prompt and choices of a sample, if they differ from the current ones. A log-probability belongs to its own choices."""
     if asked_before is None:
         return {"choices": []} if row["choices"] else {}
     other = asked_before.get(row["sample_id"], row)
@@ -250,12 +251,12 @@ def _asked_otherwise(row: Mapping[str, Any], asked_before: Mapping[str, Mapping[
 
 
 def _whole(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer to a perplexity, which has one log-probability a token, with their sum alone."""
+    """The answer to a perplexity, with the sum of its log-probabilities (one per token) in place of the list."""
     return {**answer, "logprobs": [fsum(answer["logprobs"])]} if "logprobs" in answer else dict(answer)
 
 
 def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The metrics of the result, the headline first, and those that only samples have last."""
+    """The metrics of the result, the headline first. Metrics with values only for samples come last."""
     of_samples = {metric: None for answer in answers for metric in answer.get("scores", ())}
     now, then = ({} if each is None else _overall(each) for each in (point, before))
     names = dict.fromkeys([*now, *of_samples])
@@ -272,7 +273,7 @@ def _metrics(point: Point, before: Point | None, answers: Iterable[Mapping[str, 
 
 
 def _overall(point: Point) -> dict[str, dict[str, Any]]:
-    """The rows of `metrics` for all samples together, by metric; of several the headline."""
+    """The rows of `metrics` over all samples, by metric. If a metric has several rows, the headline."""
     rows = [row for row in point.metric_rows if row["subject"] is None]
     return {row["metric"]: row for row in sorted(rows, key=lambda row: (row["is_headline"], row["aggregation"] != "macro"))}
 

@@ -1,4 +1,4 @@
-"""Deletes old results: what each policy keeps, and why."""
+"""Deletes old results: the files that each policy keeps, with reasons."""
 
 from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason

@@ -1,7 +1,7 @@
-"""Deletes old results of a home: materializations, judgements, reports, catalogs, past nights, and answers of models that nothing uses.
+"""Deletes old results of a home: materializations, judgements, reports, catalogs, past nights, and unused answers of models.
 
-`retained` determines which files stay, and why. First a catalog without the old files is published; then files are deleted before the files
-that they refer to. So a process that is killed leaves a complete lake, which is only larger than necessary.
+`retained` determines which files stay, with reasons. First a catalog without the old files is published. Then files are deleted before the
+files that they refer to. So a killed process leaves a complete lake that is only larger than necessary.
 """
 
 import shutil
@@ -31,7 +31,7 @@ _LATEST_REPORT = "latest.html"
 
 @dataclass(frozen=True, kw_only=True)
 class Prunable:
-    """A file that can be deleted, or a folder: of a past night, or with pages of samples."""
+    """A file that can be deleted; or a folder, for a past night or pages of samples."""
 
     what: str
     """A table of the lake, `response cache`, `trials`, `reports`, `catalogs`, `nights` or `pages`."""
@@ -39,42 +39,42 @@ class Prunable:
     size: int
     """Bytes."""
     time: datetime
-    """When it was written."""
+    """The time at which it was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """The files that can be deleted, and those that stay."""
+    """The files that can be deleted, and the files that stay."""
 
     files: Sequence[Prunable]
     """In the order of deletion."""
     kept: Mapping[Reason, Sequence[Prunable]]
-    """All other files, by the reason why they stay."""
+    """All other files, by the reason that they stay."""
     notes: Sequence[str]
-    """Warnings: what could not be determined, and is therefore kept."""
+    """Warnings about unknown facts, because of which files are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How much is kept."""
+    """Which results are kept."""
 
     keep: Keep
     catalogs: Keep
     """For the catalogs of past days. A kept catalog keeps the files that it names."""
     removed: bool = False
-    """Whether everything of evals, models and suites that evals.yaml does not have is deleted."""
+    """Whether to delete everything of evals, models and suites that are not in evals.yaml."""
 
     @property
     def keeps_catalogs(self) -> bool:
-        """Whether the current state is to be kept as a catalog."""
+        """Whether to keep the current state as a catalog."""
         return self.catalogs.age is not None or bool(self.catalogs.count)
 
 
 def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Determine which files can be deleted. Ages refer to `now`. Nothing is changed.
+    """Determine which files can be deleted. Ages are relative to `now`. Nothing is changed.
 
     Raises:
-        UsageError: The clock of this machine, by which ages are told, differs from that of the server of a shared lake.
+        UsageError: The clock of this machine differs from the clock of a shared lake's server, so ages are unknown.
         LakeError: A kept catalog cannot be read, so the files that it needs are unknown.
     """
     project.lake.begin()
@@ -82,11 +82,11 @@ def plan(project: Project, policy: Policy, *, now: datetime | None = None) -> Pr
 
 
 def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> Pruning:
-    """Delete the files that `plan` finds now; nothing is published meanwhile. Returns what was deleted.
+    """Delete the files that `plan` finds now; nothing is published meanwhile. Returns the deleted files.
 
     Raises:
         UsageError: As in `plan`.
-        LakeError: As in `plan`; or a file cannot be deleted, and later ones stay.
+        LakeError: As in `plan`; or a file cannot be deleted, and later files stay.
     """
     project.lake.begin()
     versions = _configured_versions(project)
@@ -108,7 +108,7 @@ def prune(project: Project, policy: Policy, *, now: datetime | None = None) -> P
 def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime) -> Pruning:
     project.lake.pull(everything=True)
     lake = IndexedLake(project.lake)
-    # Listed first, so that files that are written meanwhile are not among them.
+    # Listed first, to exclude files that are written meanwhile.
     paths = [(table, path) for table in _ORDER for partition in lake.partitions(table) for path in partition]
     listed = [each for table, path in paths for each in _prunable(table, path, time_of(path), lake.size)]
     old_catalogs, kept_catalogs = _catalogs(lake, policy, now)
@@ -132,7 +132,7 @@ def _plan(project: Project, policy: Policy, versions: "_Versions", now: datetime
 
 
 def _reason(each: Prunable, retained: Retained, named: Set[Path], now: datetime) -> Reason | None:
-    """Why a file of a table stays; None where it can go."""
+    """The reason that a table's file stays. None if it can be deleted."""
     if each.path in retained.reasons:
         return retained.reasons[each.path]
     if each.time >= now - GRACE:
@@ -141,7 +141,7 @@ def _reason(each: Prunable, retained: Retained, named: Set[Path], now: datetime)
 
 
 def _with_other_parts(names: Iterable[str]) -> Iterator[str]:
-    """A judgement is a file of the same name in each of its tables."""
+    """The names with the other parts of judgements. A judgement has a file of the same name in each of its tables."""
     for name in names:
         table, _, rest = name.partition("/")
         yield from (f"{each}/{rest}" for each in (BY_SUITE if table in BY_SUITE else (table,)))
@@ -159,7 +159,7 @@ def _prunable(what: str, path: Path, time: datetime, size: Callable[[Path], int]
 
 
 def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable], list[Path]]:
-    """Catalogs of past days that can go, and those that are kept; the last state of a past day that is still to be kept among these."""
+    """Past days' catalogs to delete, and catalogs to keep, including the last state of a past day that is not archived yet."""
     paths = archived(lake)
     ends = {path: end for path in paths if (end := _end_of_day(path.stem)) is not None}
     waiting = [catalog_path(lake)] if policy.keeps_catalogs and archive_path(catalog_path(lake)) else []
@@ -171,7 +171,7 @@ def _catalogs(lake: Lake, policy: Policy, now: datetime) -> tuple[list[Prunable]
 
 
 def _nights(lake: Lake, kept: Iterable[Path], now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The folders of past nights that were queried on this machine. Each stays while the list that it was made of is kept."""
+    """The folders of past nights that were queried on this machine. Each stays while the list that it was made from is kept."""
     days = {path.stem for path in kept}
     for folder in sorted((lake.home / "nights").glob("*/")):
         if _end_of_day(folder.name) is not None:
@@ -185,7 +185,7 @@ def _size_of_all(folder: Path) -> int:
 
 
 def _end_of_day(text: str) -> datetime | None:
-    """None where a file bears another name, that somebody gave it."""
+    """The end of a day. None if the file has another name, given by a user."""
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(days=1)
     except ValueError:
@@ -198,7 +198,7 @@ class _Versions:
 
     known: frozenset[str]
     unknown: Sequence[str]
-    """Of which models, and why."""
+    """The models with unknown versions, with reasons."""
 
 
 def _configured_versions(project: Project) -> _Versions:
@@ -233,7 +233,7 @@ def _answers(
 
 
 def _trials(lake: Lake, keep: Keep, now: datetime) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The results of trials by eval. All of an eval stay while one of them is recent enough to be kept."""
+    """The results of trials by eval. All results of an eval stay while one of them is recent enough to be kept."""
     by_eval: dict[str, list[Path]] = defaultdict(list)
     for table in (*BY_MODEL, *BY_EVAL):
         for path in (lake.root / table).glob("eval=*/**/[!.]*.parquet"):
@@ -263,7 +263,7 @@ def _reports(project: Project, policy: Policy, now: datetime) -> Iterator[tuple[
 
 
 def _sample_pages(lake: IndexedLake, retained: Retained) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The page of each result's samples, which goes with the last metrics of its eval and model."""
+    """The page of each result's samples. It is deleted with the last metrics of its eval and model."""
     for folder in sorted((lake.home / "pages").glob("*/*/")):
         metrics = lake.files(lake.folder("metrics", folder.parent.name, folder.name))
         time = datetime.fromtimestamp(folder.stat().st_mtime, UTC)

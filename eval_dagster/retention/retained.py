@@ -22,16 +22,16 @@ from eval_dagster.project import Project
 from eval_dagster.results.points import history, point_at, previous_point
 
 GRACE = timedelta(days=1)
-"""Files that are younger, or were current at some time since then, always stay: a run may be using them."""
+"""Files that are younger, or were current at some time since then, always stay, because a run may be using them."""
 BY_EVAL = ("samples",)
 BY_MODEL = ("prompts", "responses", "scores", "metrics")
 BY_SUITE = tuple(SUITE_TABLES)
 BESIDE = ("confirmations",)
-"""Tables by model that nothing is computed from."""
+"""Tables by model from which nothing is computed."""
 
 
 class Reason(StrEnum):
-    """Why a file stays. If several reasons hold, the first one is given."""
+    """The reason that a file stays. If several reasons hold, the first one is given."""
 
     CURRENT = "current"
     KEEP = "--keep"
@@ -41,18 +41,18 @@ class Reason(StrEnum):
 
 
 def strongest(*reasons: Reason) -> Reason:
-    """The reason that is given if several hold."""
+    """The reason to give if several hold."""
     return min(reasons, key=list(Reason).index)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """How much is kept: an age, or a number."""
+    """The states to keep, by age or number."""
 
     age: timedelta | None = None
-    """States that were current at some time since then."""
+    """Keeps states that were current at some time since then."""
     count: int | None = None
-    """Number of the newest states."""
+    """Number of the newest states to keep."""
 
     @classmethod
     def parse(cls, text: str, *, what: str, least: int = 1) -> "Keep":
@@ -73,7 +73,7 @@ class Keep:
         return max(_current_since(times, now, GRACE), self.asked(times, now))
 
     def asked(self, times: Sequence[datetime], now: datetime) -> int:
-        """Number of states that the user wants to keep; `newest` adds those of the last day."""
+        """Number of states that the user wants to keep; `newest` adds the states of the last day."""
         recent = _current_since(times, now, self.age) if self.age is not None else 0
         return min(len(times), max(recent, self.count or 0))
 
@@ -87,7 +87,7 @@ class Retained:
     """The files of a project's lake that stay."""
 
     def __init__(self, project: Project, lake: IndexedLake, keep: Keep, *, removed: bool, now: datetime) -> None:
-        """Determine the files that stay in a lake. With `removed`, none of an eval, model or suite stays that evals.yaml does not have."""
+        """Determine the files that stay. With `removed`, files of evals, models and suites that are not in evals.yaml do not stay."""
         self._project, self._keep, self._removed, self._now = project, keep, removed, now
         self._lake = lake
         self._infos: dict[Path, FileInfo | None] = {}
@@ -105,7 +105,7 @@ class Retained:
 
     @cached_property
     def model_versions(self) -> dict[str, Reason]:
-        """The model versions of the files that stay -> the reason why the file stays."""
+        """The model versions of the files that stay -> the reason that the file stays."""
         versions: dict[str, Reason] = {}
         for path in self._kept("responses", "scores", "metrics"):
             info = self._info(path)
@@ -156,11 +156,11 @@ class Retained:
             yield from standings.tested(self._now)[1]
             for key in product(suite.evals, suite.models):
                 if not baseline.last_passed:
-                    with suppress(LakeError):  # no baseline; the gate reports it
+                    with suppress(LakeError):  # the baseline is missing; the gate reports it
                         found = baseline.find(self._lake, *key)
                         yield from [found.metrics.path] if found else []
                 times: set[datetime | None] = set()
-                # A first result does not name its metrics: it is that of any metric.
+                # A first result does not name its metrics, so it counts for any metric.
                 for metric in standings.metrics(key) or [""]:
                     standing = standings.of(key, metric)
                     yield from standing.files
@@ -171,7 +171,7 @@ class Retained:
                     yield from (point.metrics.path for point in known if point)
 
     def _named_by_judgements(self) -> Iterator[Path]:
-        """The results that the remaining judgements name."""
+        """The results named by the remaining judgements."""
         columns = ("eval", "materialized_at", "baseline_materialized_at")
         named: set[tuple[str, datetime]] = set()
         for path in self._kept("regressions"):
@@ -184,7 +184,7 @@ class Retained:
                 yield from (path for path in partition if (eval_name, time_of(path)) in named)
 
     def _made_of(self, path: Path) -> Iterator[Path]:
-        """The files that metrics were computed from, back to the rows of the dataset."""
+        """The files behind metrics, back to the rows of the dataset."""
         info = self._info(path)
         if info is None:
             return
@@ -198,7 +198,7 @@ class Retained:
             yield from [scores, *self._of_version(self._lake.beside(path, "responses"), version)]
 
     def _of_version(self, files: Sequence[Path], version: str | None) -> Sequence[Path]:
-        """The newest file of a version, which is the one that is read."""
+        """The newest file of a version, which is the one that readers use."""
         for path in reversed(files):
             info = self._info(path)
             if info is not None and info.version == version:
@@ -210,7 +210,7 @@ class Retained:
         return [path for partition in partitions for path in partition if path in self.reasons]
 
     def _info(self, path: Path) -> FileInfo | None:
-        """The information in a file's footer; None if the file is damaged."""
+        """The information in a file's footer. None if the file is damaged."""
         if path not in self._infos:
             try:
                 self._infos[path] = self._lake.info(path)

@@ -1,4 +1,4 @@
-"""Locks among the processes of this machine."""
+"""Locks between the processes of this machine."""
 
 import fcntl
 import os
@@ -16,14 +16,14 @@ from eval_dagster.progress.reporting import tell
 TOLD_AFTER_S = 1.0
 """Seconds after which a process reports, once, that it waits for a lock."""
 _MOST_BYTES = 500
-"""Most bytes of the name of a holder."""
+"""Maximum bytes of a holder's name."""
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Wait for the lock of a file and hold it. It ends with the process, so that a killed process leaves no lock behind.
+    """Wait for the lock of a file and hold it. It ends with the process, so a killed process leaves no lock behind.
 
-    The file names its holder. A wait of more than a second is told once, with the holder.
+    The file names its holder. A wait of more than a second is reported once, with the holder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
@@ -32,7 +32,7 @@ def locked(path: Path) -> Iterator[None]:
         except BlockingIOError:
             with _waiting(path):
                 fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(OSError):  # the lock is held on a full disk, too
+        with suppress(OSError):  # even on a full disk, the lock is held
             file.truncate(0)
             file.write(_this_process().encode()[:_MOST_BYTES])
         yield
@@ -40,7 +40,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _waiting(path: Path) -> Iterator[None]:
-    """Tell after a second within the block that this process waits, and for whom."""
+    """After a second within the block, report that this process waits, and who holds the lock."""
     context = copy_context()  # with the reporter of this thread
     timer = threading.Timer(TOLD_AFTER_S, lambda: context.run(lambda: tell(f"waiting for the lock {path}, which {_holder(path)} holds")))
     timer.daemon = True
@@ -64,7 +64,7 @@ def _holder(path: Path) -> str:
 
 
 def _this_process() -> str:
-    """The id, the command without its options, which may hold secrets, and the time."""
+    """The process id, the machine, the command and the time. The command is without options, which may hold secrets."""
     words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:2] if not word.startswith(("-", "{")))] if sys.argv else []
     return f"process {os.getpid()} on {socket.gethostname()} ({' '.join([*words, ''])}since {datetime.now(UTC):%H:%M:%S} UTC)"
 
@@ -73,7 +73,7 @@ def is_held(path: Path) -> bool:
     """Whether a process of this machine holds the lock of a file."""
     try:
         with path.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two processes that ask do not take each other for the holder
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two checkers do not take each other for the holder
     except FileNotFoundError:
         return False
     except BlockingIOError:

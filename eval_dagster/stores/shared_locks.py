@@ -1,7 +1,7 @@
-"""Locks of a home: among the processes of a machine, or among all machines that use one PostgreSQL database.
+"""Locks of a home: between the processes of a machine, or between all machines that use one PostgreSQL database.
 
-With a database, a lock is an advisory lock of a session of its own. PostgreSQL releases it when the connection ends, so that a killed
-process leaves no lock behind. psycopg2 is imported in functions, as only teams with a database need it.
+With a database, a lock is an advisory lock in a separate session. PostgreSQL releases it when the connection ends, so a killed process
+leaves no lock behind. psycopg2 is imported in functions, because only teams with a database need it.
 """
 
 import logging
@@ -21,15 +21,15 @@ from eval_dagster.progress.reporting import tell
 from eval_dagster.stores.locks import TOLD_AFTER_S, locked
 
 _PATIENCE_S = 60.0
-"""Seconds for which a database may be out of reach, as it is while it restarts."""
+"""Seconds for which a database may be out of reach, for example during a restart."""
 _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 1.0
 _TRIALS = 3
 _SESSION = "set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3; set statement_timeout = 0; "
-"""Settings with which PostgreSQL notices within half a minute that the machine of a holder is gone."""
+"""With these settings PostgreSQL notices within half a minute that a holder's machine is gone."""
 _CONNECTION = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 _idle: dict[tuple[int, str], list[Any]] = {}
-"""Connections without a lock, by process and address. A lock has its connection to itself, since sessions do not exclude themselves."""
+"""Connections without a lock, by process and address. Each lock has its own connection, since a session does not exclude itself."""
 _guard = threading.Lock()
 
 T = TypeVar("T")
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 
 
 class Hold(Protocol):
-    """A lock that is held."""
+    """A held lock."""
 
     def regain(self) -> bool:
-        """Take the lock again if it was lost. Returns whether it was."""
+        """Take the lock again if it was lost. Returns whether it was lost."""
 
 
 class SharedLocks:
     """The locks of a home."""
 
     def __init__(self, folder: Path, address: str | None = None) -> None:
-        """Set where the locks are.
+        """Set the place of the locks.
 
         Args:
-            folder: Where this machine's lock files are.
+            folder: The folder of this machine's lock files.
             address: A PostgreSQL database for locks that hold across machines; a SQLAlchemy address is accepted.
         """
         self._folder = folder
@@ -67,12 +67,12 @@ class SharedLocks:
 
         Args:
             name: The lock's name in the database.
-            file: The name of the lock file where there is no database.
+            file: The name of the lock file, used without a database.
 
         Raises:
-            LockLostError: The connection ended before the block did, so that another process may have had the lock meanwhile.
+            LockLostError: The connection ended before the block did, so another process may have had the lock meanwhile.
             RequirementError: There is a database, and psycopg2 is not installed.
-            StoreError: The database cannot be reached, for a minute.
+            StoreError: The database was out of reach for a minute.
         """
         if self._address is None:
             with locked(self._folder / file):
@@ -89,7 +89,7 @@ class SharedLocks:
 
 
 def repeated(action: Callable[[], T]) -> T:
-    """The result of an action that can be repeated. It is repeated if a lock was lost within it."""
+    """The result of a repeatable action. It is repeated if a lock was lost within it."""
     for _ in range(_TRIALS - 1):
         try:
             return action()
@@ -106,7 +106,7 @@ class _FileHold:
 
 
 class _DatabaseHold:
-    """An advisory lock, and the connection whose session holds it."""
+    """An advisory lock with the connection that holds it."""
 
     def __init__(self, address: str, name: str) -> None:
         self._address = address
@@ -115,7 +115,7 @@ class _DatabaseHold:
         self._connection: Any = None
 
     def take(self) -> None:
-        """Wait for the lock. A restart of the database meanwhile is waited for, too."""
+        """Wait for the lock, even through a restart of the database."""
         wait, begin, is_told = _FIRST_WAIT_S, time.monotonic(), False
         while True:
             self._connection = _idle_connection(self._address) or _connect(self._address)
@@ -132,7 +132,7 @@ class _DatabaseHold:
                 time.sleep(wait)
 
     def release(self) -> None:
-        """Release the lock. Raises LockLostError if it was not held any more."""
+        """Release the lock. Raises LockLostError if it was no longer held."""
         connection, self._connection = self._connection, None
         try:
             is_released = connection is not None and _ask(connection, "select pg_advisory_unlock(%s)", self._key)
@@ -176,7 +176,7 @@ def shown(address: str) -> str:
 
 
 def _idle_connection(address: str) -> Any:
-    """A connection of this process that holds no lock and still answers; None if there is none."""
+    """An idle connection of this process that still answers. None if there is none."""
     while True:
         with _guard:
             connections = _idle.get((os.getpid(), address))
@@ -192,7 +192,7 @@ def _idle_connection(address: str) -> Any:
 
 
 def _connect(address: str) -> Any:
-    """A new connection. Retries for a minute where the database does not answer."""
+    """Open a connection. Retries for a minute if the database does not answer."""
     try:
         import psycopg2
     except ImportError:
@@ -214,13 +214,13 @@ def _connect(address: str) -> Any:
                 raise StoreError(
                     f"PostgreSQL at {shown(address)}, which holds the locks of all machines, cannot be used: {reason}. Start it, or "
                     "correct the address in dagster.yaml or EVAL_DAGSTER_LOCKS"
-                ) from None  # the error of the driver can repeat the address
+                ) from None  # the driver's error can repeat the address
         time.sleep(wait)
         wait = min(wait * 1.5, _LONGEST_WAIT_S)
 
 
 def _is_passing(reason: str) -> bool:
-    """Whether a restart ends the reason, unlike a wrong password."""
+    """Whether a restart can remove the cause, unlike a wrong password."""
     return not re.search(r"authentication failed|no password|does not exist|invalid|could not translate|no pg_hba", reason)
 
 

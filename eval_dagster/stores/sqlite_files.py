@@ -1,4 +1,4 @@
-"""SQLite files of MLflow and Dagster: built as another file and moved into place, examined, and renamed where damaged."""
+"""SQLite files of MLflow and Dagster: built beside the old file and moved into place, examined, and renamed if damaged."""
 
 import os
 import sqlite3
@@ -11,9 +11,9 @@ from pathlib import Path
 from eval_dagster.errors import StoreError
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
-"""Endings of the files that SQLite keeps beside a database."""
+"""Suffixes of the files that SQLite keeps beside a database."""
 _AT_WORK_S = 5.0
-"""Seconds. A half-made file that was written within this time may still be in the making, by a process without a lock."""
+"""Seconds. A process without a lock may still be writing an unfinished file that was changed within this time."""
 _LOCKED_S = 5.0
 
 Examination = Callable[[sqlite3.Connection], str | None]
@@ -26,12 +26,12 @@ def connect(path: Path, mode: str = "rw") -> sqlite3.Connection:
 
 
 def damage_of(path: Path, examine: Examination, *, thorough: bool = False) -> str | None:
-    """The fault of a file; None for a sound file, a missing one, or one that another process has locked.
+    """The fault of a file. None for a sound or missing file, or one that another process has locked.
 
     Args:
         path: The database.
-        examine: Distinguishes a half-made database from a whole one.
-        thorough: Whether all pages are read, instead of the header and the schema.
+        examine: Distinguishes an unfinished database from a whole one.
+        thorough: Whether to read all pages, instead of only the header and the schema.
     """
     if path.is_dir():
         return "it is a folder"
@@ -42,14 +42,14 @@ def damage_of(path: Path, examine: Examination, *, thorough: bool = False) -> st
             if thorough and (found := str(database.execute("pragma quick_check(1)").fetchone()[0])) != "ok":
                 return found.splitlines()[-1]
             return examine(database)
-    except (FileNotFoundError, sqlite3.OperationalError):  # such as a database that another process has locked
+    except (FileNotFoundError, sqlite3.OperationalError):  # for example, another process has locked the database
         return None
     except sqlite3.DatabaseError as error:
         return str(error)
 
 
 def settled_damage_of(path: Path, examine: Examination) -> str | None:
-    """The fault of a file after the last write to it has ended."""
+    """The fault of a file, after the last write to it has ended."""
     while (damage := damage_of(path, examine)) and path.is_file() and 0 <= time.time() - path.stat().st_mtime < _AT_WORK_S:
         time.sleep(0.2)
     return damage
@@ -66,7 +66,7 @@ def has_rows(database: sqlite3.Connection, table: str) -> bool:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Raise `StoreError` where a database, or the folder that it is to be made in, cannot be written to; `what` names it."""
+    """Raise `StoreError` if a database, or the folder for a new one, is not writable; `what` names the database."""
     folder = path.parent
     if not path.exists():
         while not folder.exists():
@@ -89,9 +89,9 @@ def require_writable(path: Path, what: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file or folder with the companion files of SQLite. Returns the new path."""
+    """Rename a damaged file or folder, together with SQLite's companion files. Returns the new path."""
     kept = path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
-    # The companions first: SQLite would use them for a new database of the same name.
+    # The companions first, because SQLite would use them for a new database of the same name.
     for ending in _COMPANIONS:
         with suppress(FileNotFoundError):
             path.with_name(path.name + ending).rename(f"{kept}{ending}")
@@ -101,9 +101,9 @@ def set_aside(path: Path) -> Path:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A path in the same folder for a new database, to be moved by `move_into_place`. A file that is left there is removed.
+    """A path in the same folder for a new database, to be moved by `move_into_place`. A file left there is removed.
 
-    The caller holds a lock, so that only one process builds at a time.
+    The caller holds a lock, so only one process builds at a time.
     """
     building = path.with_name(f".{path.name}.building")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,8 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def move_into_place(building: Path, path: Path) -> None:
-    """Move a database that no process has open to `path`, and replace the file there."""
-    with closing(connect(building)) as database:  # so that no part of it is in a log beside it
+    """Move a database that no process has open to `path`, replacing the file there."""
+    with closing(connect(building)) as database:  # so that no part of it stays in a log beside it
         database.execute("pragma wal_checkpoint(truncate)")
     with building.open("rb") as file:
         os.fsync(file.fileno())

@@ -24,8 +24,7 @@ def held_url_of(path: Path) -> str:
     """The URL of a file in held sessions, as in the column `filename` of `read_parquet`.
 
     DuckDB 2.0.1 asks `LakeFileSystem` which files a `file://` URL stands for, but opens such URLs with its own local file system. Held
-    sessions
-    switch that off. So the answer has a scheme that no version of DuckDB opens by itself.
+    sessions switch that off. So the answer has a scheme that no version of DuckDB opens by itself.
     """
     return f"{HELD_SCHEME}{path}"
 

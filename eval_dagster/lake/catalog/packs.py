@@ -5,9 +5,8 @@ groups are small: most are skipped by their smallest and largest values. The col
 
 Results are still read from the files of the lake and verified against them; packs are made from these files. When many files are not in a
 pack, they are written to a new one, together with the packs whose size is at most the size of the files merged into them. So the number of
-times that a
-row is rewritten grows with the logarithm of the number of files. Packs are never changed. Replaced packs stay for readers of older
-catalogs.
+times that a row is rewritten grows with the logarithm of the number of files. Packs are never changed. Replaced packs stay for readers of
+older catalogs.
 """
 
 import errno

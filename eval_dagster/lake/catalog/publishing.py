@@ -38,8 +38,7 @@ def publish(lake: Lake, *, thorough: bool = False, anew: bool = False, suspects:
     """Bring the catalog up to date with the files of the lake and move it into place, unless nothing changed.
 
     Verifies new files, damaged files and `suspects`. With `thorough`, it verifies all files of the lake; with `anew`, it makes the catalog
-    from
-    nothing. Damaged files are left out, and listed in the relation `damaged_files`. Returns a message for each.
+    from nothing. Damaged files are left out, and listed in the relation `damaged_files`. Returns a message for each.
 
     Raises:
         LakeError: No catalog can be made from the files.

@@ -118,8 +118,7 @@ EARLIER_REASONS = {
     "not evaluated": ("failed at ", "was not evaluated ", "there is no result yet;"),
 }
 """Judgements without an outcome have one verdict for everything that was not compared: `not comparable`. Readers replace it with one of
-these
-verdicts, by the beginning of its reason.
+these verdicts, by the beginning of its reason.
 """
 
 SUITE_TABLES = {"regressions": REGRESSIONS, "sample_changes": SAMPLE_CHANGES, "looks": LOOKS}
