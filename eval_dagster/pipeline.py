@@ -1,6 +1,6 @@
-"""Runs the stages in order for many partitions. A failure ends its partition alone, and each model is loaded once.
+"""Runs the stages in order for many partitions. A failure ends only its own partition, and each model is loaded once.
 
-A lake that does not answer ends all of them.
+If the lake does not answer, all partitions end.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ from eval_dagster.users_code import doing, limited
 Outcome = StageResult | StageFailure
 
 _MOST_CHARACTERS = 10_000
-"""Most characters of the message of a failure. Several databases and logs store it, and an exception may quote a whole text."""
+"""Maximum characters of a failure's message. Several databases and logs store it, and an exception may quote a whole text."""
 
 
 def _metrics_and_page(partition: Partition) -> StageResult:
@@ -43,7 +43,7 @@ _STEPS: Mapping[str, Callable[[Partition], StageResult]] = {
     "sample_scores": materialize_scores,
     "task_metrics": _metrics_and_page,
 }
-"""The stages that take one partition after the other. `model_outputs` takes all evals of a model together."""
+"""The stages that process one partition after the other. `model_outputs` processes all evals of a model together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class _ModelRun:
 
 
 def snapshot_evals(project: Project, evals: Sequence[str], *, run_id: str, reporter: Reporter) -> Iterator[Outcome]:
-    """Make the dataset snapshots of evals current. A failure ends its eval alone."""
+    """Make the dataset snapshots of evals current. A failure ends only its own eval."""
     project.lake.answers.begin()
     folders = [project.lake.folder("samples", eval_name) for eval_name in evals]
     with (
@@ -77,8 +77,8 @@ def evaluate(
 ) -> Iterator[Outcome]:
     """Take (eval, model) partitions through the chosen stages, in the order of the data flow.
 
-    A stage needs the current results of those before it. They are made first where they are missing or old, chosen or not, and their
-    outcomes are among those returned. A partition that fails at one stage is left out of the next ones; the others go on.
+    A stage needs the current results of earlier stages. If they are missing or old, they are made first, chosen or not, and their outcomes
+    are also returned. A partition that fails at one stage skips the later ones; the others continue.
     """
     project.lake.answers.begin()
     by_model: dict[str, list[str]] = defaultdict(list)
@@ -111,7 +111,7 @@ def _folders(lake: Lake, evals: Iterable[str], model: str) -> list[Path]:
 
 
 def _publish(lake: Lake) -> None:
-    """Publish the catalog. That of an object store is made by the commands that read it: a worker need not have all files."""
+    """Publish the catalog. For an object store, the commands that read the catalog make it, because a worker need not have all files."""
     if lake.mirror is None:
         publish(lake)
 
@@ -148,14 +148,14 @@ def _attempt(model: str, run_id: str, outcomes: Sequence[Outcome]) -> Attempt:
     if outputs is None:
         return replace(attempt, **_counts(failure.counts)) if failure and failure.counts else attempt
     counts = dict(outputs.file.info.counts)
-    if outputs.cached:  # the other counts are those of the run that made the file
+    if outputs.cached:  # the other counts belong to the run that made the file
         nothing = {"requests_computed": 0, "requests_cached": counts["requests"], "model_seconds": 0.0}
         counts = {name: count for name, count in counts.items() if not name.endswith("_computed")} | nothing
     return replace(attempt, **_counts(counts))
 
 
 def _counts(counts: Mapping[str, float]) -> dict[str, Any]:
-    """The counts of an attempt, from those of its answers."""
+    """The counts of an attempt, from the counts of its answers."""
     whole = ("requests_computed", "requests_cached", "requests_left", "errors", "prompt_tokens", "output_tokens")
     return {
         **{name: int(counts[name]) for name in whole if name in counts},
@@ -169,7 +169,7 @@ def _each(run: _ModelRun, stage: str, evals: Sequence[str]) -> Iterator[Outcome]
     with run.reporter.track(f"{stage} {run.model}", total=len(evals), unit="evals") as advance:
         for eval_name in evals:
             partition = Partition(project=run.project, eval_name=eval_name, model=run.model, run_id=run.run_id)
-            # The first prompts of a chat model may convert its weights, which reports progress of its own.
+            # The first prompts of a chat model may convert its weights, which reports its own progress.
             with use_reporter(run.reporter):
                 outcome = _guarded(stage, eval_name, run.model, partial(_STEPS[stage], partition))
             yield outcome
@@ -177,7 +177,7 @@ def _each(run: _ModelRun, stage: str, evals: Sequence[str]) -> Iterator[Outcome]
 
 
 def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
-    """The outputs of a model. An error of the model as a whole is the failure of each eval that has no outcome yet."""
+    """The outputs of a model. If the model fails as a whole, each eval without an outcome fails."""
     pending = list(evals)
     try:
         with doing("model_outputs", evals, run.model):
@@ -186,7 +186,7 @@ def _outputs(run: _ModelRun, evals: Sequence[str]) -> Iterator[Outcome]:
                 yield outcome
     except LakeUnreachableError:
         raise
-    except Exception as error:  # the failure of one model ends no other
+    except Exception as error:  # the failure of one model does not end another
         for eval_name in pending:
             yield _failure("model_outputs", eval_name, run.model, error)
 
@@ -197,7 +197,7 @@ def _guarded(stage: str, eval_name: str, model: str | None, step: Callable[[], S
             return step()
     except LakeUnreachableError:  # no partition can be read or written
         raise
-    except Exception as error:  # the failure of one partition ends no other
+    except Exception as error:  # the failure of one partition does not end another
         return _failure(stage, eval_name, model, error)
 
 

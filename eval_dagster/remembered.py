@@ -1,6 +1,6 @@
-"""The last configuration that could be read, kept in the home: notices are sent by it when evals.yaml cannot be read.
+"""The last readable configuration, kept in the home. It is used to send notices if evals.yaml cannot be read.
 
-It holds the suites and names alone. What can contain a secret is not copied.
+It holds only the suites and names. Values that can contain a secret are not copied.
 """
 
 import json
@@ -21,18 +21,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Remembered:
-    """A project as its configuration was last read."""
+    """A project with its last readable configuration."""
 
     project: Project
-    """It has the suites of the configuration, and neither its evals nor its models."""
+    """It has the suites of the configuration, but not its evals or models."""
     loaded_at: datetime
-    """When the configuration was read."""
+    """The time at which the configuration was read."""
     since: dict[str, datetime]
-    """By suite, since when it has its cron."""
+    """The time since which each suite has its cron."""
 
 
 def remember(project: Project) -> Remembered:
-    """Keep the configuration of a project in its home. A home that cannot be written to keeps the earlier one."""
+    """Keep the configuration of a project in its home. If the home is not writable, the earlier configuration stays."""
     now, config = datetime.now(UTC), project.config
     before = _read(project.home) or {}
     suites = {name: suite.model_dump(mode="json") for name, suite in config.suites.items()}
@@ -57,7 +57,7 @@ def remember(project: Project) -> Remembered:
 
 
 def recall(home: Path) -> Remembered | None:
-    """The configuration that a home keeps; None if it keeps none, or one of another version of this package.
+    """The configuration kept in a home. None if it keeps none, or one of another version of this package.
 
     Raises:
         ConfigError: An environment variable of this package is wrong.
@@ -71,7 +71,7 @@ def recall(home: Path) -> Remembered | None:
         )
         project = replace(
             Project.of(config, Path(kept["config_path"]), home),
-            # The catalog marks what the configuration has, so that publishing a notice must name the same.
+            # The catalog marks the names of the configuration, so publishing a notice must use the same names.
             lake=Lake(home, configured=Configured(evals=tuple(kept["evals"]), models=tuple(kept["models"]))),
         )
         since = {name: datetime.fromisoformat(time) for name, time in kept["since"].items()}
@@ -81,7 +81,7 @@ def recall(home: Path) -> Remembered | None:
 
 
 def file(home: Path) -> Path:
-    """The file that keeps the configuration."""
+    """The file with the configuration."""
     return home / "watch" / "configuration.json"
 
 

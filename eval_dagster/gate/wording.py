@@ -100,7 +100,7 @@ def _on_few_samples(result: GateResult) -> list[Regression]:
 
 
 def clearest_fall(result: GateResult) -> str | None:
-    """A green result's clearest fall, with the findings that the gate would have had. None if nothing is worse.
+    """The fall of a green result that is closest to red, with the fall that the gate would detect. None if nothing is worse.
 
     Falls with their own reason, such as one that fresh answers do not show, are left out.
     """
@@ -269,7 +269,7 @@ def _fall(row: Regression) -> str:
 
 
 def _reasons(rows: Sequence[Regression]) -> str:
-    """The reasons that rows were not judged, the most frequent first."""
+    """The reasons that rows were not judged, by decreasing number of results."""
     counts: Counter[str] = Counter()
     for each in unjudged(rows):
         reason = each.reason.splitlines()[0]

@@ -215,7 +215,7 @@ def _configured_versions(project: Project) -> _Versions:
 def _answers(
     lake: Lake, used: Mapping[str, Reason], versions: _Versions, keep: Keep, now: datetime
 ) -> Iterator[tuple[Prunable, Reason | None]]:
-    """The answers of each model version. They can be deleted if no model of evals.yaml has the version, and no remaining result uses it."""
+    """The answers of each model version. Deletable if no model of evals.yaml has the version and no remaining result uses it."""
     for folder in sorted((lake.root / "response_cache").glob("model_version=*")):
         paths, version = parquet_files(folder), folder.name.removeprefix("model_version=")
         if not paths:

@@ -39,11 +39,11 @@ class _Scored:
     subject: str
     cluster: str
     values: Mapping[str, float | None]
-    """By the names of the scores: the metric's name, alone or with a slash and a part."""
+    """Values by score name: the metric's name, alone or with a slash and a part."""
     items: Mapping[str, Item]
     """The items for metrics of all samples together, by the same names."""
     failed: bool
-    """Whether the metric gave only an error."""
+    """Whether the metric returned only an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class _Aggregate:
 
 
 def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of an eval's metrics: overall first, then by subject where there are several.
+    """The rows of an eval's metrics: overall first, then by subject if there are several.
 
-    Where there are several subjects, each has a second overall row: the mean of the subjects' values.
+    With several subjects, there is a second overall row: the mean of the subjects' values.
 
     Raises:
         DataError: The aggregate of a corpus metric failed.
@@ -92,7 +92,7 @@ def metric_rows(task: type[BaseTask[Any]], scores: Sequence[Mapping[str, Any]]) 
 
 
 def _ties(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
-    """For each metric, the samples of each subject for which several choices were equally good."""
+    """For each metric, the number of samples of each subject with several equally good choices."""
     tied = {(row["metric"].split("/")[0], row["subject"], row["sample_id"]) for row in scores if '"tie"' in (row.get("explanation") or "")}
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for metric, subject, _ in tied:
@@ -101,7 +101,7 @@ def _ties(scores: Sequence[Mapping[str, Any]]) -> Mapping[str, Counter[str]]:
 
 
 def _n_ties(task: type[BaseTask[Any]], metric: type[BaseMetric], subject: str | None, ties: Counter[str]) -> int | None:
-    """The ties of a metric; None for a metric that compares no choices."""
+    """The ties of a metric. None for a metric that does not compare choices."""
     compares = response_kind(metric) is Loglikelihood or getattr(task, "RESPONSE_TYPE", None) is ResponseType.LOGLIKELIHOODS
     if not (ties or compares):
         return None
@@ -109,7 +109,7 @@ def _n_ties(task: type[BaseTask[Any]], metric: type[BaseMetric], subject: str | 
 
 
 def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[BaseMetric]]:
-    """The metrics of a task. A benchmark may give values under further names, which are averaged."""
+    """The metrics of a task. A benchmark may return values under further names, which are averaged."""
     known = list(task.METRICS)
     if issubclass(task, AdapterTask):
         names = {metric.NAME for metric in known}
@@ -118,7 +118,7 @@ def _metrics_of(task: type[BaseTask[Any]], scored: Iterable[str]) -> list[type[B
 
 
 def _shown(task: type[BaseTask[Any]], metric: type[BaseMetric], found: Sequence[_Aggregate]) -> _Aggregate | None:
-    """The row for the leaderboard, or the mean of the subjects' values where the task chooses that; None if no value is the headline."""
+    """The row for the leaderboard: the overall one, or the mean of the subjects' values if the task chooses it. None without a headline."""
     name = headline_name(metric, dict.fromkeys(each.name for each in found if each.subject is None))
     rows = [each for each in found if each.name == name and each.subject is None]
     macro = [each for each in rows if each.aggregation == "macro"]
@@ -222,9 +222,9 @@ def _mean(metric: type[BaseMetric], name: str, scored: Sequence[_Scored]) -> Est
 
 
 def _is_proportion(metric: type[BaseMetric], values: Sequence[float | None]) -> bool:
-    """Whether the interval is that of a proportion: a score over several texts of a prompt may lie between 0 and 1.
+    """Whether the interval is a proportion's. A score over several texts of a prompt may lie between 0 and 1.
 
-    Where a metric does not say what its values are, both 0 and 1 must occur, and nothing else.
+    If a metric does not declare its values, both 0 and 1 must occur, and nothing else.
     """
     seen = {value for value in values if value is not None}
     return seen <= {0.0, 1.0} if metric.IS_PROPORTION else metric.BOUNDS is None and seen == {0.0, 1.0}

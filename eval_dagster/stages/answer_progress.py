@@ -1,7 +1,7 @@
-"""Progress of a model through its requests: one bar for each eval and for scoring and generating, since each has its own rate.
+"""Progress of a model through its requests: one bar per eval and kind (scoring or generating), because each has its own rate.
 
-A model answers the requests of all evals in the fastest order, scored ones before generated ones. So the time of an eval starts with the
-last answer before its own first one.
+A model answers the requests of all evals in the fastest order, scored ones before generated ones. An eval's clock starts at the previous
+answer.
 """
 
 import math
@@ -27,7 +27,7 @@ class AnswerProgress:
     """Reports answers as they come: `with AnswerProgress(...) as progress: progress.count(request)`."""
 
     def __init__(self, reporter: Reporter, model: str, loaded: Model, requests: Sequence[Request], evals: Mapping[str, str]):
-        """`evals` gives the eval of a request by its id."""
+        """`evals` maps a request's id to its eval."""
         self._reporter = reporter
         self._model = model
         self._loaded = loaded
@@ -67,7 +67,7 @@ class AnswerProgress:
         return "scoring" if is_scored else "generation", self._evals[request.request_id]
 
     def _begin_next(self) -> None:
-        """Begin the next eval where none is begun. With several evals left, only the first answer shows which one it is."""
+        """Begin the next eval if none is open. With several evals left, only the first answer shows which one it is."""
         kind = next((kind for kind in _VERBS if any(piece[0] == kind for piece in self._left)), None)
         if kind is None or self._open:
             return
@@ -99,7 +99,7 @@ class AnswerProgress:
         )
 
     def _note_time(self) -> None:
-        """Note the time and the tokens of the last answer. Those of the next eval start there."""
+        """Record the time and the tokens of the last answer. The next eval starts there."""
         self._last = time.monotonic()
         self._tokens = {kind: self._count_tokens(kind) for kind in _VERBS}
 

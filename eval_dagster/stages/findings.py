@@ -1,4 +1,4 @@
-"""Findings about an eval: in the footer of its prompts, and with its metrics, so that they are shown without the task."""
+"""Findings about an eval: in the footer of its prompts, and with its metrics, so that they can be shown without the task."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from eval_dagster.prompts.lint import LINT_VERSION
 from eval_dagster.records import Check, Finding, Status
 
 FINDINGS_NOTE = "findings"
-"""The note of a file of prompts that holds the findings, as JSON."""
+"""The note with the findings in a file of prompts, as JSON."""
 _MANY_TIES = 0.05
-"""Part of the samples from which on ties are a finding. A model of low precision has some by chance."""
+"""Share of the samples from which ties are a finding. A model of low precision has some by chance."""
 
 
 def findings_note(findings: Sequence[Finding]) -> str:
@@ -22,7 +22,7 @@ def findings_note(findings: Sequence[Finding]) -> str:
 
 
 def stored_findings(prompts: LakeFile) -> list[Finding] | None:
-    """The findings in a file of prompts; None where there are none of this version of the checks."""
+    """The findings in a file of prompts. None if this version of the checks has not examined it."""
     note = json.loads(prompts.info.notes.get(FINDINGS_NOTE, "{}"))
     if note.get("version") != LINT_VERSION:
         return None
@@ -32,7 +32,7 @@ def stored_findings(prompts: LakeFile) -> list[Finding] | None:
 def findings_column(
     prompts: LakeFile, metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
 ) -> str | None:
-    """The findings of the prompts and of the answers to them, as JSON for the headline's row of `metrics`; None if nobody looked.
+    """The findings about prompts and answers, as JSON for the headline's row of `metrics`. None if the prompts were not examined.
 
     `classes` are the metrics of the task.
     """
@@ -46,7 +46,7 @@ def findings_column(
 def bounds_finding(
     metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]], classes: Sequence[type[BaseMetric]]
 ) -> Finding | None:
-    """Whether the interval of the headline leaves 0 to 1, where all values lie, since its class declares no bounds."""
+    """Whether the headline's interval exceeds 0 to 1 although all values lie within, because its class declares no bounds."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["ci_low"] is None or row["ci_high"] is None or 0.0 <= row["ci_low"] <= row["ci_high"] <= 1.0:
         return None
@@ -67,7 +67,7 @@ def bounds_finding(
 
 
 def ties_finding(metrics: Sequence[Mapping[str, Any]], scores: Sequence[Mapping[str, Any]] = ()) -> Finding | None:
-    """Whether a model leaves many choices equal, by the rows of the headline; None where it compares no choices."""
+    """Whether a model leaves many choices equal, by the rows of the headline. None if the headline does not compare choices."""
     row = next((row for row in metrics if row["is_headline"]), None)
     if row is None or row["n_ties"] is None or not row["n"]:
         return None

@@ -1,8 +1,8 @@
-"""Asks samples of a result again, to tell whether their answers repeat.
+"""Asks samples of a result again, to test whether their answers repeat.
 
-Fresh answers are no part of the result. They are asked for with the seed of the result: where a server honours it, baseline, result and
-fresh answer share their random draws, and differ by what has changed. They are stored under a name of their own, which follows from the
-model's version and the result, so that a process that is killed and started again sends no answered request twice.
+Fresh answers do not belong to the result. They are requested with the result's seed. If a server honours it, baseline, result and fresh
+answer share their random draws, and differ only by the change. They are stored under their own name, derived from the model's version and
+the result. So a process that is killed and started again sends no answered request twice.
 """
 
 from collections import defaultdict
@@ -33,13 +33,13 @@ class FreshAnswers:
     """The answers to the samples that were asked again, by sample."""
 
     texts: Mapping[str, str]
-    """What the model wrote, or the choice that it found most probable; an error with its reason."""
+    """The model's text or most probable choice; or an error with its reason."""
     scores: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """`value` and `item` of the scores, as in rows of `scores`, by metric and sample; both null for an error."""
 
 
 def answers_vary(project: Project, model: str) -> bool:
-    """Whether a model may answer the same request differently. One that cannot be opened does not."""
+    """Whether a model may answer the same request differently. False if it cannot be opened."""
     try:
         handle = project.handle(model)
     except EvalDagsterError:
@@ -56,8 +56,8 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
         rows: The ids of the rows.
 
     Raises:
-        ModelError: The model has another version than that of the result, cannot be asked, or left requests unanswered.
-        LakeError: The prompts or rows of the result are not current any more, or damaged.
+        ModelError: The model's version differs from the result's, or the model cannot be asked or left requests unanswered.
+        LakeError: The prompts or rows of the result are no longer current, or damaged.
         RequirementError: A metric lacks a package, permission to run code, or a sandbox.
     """
     project, version = partition.project, partition.project.handle(partition.model).version()
@@ -80,7 +80,7 @@ def ask_again(partition: Partition, result: LakeFile, rows: Collection[str]) -> 
 
 
 def _answers(model: AskedModel, requests: Sequence[Request], eval_name: str) -> Mapping[str, Mapping[str, Any]]:
-    """The rows of the response cache by request; those that are missing are asked. Raises `ModelError` where one stays without answer."""
+    """The rows of the response cache by request. Asks missing ones. Raises `ModelError` if a request stays without an answer."""
     by_id = {request.request_id: request for request in requests}
     known = model.cache.find(by_id)
     missing = [request for name, request in by_id.items() if name not in known]

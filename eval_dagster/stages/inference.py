@@ -33,7 +33,7 @@ from eval_dagster.versions.hashes import stable_hash
 
 T = TypeVar("T")
 _EVALS, _REQUESTS = 3, 40
-"""Evals, and requests of them, among which a look finds some with cached answers."""
+"""Numbers of evals, and of requests, among which a look finds some with cached answers."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _EVERY_S = 0.05
 """Seconds between two samples. A shorter peak may be missed."""
@@ -45,7 +45,7 @@ _WAIT_S = 0.2
 
 
 def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter) -> Look:
-    """Look at a model, if it can change. The versions of its handle have the result from then on."""
+    """Look at a model, if it can change. From then on, the versions of its handle include the result."""
     handle = project.handle(model)
     if not isinstance(handle, WatchedHandle):
         return Look()
@@ -54,7 +54,7 @@ def look_at(project: Project, model: str, evals: Sequence[str], run_id: str, rep
 
 
 def _known(project: Project, model: str, evals: Sequence[str], run_id: str) -> list[Known]:
-    """Some requests of the run with cached answers, in an order that is another one in each run."""
+    """Some requests of the run with cached answers, in an order that differs in each run."""
     rows: list[dict[str, Any]] = []
     for name in _drawn(evals, _EVALS, run_id):
         prompts = Partition(project=project, eval_name=name, model=model, run_id=run_id).current("rendered_prompts")
@@ -73,10 +73,10 @@ def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
 
 @contextmanager
 def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
-    """Within the block, the first SIGINT or SIGTERM ends the model's work as `EndingModel` does, and takes effect after the block.
+    """Within the block, the first SIGINT or SIGTERM ends the model's work like `EndingModel`, and takes effect after the block.
 
-    A second signal takes effect at once. A model that computes in this process is interrupted at once, as are blocks in other threads
-    than the main one, which receive no signals.
+    A second signal takes effect at once. A model that computes in this process is interrupted at once. So are blocks in threads other than
+    the main one, which do not receive signals.
     """
     if not isinstance(loaded, EndingModel) or threading.current_thread() is not threading.main_thread():
         yield
@@ -92,7 +92,7 @@ def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
         restore()
         received.append(number)
         loaded.end()
-        # In a thread of its own, because the interrupted code may hold the lock of the reporter.
+        # In a separate thread, because the interrupted code may hold the lock of the reporter.
         note = "interrupted: waits for the answers that are under way; interrupt again to leave them"
         threading.Thread(target=reporter.note, args=(note,), daemon=True).start()
 
@@ -109,8 +109,8 @@ def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
 class PeakMemory:
     """Measures the peak memory inside a `with` block.
 
-    Where the process uses GPUs, this is the exact peak of PyTorch's allocations there. Otherwise a thread samples the memory of the
-    process, because the operating system knows only the peak since the process started.
+    If the process uses GPUs, this is the exact peak of PyTorch's allocations on them. Otherwise a thread samples the memory of the process,
+    because the operating system knows only the peak since the process started.
     """
 
     def __init__(self) -> None:
@@ -153,48 +153,49 @@ class PeakMemory:
 
 
 def _cuda_in_use() -> Any:
-    """`torch.cuda`, where this process uses a GPU. Torch is not imported here, since not every model needs it."""
+    """`torch.cuda`, if this process uses a GPU. Torch is not imported here, because not every model needs it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
 @dataclass(kw_only=True)
 class ModelRun:
-    """One call of a model: its answers, and the time, tokens and memory that it took.
+    """One call of a model: its answers, with its time, tokens and memory.
 
-    The call answers the requests of several evals at once, and computes what they share once. So its figures are those of the whole call
-    and cannot be divided among the evals. Their names begin with `run_`.
+    The call answers the requests of several evals at once, and computes their shared parts once. So its figures apply to the whole call and
+    cannot be divided among the evals. Their names begin with `run_`.
     """
 
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Rows of the response cache by request id."""
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Rows of the response cache by request id that were stored by the time when this run came to ask: other processes asked."""
+    """Rows of the response cache by request id, stored by other processes before this run asked."""
     owners: Mapping[str, str] = field(default_factory=dict)
-    """The eval that each request was sent for, by the id of the request."""
+    """The eval of each request, by the request's id."""
     failure: str | None = None
-    """Why some requests have no answer."""
+    """The reason that some requests have no answer."""
     is_limited: bool = False
-    """Whether that is a limit that a person has set, and no failure."""
+    """Whether the reason is a limit set by a person, rather than a failure."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """`run_requests`, `run_seconds` and `run_peak_memory_mib` (above the memory of the loaded model). Where the model counts tokens also
+    """`run_requests`, `run_seconds` and `run_peak_memory_mib` (above the memory of the loaded model). If the model counts tokens, also
     `run_tokens_asked` (tokens to read if each choice and each text were computed alone), `run_tokens_computed` (all tokens that went
-    through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`. Where they have a price also
-    `run_cost` (US dollars for all calls, those included that failed) and `run_calls_of_estimated_cost`, if there are such calls."""
+    through the network), `run_reuse_factor` (tokens asked divided by the tokens read) and `run_tokens_per_s`. If tokens have a price, also
+    `run_cost` (US dollars for all calls, including failed ones) and `run_calls_of_estimated_cost`, if there are such calls.
+    """
     look_cost: float = 0.0
     """US dollars for the look at a served model before the call."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """The way in which the model computed and the reason for it, and how memory was measured."""
+    """How the model computed, with the reason, and how memory was measured."""
 
 
 class KeptModel:
-    """The model that a run loaded last, where the next model may share what it holds. It is freed with this object."""
+    """The last model that a run loaded, if the next model may share its resources. It is freed with this object."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
 
     def load(self, handle: ModelHandle) -> Model:
-        """Load a model. What the kept one holds is shared, or freed before. Raises `ModelError` where the model cannot be loaded."""
+        """Load a model. The kept model's resources are shared, or freed before. Raises `ModelError` if the model cannot be loaded."""
         shares = isinstance(handle, SharingHandle) and handle.shares()
         if not shares:
             self._model = None
@@ -210,12 +211,12 @@ class AskedModel:
     project: Project
     name: str
     version: str
-    """The version of the model, which its answers are stored under."""
+    """The version of the model, under which its answers are stored."""
     run_id: str
     stored_as: str | None = None
-    """Another name that the answers are stored under, where they are not the model's answers of a result."""
+    """Another name under which the answers are stored, if they are not the model's answers for a result."""
     kept: KeptModel = field(default_factory=KeptModel)
-    """What keeps the model loaded for the next one of the run."""
+    """Keeps the model loaded for the next model of the run."""
 
     @cached_property
     def cache(self) -> ResponseCache:
@@ -229,10 +230,10 @@ class AskedModel:
 
 
 def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str], reporter: Reporter) -> ModelRun:
-    """Load a model and send it requests. Final answers are flushed to the cache, also where the call is interrupted.
+    """Load a model and send it requests. Final answers are flushed to the cache, even if the call is interrupted.
 
-    A request that another process is asking is not sent: this one waits for the answer, and sends what the other one leaves.
-    `evals` gives the eval of each request by its id, for the progress of loading and answers that `reporter` follows.
+    A request that another process is asking is not sent. This run waits for the answer, and sends the requests that the other process
+    leaves. `evals` maps each request's id to its eval. `reporter` uses it to show the progress of loading and answers.
     """
     run = ModelRun(owners=evals)
     sender = _Sender(model, run, reporter)
@@ -253,7 +254,7 @@ def ask(model: AskedModel, requests: Sequence[Request], evals: Mapping[str, str]
 
 
 def _wait(model: AskedModel, claim: Claim, reporter: Reporter) -> None:
-    """Wait until a process that asks requests of this run has ended its work, or has died."""
+    """Wait until a process that asks requests of this run has finished or died."""
     holders = " and ".join(sorted(other.holder for other in claim.others))
     count = len({name for other in claim.others for name in other.requests} - claim.known.keys())
     reporter.note(f"{model.name}: {count} requests are already being asked by {holders}; this run waits for the answers")
@@ -276,7 +277,7 @@ class _Sender:
         self._memory: PeakMemory | None = None
 
     def send(self, requests: Sequence[Request], claim: Claim) -> None:
-        """Send requests, as long as their claim is not lost. Where the model fails, the run has the reason."""
+        """Send requests while their claim is not lost. If the model fails, the run gets the reason."""
         run, model, reporter = self._run, self._model, self._reporter
         code = f"the model {model.name}"
         try:
@@ -317,7 +318,7 @@ class _Sender:
             self._seconds += time.monotonic() - started
 
     def end(self) -> None:
-        """Give the run its figures and notes. A run in which the model failed has none."""
+        """Give the run its figures and notes. A run with a failed model has none."""
         run, loaded, model = self._run, self._loaded, self._model
         if loaded is None or self._memory is None or (run.failure is not None and not run.is_limited):
             return
@@ -353,9 +354,9 @@ def _load(model: AskedModel, reporter: Reporter) -> Model:
 
 
 def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Request, ModelResponse]]:
-    """The answers of a model. Where it computes in this process and sets no times itself, each has the time since the answer before.
+    """The answers of a model. If it computes in this process without measuring times, each gets the time since the previous answer.
 
-    The answers of a batch come together, so that the first of them has the time of the batch. Only sums over many answers have a meaning.
+    The answers of a batch come together, so the first one gets the time of the batch. Only sums over many answers are meaningful.
     """
     gpus = loaded.gpus() if isinstance(loaded, LocalModel) else None
     last = time.monotonic()
@@ -374,7 +375,7 @@ def _timed(loaded: Model, requests: Sequence[Request]) -> Generator[tuple[Reques
 
 
 def _misfit(request: Request, response: object) -> str | None:
-    """The fault of an answer, which a model of users may have made; None if it fits its request."""
+    """The fault of an answer, which may come from a user's model. None if it fits its request."""
     if not isinstance(response, ModelResponse):
         return f"{type(response).__name__}; expected a ModelResponse"
     if response.error is not None:
@@ -406,7 +407,7 @@ def _misfit(request: Request, response: object) -> str | None:
 
 
 def _miscounted(number: int, of: str, **lists: Sequence[object]) -> str | None:
-    """The first of the lists that has another length than `number`, in words; None without one."""
+    """The first list whose length differs from `number`, in words. None if all fit."""
     return next(
         (f"{len(each)} {name} for {number} {of}; expected one for each" for name, each in lists.items() if len(each) != number), None
     )

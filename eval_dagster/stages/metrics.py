@@ -35,16 +35,16 @@ _COSTS = ("cost", "cost_unknown", "worker_s", "gpu_s", "worker_s_unknown")
 _METRIC_COLUMNS = ("metric", "subject", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors")
 _MOST_SAMPLES = 1000
 _MOST_CHARACTERS = 20_000
-"""Most characters of a text in the table of samples. The lake has the whole text."""
+"""Maximum characters of a text in the table of samples. The lake has the whole text."""
 _PREVIEW = ("subject", "metric", "aggregation", "is_headline", "value", "stderr", "ci_low", "ci_high", "n", "n_errors", "n_ties")
 _STAGE = "task_metrics"
 
 
 def set_spread(sets: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The spread of the means of several sets, and the spread that is expected if the choice of examples has no effect.
+    """The spread of the means of several sets, and the spread expected if the choice of examples has no effect.
 
-    Each sample has one set, so that the means differ by their samples, too. For independent samples with the pooled variance s2 (within
-    the sets), the expected variance of the means is s2 times the mean of 1 / n, where n is the size of a set.
+    Each sample has one set, so the means also differ by their samples. For independent samples with the pooled variance s2 (within the
+    sets), the expected variance of the means is s2 times the mean of 1 / n, for n the size of a set.
 
     Args:
         sets: The values of each set's samples, in the metric's unit; at least two sets, none of them empty.
@@ -64,7 +64,7 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
     Args:
         partition: The eval and the model.
         scores: The scores of the samples.
-        rows: The metrics, as `metric_rows` returns them.
+        rows: The metrics, as returned by `metric_rows`.
         key: Identifies the result.
 
     Raises:
@@ -105,8 +105,8 @@ def tracked_result(partition: Partition, scores: LakeFile, rows: Sequence[Mappin
 def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The columns of a result in MLflow's table of runs.
 
-    `score`, `stderr` and `n` are those of the headline metric in each run. The overall value of each metric has the metric's name. Where
-    another column has this name, e.g. `n` or `cost`, it has `metric.` before it.
+    `score`, `stderr` and `n` belong to the headline metric in each run. The overall value of each metric has the metric's name. If another
+    column has this name, e.g. `n` or `cost`, the metric's name gets the prefix `metric.`.
     """
     figures: dict[str, float | None] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def _costs(partition: Partition) -> dict[str, float]:
-    """What the answers cost: dollars of a model with a price, seconds of workers and GPUs where they are known."""
+    """The cost of the answers: dollars for a model with a price, and seconds of workers and GPUs if known."""
     counts = require_outputs(partition)[1].info.counts
     return {name: counts[name] for name in _COSTS if name in counts}
 
@@ -137,7 +137,7 @@ def _metric_table(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
 
 
 def _subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFrame]":
-    """The table `subjects`: the headline metric by subject, rounded, in columns that fit MLflow's page; nothing for one subject."""
+    """The table `subjects`: the headline metric by subject, rounded, in columns that fit MLflow's page. Empty for one subject."""
     import pandas as pd  # as in `_sample_table`
 
     headlines = {row["metric"] for row in rows if row["is_headline"]}
@@ -187,9 +187,9 @@ def _shortened(value: Any) -> Any:
 
 
 def materialize_metrics(partition: Partition) -> StageResult:
-    """Make the metrics of an eval current, in the lake and, unless they are of a trial, in MLflow.
+    """Make the metrics of an eval current, in the lake and, except for a trial, in MLflow.
 
-    Where MLflow is out of reach, the result has a warning: the lake keeps the metrics, and the next materialization tries again.
+    If MLflow is out of reach, the result has a warning. The lake keeps the metrics, and the next materialization tries again.
 
     Raises:
         LakeError: Scores are missing, damaged, or belong to other responses.
@@ -216,7 +216,7 @@ def materialize_metrics(partition: Partition) -> StageResult:
 
 
 def plan_metrics(partition: Partition, scores: LakeFile, warnings: list[str]) -> Plan:
-    """Whether the current metrics are those of a file of scores, and in MLflow. Problems with MLflow are added to `warnings`."""
+    """Whether the current metrics belong to a file of scores, and are in MLflow. Adds problems with MLflow to `warnings`."""
     project, current, code = partition.project, partition.current(_STAGE), code_version(metric_rows, _spread)
     prompts = partition.current("rendered_prompts")
     findings = stable_hash(prompts and prompts.info.notes.get(FINDINGS_NOTE))
@@ -240,7 +240,7 @@ def _require_scores(partition: Partition) -> LakeFile:
 
 
 def _names(project: Project, metrics: LakeFile, scores: LakeFile) -> bool:
-    """Whether metrics name this file of scores. Where a file was deleted, equal scores may be in a new one."""
+    """Whether metrics name this file of scores. If a file was deleted, equal scores may be in a new one."""
     named = [row["scores_file"] for row in read_head(metrics.path, 1, ["scores_file"])]
     return named == [str(scores.path.relative_to(project.lake.root))]
 
@@ -317,10 +317,10 @@ def _write(partition: Partition, rows: Sequence[Mapping[str, Any]], scores: Lake
 
 
 def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | None, list[str] | None]:
-    """The time of the last result, and what differs from it: rows, samples or prompts.
+    """The time of the last result, and its differences from this one: rows, samples or prompts.
 
-    It is stored with the result, because the inputs of both are in the lake now. Null where there is no earlier result, or where its
-    inputs cannot be read.
+    It is stored with the result, because the inputs of both are in the lake now. Null without an earlier result, or if its inputs cannot be
+    read.
     """
     lake = partition.project.lake
     try:
@@ -338,7 +338,7 @@ def _changed_inputs(partition: Partition, scores: LakeFile) -> tuple[datetime | 
 
 
 def _spread(prompts: LakeFile, scores: LakeFile, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The spread of the headline over the sets of few-shot examples; nothing for one set, or for a headline that is no mean of samples."""
+    """The spread of the headline over the sets of few-shot examples. Empty for one set, or if the headline is not a mean of samples."""
     set_of = {row["sample_id"]: row["fewshot_set"] for row in read_rows(prompts.path, ["sample_id", "fewshot_set"])}
     headline = next((row["metric"] for row in rows if row["is_headline"] and row["aggregation"] != "corpus"), None)
     sets: dict[int, list[float]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Scores stored answers of an older result again, with the task and the metrics of now. No model is asked."""
+"""Scores stored answers of an older result again, with the current task and metrics. No model is asked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from eval_dagster.stages.scores import asked_types, clusters_of, scores_of
 
 @dataclass(frozen=True, kw_only=True)
 class OldAnswers:
-    """The answers of a result that need not be the current one, with what was asked."""
+    """The answers of a result, current or past, with its prompts."""
 
     prompts: LakeFile
     responses: Mapping[str, Mapping[str, Any]]
@@ -28,11 +28,11 @@ class OldAnswers:
 
 
 def find_answers(partition: Partition, inputs: Mapping[str, str]) -> OldAnswers:
-    """The answers that a result was computed from. Where their file is gone, they are read from the response cache.
+    """The answers from which a result was computed. If their file is gone, they are read from the response cache.
 
     Args:
         partition: The eval and the model.
-        inputs: The versions of the result's inputs, as `FileInfo.inputs` has them.
+        inputs: The versions of the result's inputs, as in `FileInfo.inputs`.
 
     Raises:
         LakeError: Rows, prompts or answers are no longer in the lake, or damaged.
@@ -62,7 +62,7 @@ def _from_cache(partition: Partition, prompts: LakeFile, model_version: str) -> 
 
 
 def score_again(partition: Partition, answers: OldAnswers) -> list[dict[str, Any]]:
-    """The rows of `scores` of older answers under the metrics of now. A metric that refuses an answer has an error for its sample.
+    """The rows of `scores` for older answers, by the current metrics. If a metric refuses an answer, its sample has an error.
 
     Raises:
         RequirementError: A metric lacks a package, permission to run code, or a sandbox.

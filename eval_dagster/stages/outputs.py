@@ -1,11 +1,11 @@
 """Stage `model_outputs`: a model's answers. Each request is sent once.
 
-A request is sent only where the cache has no answer of this model version, from any eval or run. Answers are flushed to the response cache
+A request is sent only if the cache has no answer of this model version, from any eval or run. Answers are flushed to the response cache
 every few seconds and when the stage is interrupted.
 
-The counts of a file are those of the eval's own requests. `requests`, `errors` and `prompt_tokens` count all of them; `tokens_asked` and
-`model_seconds` (a share of each pass) count those that this run sent. Counts that begin with `run_` are of the whole call of the model,
-which may serve several evals (see `stages.inference`). They are absent where all answers of the eval were cached.
+The counts of a file cover the eval's own requests. `requests`, `errors` and `prompt_tokens` count all of them; `tokens_asked` and
+`model_seconds` (a share of each pass) count only the requests that this run sent. Counts that begin with `run_` cover the whole call of the
+model, which may serve several evals (see `stages.inference`). They are absent if all answers of the eval were cached.
 """
 
 import math
@@ -34,12 +34,12 @@ from eval_dagster.versions.hashes import code_version, stable_hash
 
 _STAGE = "model_outputs"
 _GENERATIVE = ("_cot", "_generative")
-"""Endings of the names of tasks that ask the questions of another one for written answers."""
+"""Suffixes of tasks that ask another task's questions for written answers."""
 _PREVIEW = ("text", "choice_logprobs", "prompt_tokens", "output_tokens", "error", "sample_id")
 
 
 def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dict[str, float]:
-    """`cost` in US dollars, and `cost_unknown`, the number of answers whose cost is not known; nothing where there are no costs.
+    """`cost` in US dollars, and `cost_unknown`, the number of answers with unknown cost. Empty without costs.
 
     Args:
         answers: Rows of the response cache or of `responses`.
@@ -52,9 +52,9 @@ def cost_counts(answers: Iterable[Mapping[str, Any]], *, has_price: bool) -> dic
 
 
 def time_counts(answers: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """`worker_s` and `gpu_s`, the seconds of workers and GPUs, each answer once; nothing where none is known.
+    """`worker_s` and `gpu_s`, the seconds of workers and GPUs, each answer once. Empty if none is known.
 
-    With them comes `worker_s_unknown`, the number of answers without, if there are any. A prompt that could not be sent is no answer.
+    If some answers have no time, `worker_s_unknown` counts them. A prompt that could not be sent does not count as an answer.
 
     Args:
         answers: Rows of the response cache or of `responses`. Several samples may have the same answer.
@@ -89,11 +89,11 @@ class _Asking:
 def materialize_outputs(
     project: Project, model: str, evals: Sequence[str], run_id: str, reporter: Reporter, kept: KeptModel | None = None
 ) -> Iterator[StageResult | StageFailure]:
-    """Make the responses of a model to several evals current. The model is loaded once, or not at all where nothing is missing.
+    """Make the responses of a model to several evals current. The model is loaded once, or not at all if nothing is missing.
 
-    `kept` keeps it for the next model of the run, where that may share what it holds.
+    `kept` keeps it for the next model of the run, which may share its resources.
 
-    An eval fails alone where its prompts are missing, or where a response is neither in the cache nor given by the model.
+    An eval alone fails if its prompts are missing, or if a response is neither in the cache nor given by the model.
     """
     look = look_at(project, model, evals, run_id, reporter)
     asked = AskedModel(project=project, name=model, version=project.handle(model).version(), run_id=run_id, kept=kept or KeptModel())
@@ -115,7 +115,7 @@ def materialize_outputs(
             plans.append(planned)
     if not plans:
         return
-    # A prompt that cannot be sent has its error as the answer, also where a prompt that can be sent asks the same.
+    # An invalid prompt is answered by its own error, even if a valid prompt has the same request id.
     rows = [(row["request_id"], row) for plan in plans for row in plan.rows if row["error"] is None]
     known = asked.cache.find({name for name, _ in rows})
     missing = {name: request_of(row) for name, row in rows if name not in known}
@@ -124,7 +124,7 @@ def materialize_outputs(
     missing = {name: shared.rests.get(name, request) for name, request in missing.items() if name not in shared.whole}
     owners = {row["request_id"]: plan.partition.eval_name for plan in reversed(plans) for row in plan.rows if row["error"] is None}
     sent = {request.request_id: name for name, request in missing.items()}
-    before = asked.cache.find({request.request_id for request in shared.rests.values()})  # by a run that was killed
+    before = asked.cache.find({request.request_id for request in shared.rests.values()})  # left by a killed run
     to_send = [request for request in missing.values() if request.request_id not in before]
     of_evals = owners | {each: owners[name] for each, name in sent.items()}
     run = ModelRun(failure=look.down) if to_send and look.down else ask(asked, to_send, of_evals, reporter)
@@ -155,14 +155,14 @@ def materialize_outputs(
 
 
 def _answer_to(prompt: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]], model_version: str) -> Mapping[str, Any] | None:
-    """The stored answer to a row of prompts; null where there is none yet."""
+    """The stored answer to a row of prompts; null if there is none yet."""
     if prompt["error"] is not None:
         return response_row(prompt["request_id"], ModelResponse(error=prompt["error"]), model_version)
     return answers.get(prompt["request_id"])
 
 
 def _unanswered(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, warnings: Sequence[str]) -> StageFailure:
-    """The failure of an eval without all of its answers. Its message has the warnings of the run, such as that the model changed."""
+    """The failure of an eval without all of its answers. Its message includes the run's warnings, such as a change of the model."""
     message = run.failure or "the model left requests unanswered"
     failure = StageFailure(stage=_STAGE, eval_name=plan.partition.eval_name, model=plan.partition.model, message=message)
     if run.is_limited:
@@ -174,7 +174,7 @@ def _unanswered(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelR
 
 
 def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun) -> dict[str, float]:
-    """What this run did for the answers of an eval. A request that several samples or evals share is sent once, and counted in one eval."""
+    """The counts of an eval's answers in this run. A request shared by samples or evals is sent once, and counted in one eval."""
     names = dict.fromkeys(row["request_id"] for row in plan.rows if row["error"] is None)
     asked = [run.answers[name] for name in names if name in run.answers and run.owners[name] == plan.partition.eval_name]
     costs = cost_counts(asked, has_price=plan.has_price) | time_counts(asked)
@@ -192,7 +192,7 @@ def _run_counts(plan: _Asking, rows: Sequence[Mapping[str, Any]], run: ModelRun)
 
 
 def _merge(cache: ResponseCache, run_id: str) -> str | None:
-    """Merge the small files of the cache. Returns why that failed: all answers are there without it."""
+    """Merge the small files of the cache. Returns the reason if that failed; all answers are kept in any case."""
     try:
         cache.merge(run_id)
     except Exception as error:
@@ -212,7 +212,7 @@ def _plan(partition: Partition, model_version: str) -> StageResult | _Asking:
 
 
 def plan_outputs(partition: Partition, prompts: AskedPrompts, model_version: str) -> Plan:
-    """Whether the current responses are those of this model to these prompts. Asks no model."""
+    """Whether the current responses are this model's answers to these prompts. Asks no model."""
     tags, code = _reasoning_tags(partition), code_version(_with_answers, response_row)
     current = partition.current(_STAGE)
     return Plan(
@@ -234,13 +234,13 @@ class CachedAnswers:
     """The part of an eval's requests that the cache answers."""
 
     unanswered: Sequence[str]
-    """The ids of the requests without an answer, once each, in the order of the prompts."""
+    """The distinct ids of the requests without an answer, in the order of the prompts."""
     version: str | None
-    """The version of the responses if all requests are answered; else None."""
+    """The version of the responses if all requests are answered. None otherwise."""
 
 
 def cached_answers(partition: Partition, prompts: Sequence[Mapping[str, Any]], model_version: str) -> CachedAnswers:
-    """Which rows of `prompts` have an answer of a model's version in the cache, and what their responses would be. Asks no model."""
+    """Find the answers of a model's version to rows of `prompts` in the cache, and the version of their responses. Asks no model."""
     sent = {row["request_id"] for row in prompts if row["error"] is None}
     cache = ResponseCache(partition.project.lake, model_version)
     known = cache.find(sent)
@@ -318,7 +318,7 @@ def _write(plan: _Asking, answers: Sequence[Mapping[str, Any]], run: ModelRun, m
 
 
 def _response_rows(partition: Partition, answered: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """The rows of `responses` from those of `prompts`, each with its stored answer."""
+    """The rows of `responses` from the rows of `prompts`, each with its stored answer."""
     shared, tags = {"eval": partition.eval_name, "model": partition.model}, _reasoning_tags(partition)
     return [
         {
@@ -332,14 +332,14 @@ def _response_rows(partition: Partition, answered: Iterable[tuple[Mapping[str, A
 
 
 def _gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What a server did not give: counts of tokens, and log-probabilities of given tokens."""
+    """The counts of missing values from a server: counts of tokens, and log-probabilities of given tokens."""
     unknown = sum(row["error"] is None and None in (row["prompt_tokens"], row["output_tokens"]) for row in rows if row.get("attempts"))
     unscored = sum((row["error"] or "").startswith("NoScoresError") for row in rows)
     return {name: count for name, count in {"tokens_unknown": unknown, "without_scores": unscored}.items() if count}
 
 
 def _declared(handle: ModelHandle) -> dict[str, str]:
-    """The versions of a model that can change behind its name, without what looks found."""
+    """The declared versions of a model that can change behind its name. They ignore detected changes."""
     if not isinstance(handle, WatchedHandle):
         return {}
     version, content = handle.declared_versions()
@@ -347,10 +347,10 @@ def _declared(handle: ModelHandle) -> dict[str, str]:
 
 
 def _tokens_asked(choices: Sequence[str] | None, answer: Mapping[str, Any]) -> int:
-    """Tokens that a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
+    """The number of tokens a model reads to answer a request if nothing is shared: the prompt for each choice or text, and the choices.
 
-    The last token of a choice is predicted only. A text that is scored as a whole is read once. These are not counted: tokens of generated
-    texts, prompts without context, and the overlap of windows over a long text.
+    The last token of a choice is only predicted. A text that is scored as a whole is read once. Not counted: tokens of generated texts,
+    prompts without context, and the overlap of windows over a long text.
     """
     prompt_tokens = int(answer["prompt_tokens"] or 0)
     if answer.get("attempts"):  # a server counts the tokens of all calls
@@ -374,12 +374,12 @@ def _with_answers(answer: Mapping[str, Any], prompt: str, tags: tuple[str, str])
 
 
 def as_response(partition: Partition, prompt: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """A cached answer to a prompt with the columns that rows of `responses` have and those of the cache lack."""
+    """A cached answer to a prompt, with the columns of `responses` that the cache lacks."""
     return {"retryable": False, **_with_answers(answer, prompt, _reasoning_tags(partition))}
 
 
 def _reasoning_tags(partition: Partition) -> tuple[str, str]:
-    """The opening and the closing tag of the reasoning in the model's texts."""
+    """The opening and closing tags of the reasoning in the model's texts."""
     opening, closing = partition.project.model(partition.model).reasoning_tags
     return opening, closing
 

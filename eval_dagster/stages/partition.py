@@ -1,4 +1,4 @@
-"""A partition of eval and model: its files, how a stage decides whether it makes the next one, and how it writes it."""
+"""A partition of eval and model: its files, and how a stage decides whether to make the next file and writes it."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def require_execution(project: Project, eval_name: str) -> None:
-    """Raise `RequirementError` if an eval has metrics that run code, and the project does not allow it or the machine cannot isolate it."""
+    """Raise `RequirementError` if an eval's metrics run code, and the project forbids it or the machine cannot isolate it."""
     names = [metric.NAME for metric in project.task(eval_name).METRICS if metric.EXECUTES_CODE]
     if not names:
         return
@@ -39,12 +39,12 @@ def allowed_execution(project: Project) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a stage does for a partition: nothing where the current file is what it would make, else it makes a new one."""
+    """A stage's decision for a partition: keep the current file if it is up to date, or make a new one."""
 
     fingerprint: str
-    """The hash of all that determines what it would make."""
+    """The hash of everything that determines the file."""
     made_of: Mapping[str, str]
-    """The versions that the fingerprint is the hash of, by name. The file keeps them, so that a later plan can name what changed."""
+    """The versions hashed into the fingerprint, by name. The file keeps them, so a later plan can name the changes."""
     current: LakeFile | None
     """The current file."""
     again: Sequence[str] = ()
@@ -52,23 +52,22 @@ class Plan:
 
     @property
     def fresh(self) -> LakeFile | None:
-        """The current file if it is up to date; else None."""
+        """The current file if it is up to date. None otherwise."""
         is_fresh = self.current is not None and self.current.info.fingerprint == self.fingerprint and not self.again
         return self.current if is_fresh else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPrompts:
-    """The prompts of a partition, as the stages after them know them."""
+    """The prompts of a partition, as later stages know them."""
 
     version: str
     names: str
-    """Hash of the names that the owners of the samples know them by; empty where they have none. Names change no answer and no score, but
-    stand in the rows of both."""
+    """Hash of the samples' own names; empty if they have none. Names do not change answers or scores, but are in the rows of both."""
 
     @classmethod
     def of(cls, prompts: LakeFile) -> "AskedPrompts":
-        """Those of a file of prompts."""
+        """The prompts of a file."""
         return cls(version=prompts.info.version, names=prompts.info.inputs.get("sample_names", ""))
 
 
@@ -91,15 +90,15 @@ class Partition:
         return self.project.task(self.eval_name)
 
     def current(self, stage: str) -> LakeFile | None:
-        """The current file of a stage; None where there is none, or where it is damaged, so that the stage writes a new one."""
+        """The current file of a stage. None if it is missing or damaged, so that the stage writes a new one."""
         return sound_current(self.project.lake, STAGES[stage], self.eval_name, self.model)
 
     def require(self, stage: str) -> LakeFile:
-        """The current file of a stage. Raises `LakeError` where it is damaged or missing."""
+        """The current file of a stage. Raises `LakeError` if it is damaged or missing."""
         return self.project.lake.require(STAGES[stage], stage, self.eval_name, self.model)
 
     def snapshot(self) -> LakeFile:
-        """The current snapshot of the eval. Raises `LakeError` where it is damaged or missing."""
+        """The current snapshot of the eval. Raises `LakeError` if it is damaged or missing."""
         return self.project.lake.require("samples", "dataset_snapshot", self.eval_name)
 
     def next_time(self, stage: str) -> str:
@@ -117,7 +116,7 @@ class Partition:
 
 
 def sound_current(lake: Lake, table: str, eval_name: str, model: str | None = None) -> LakeFile | None:
-    """The current file of a table; None where there is none. A damaged file counts as none, and a warning names it."""
+    """The current file of a table. None if it is missing or damaged; a warning names a damaged file."""
     try:
         return lake.current(table, eval_name, model)
     except LakeError as error:

@@ -51,7 +51,7 @@ def materialize_prompts(partition: Partition) -> StageResult:
 
 
 def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: str) -> Plan:
-    """Whether the current prompts are those of a snapshot of this version. Renders nothing."""
+    """Whether the current prompts belong to a snapshot of this version. Renders nothing."""
     project, eval_name = partition.project, partition.eval_name
     settings = {
         **project.eval(eval_name).model_dump(mode="json", exclude={"subjects"}),
@@ -78,7 +78,7 @@ def plan_prompts(partition: Partition, rendering: Rendering, snapshot_version: s
 
 
 def _reasons_again(current: LakeFile) -> list[str]:
-    """Why current prompts are made again although they are of the same versions."""
+    """The reasons to make current prompts again although their versions are the same."""
     is_incomplete = bool(current.info.counts.get("retryable_errors"))
     return [*(["errors"] if is_incomplete else []), *(["findings"] if stored_findings(current) is None else [])]
 
@@ -100,16 +100,16 @@ def rendering_of(project: Project, eval_name: str, model: str) -> Rendering:
 
 
 def render_eval(project: Project, eval_name: str, rendering: Rendering, most: int | None = None) -> list[RenderedPrompt]:
-    """Render the current snapshot: of each subject the first samples up to the eval's limit. `most` caps how many these are in all."""
+    """Render the current snapshot: up to `limit` samples of each subject, `most` in total."""
     return render_samples(project, eval_name, rendering, read_samples(project, eval_name), most)
 
 
 def render_samples(
     project: Project, eval_name: str, rendering: Rendering, samples: Sequence[Sample], most: int | None = None
 ) -> list[RenderedPrompt]:
-    """Render the samples of a snapshot as `render_eval` does.
+    """Render the samples of a snapshot like `render_eval`.
 
-    A row on which the task fails has a prompt with an error.
+    If the task fails on a row, its prompt has an error.
 
     Raises:
         DataError: No row can be asked.
@@ -129,7 +129,7 @@ def render_samples(
     first_failure: DataError | None = None
     asked_of = [sample for sample in samples if sample.split == task.SAMPLE_SPLIT]
     if not isinstance(task, AdapterTask | OrderedTask):
-        rendering = rendering.knowing(asked_of)  # of all rows, so that a limit changes no prompt
+        rendering = rendering.knowing(asked_of)  # from all rows, so that a limit does not change any prompt
     evaluated = [sample for sample in asked_of if limit is None or sample.row_index < limit]
     for sample in evaluated[:most]:
         if unread := unreadable_prompt(task, sample):
@@ -180,7 +180,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
         materialized_at=partition.next_time(_STAGE),
         inputs={
             "dataset_snapshot": snapshot.info.version,
-            # Names change no answer and no score, but stand in the rows of both.
+            # Names do not change answers or scores, but are in the rows of both.
             **({"sample_names": asked.names} if asked.names else {}),
             **snapshot.info.inputs,
         },
@@ -200,7 +200,7 @@ def _write(partition: Partition, prompts: Sequence[RenderedPrompt], plan: Plan, 
 
 
 def shared_names(named: Iterable[tuple[str | None, str]]) -> str | None:
-    """The names that several rows of the dataset have, in words; None if there are none.
+    """The names shared by several rows of the dataset, in words. None if there are none.
 
     Args:
         named: Name and id of each row.
@@ -226,7 +226,7 @@ def _named(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str | None, str]
 
 
 def _repeated_names(partition: Partition, prompts: LakeFile) -> Sequence[str]:
-    """A warning where rows share a name."""
+    """A warning if rows share a name."""
     if not prompts.info.counts.get("repeated_names"):
         return ()
     words = shared_names(_named(read_rows(prompts.path, ["sample_name", "source_id"])))

@@ -10,7 +10,7 @@ from eval_dagster.lake.format.file_reading import read_head, read_rows
 
 _SAMPLES = 5
 _MOST_METRICS = 20
-"""Rows of `scores` a sample that are searched for the headline metric."""
+"""Rows of `scores` per sample that are searched for the headline metric."""
 STAGES: Mapping[str, str] = {
     "dataset_snapshot": "samples",
     "rendered_prompts": "prompts",
@@ -21,13 +21,13 @@ STAGES: Mapping[str, str] = {
 """Stage -> the table of the lake that it writes, in the order of the data flow."""
 _MOST_KINDS = 3
 _MOST_CHARACTERS = 400
-"""Most characters of an error, since an exception may quote a whole text. The relation `errors` has all of it."""
+"""Maximum characters of an error, because an exception may quote a whole text. The relation `errors` has the full text."""
 
 
 def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str | None:
-    """The answer of a model: its first text, or the choice of the highest log-probability; None if there is neither.
+    """The answer of a model: its first text, or the choice with the highest log-probability. None if there is neither.
 
-    `response` has the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`; `choices` are those of the prompt.
+    `response` has the columns `text`, `text_post_processed` and `choice_logprobs` of `responses`; `choices` are the prompt's.
     """
     if response["text"]:
         return str((response["text_post_processed"] or response["text"])[0])
@@ -36,7 +36,7 @@ def answer_text(response: Mapping[str, Any], choices: list[str] | None) -> str |
 
 
 def preview_samples(prompts: LakeFile, outputs: LakeFile, scores: LakeFile, headline: str) -> list[dict[str, Any]]:
-    """The first samples under the metric `headline`, the short columns first. Of several values of a sample the first is shown."""
+    """The first samples under the metric `headline`, the short columns first. If a sample has several values, the first is shown."""
     asked = {
         row["sample_id"]: row
         for row in read_head(prompts.path, _SAMPLES, ["sample_id", "sample_name", "subject", "prompt", "choices", "gold"])
@@ -73,7 +73,7 @@ class StageResult:
     model: str | None
     file: LakeFile
     cached: bool
-    """Whether the current file was up to date, so that nothing was computed."""
+    """Whether the current file was already up to date, so nothing was computed."""
     preview: Sequence[Mapping[str, Any]] = ()
     """A few rows, shown in the user interfaces."""
     links: Mapping[str, str] = field(default_factory=dict)
@@ -93,9 +93,9 @@ class StageFailure:
     model: str | None
     message: str
     is_limited: bool = False
-    """Whether a limit that a person has set, such as a cap on the cost, kept requests from being sent. It is no failure then."""
+    """Whether a limit set by a person, such as a cap on the cost, kept requests from being sent. Then it is not a failure."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """Where the model was asked: counts of this run, named as those of the files of `model_outputs`, and `requests_left`."""
+    """If the model was asked, the counts of this run, named as in the files of `model_outputs`, and `requests_left`."""
 
     @property
     def status(self) -> Literal["failed", "not evaluated"]:
@@ -109,7 +109,7 @@ def partition_key(eval_name: str, model: str | None) -> str:
 
 
 def error_warning(eval_name: str, model: str, scores: LakeFile) -> str | None:
-    """How many samples have no score under some metric, and why; None where all have one.
+    """The number of samples without a score under some metric, with reasons. None if all have one.
 
     Errors of one class are counted together, and the first one is shown with its cure. A sample with errors of several classes counts once
     in the total.

@@ -85,7 +85,7 @@ def row_scores(
 
 
 def _ties(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> Explanation:
-    """The choices that have the highest log-probability together. The other package, which decides between them, does not count them."""
+    """The choices that share the highest log-probability. The other package decides between them without counting them."""
     with explained() as found:
         for prompt, response in row:
             values = response.choice_logprobs if prompt.request.choices else ()
@@ -99,7 +99,7 @@ def _error(row: Sequence[tuple[RenderedPrompt, ModelResponse]]) -> str | None:
 
 
 def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> Iterator[Score]:
-    """The scores of a row from its values, or from the error that it has instead."""
+    """The scores of a row, from its values or from its error."""
     if isinstance(found, Mapping):
         of_items = {metric.NAME for metric in task.METRICS if issubclass(metric, ItemMetric)}
         for name, value in found.items():
@@ -114,7 +114,7 @@ def _scores(task: AdapterTask, found: Mapping[str, Item] | Exception | str) -> I
 
 
 def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
-    """An answer as a benchmark gets it."""
+    """An answer in the form that a benchmark gets."""
     context: dict[str, Any] = prompt.context[0].model_dump() if prompt.context else {}
     return Answer(
         prompt=prompt.request.prompt,
@@ -128,7 +128,7 @@ def answer_to(prompt: RenderedPrompt, response: ModelResponse) -> Answer:
 
 
 def item_score(name: str, item: Item) -> Score:
-    """The score of a metric that is computed from all items together."""
+    """The score for a metric that is computed from all items together."""
     try:
         if _is_number(item) and is_summable(item):
             return ItemScore(metric=name, value=float(item), item=None)
@@ -146,7 +146,7 @@ def _number(name: str, value: Item) -> Score:
 
 
 def is_summable(value: float) -> bool:
-    """Whether a value is a number of which a mean and a variance can be computed: the square of 1e200 is infinite."""
+    """Whether a mean and a variance can be computed from a value: the square of 1e200 is infinite."""
     return abs(value) <= _LARGEST  # false for NaN
 
 
@@ -192,7 +192,7 @@ def materialize_scores(partition: Partition) -> StageResult:
 
 
 def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: str) -> Plan:
-    """Whether the current scores are those of these prompts and responses. Computes no metric."""
+    """Whether the current scores belong to these prompts and responses. Computes no metric."""
     versions, code = metric_versions(partition.task), scoring_versions(partition.task)
     current = partition.current(_STAGE)
     return Plan(
@@ -212,7 +212,7 @@ def plan_scores(partition: Partition, prompts: AskedPrompts, outputs_version: st
 
 
 def scoring_versions(task: type[BaseTask[Any]]) -> dict[str, str]:
-    """Versions of the code that decides scores beside that of the metrics: of the task, and of this stage."""
+    """Versions of the code that decides scores, besides the metrics: the task, and this stage."""
     return {"task": definition_version(task), "code": code_version(_score_rows)}
 
 
@@ -227,14 +227,14 @@ def headline(task: type[BaseTask[Any]]) -> type[BaseMetric]:
 
 
 def metric_versions(task: type[BaseTask[Any]], metrics: Sequence[type[BaseMetric]] | None = None) -> dict[str, str]:
-    """The version of each metric, by default of the task's: of its code, its scripts and the packages that it computes with.
+    """The version of each metric, by default of the task's metrics: its code, its scripts and the packages that it computes with.
 
-    A metric that runs code also has the version of Python, since the code uses Python's standard library.
+    A metric that runs code also has the version of Python, because the code uses Python's standard library.
     """
     return {
         metric.NAME: stable_hash(
             [
-                # A class that a function made may hold values of the file of the task, which called the function.
+                # A class made by a function may hold values of the task's file, which called the function.
                 definition_version(metric, *declared(metric, "COMPANIONS"), *([task] if "<locals>" in metric.__qualname__ else [])),
                 package_versions(declared(metric, "PACKAGES")),
                 *([platform.python_version()] if metric.EXECUTES_CODE else []),
@@ -250,8 +250,8 @@ def score_response(
     """Every metric of one sample, over all its views: several texts of one prompt, or for a `RowMetric` the answers to several prompts.
 
     A `RepeatedMetric` and a `RowMetric` see all views at once. The statistics of a `CorpusMetric` are summed over them, as over the
-    samples; the values of other metrics are averaged. A response with an error has no value under any metric. A metric that raises has no
-    value for this sample; the other metrics are computed. Where the machine failed rather than the text, the score is marked to be computed
+    samples; the values of other metrics are averaged. A response with an error has no value under any metric. If a metric raises, it has no
+    value for this sample; the other metrics are computed. If the machine failed rather than the text, the score is marked to be computed
     again.
 
     Raises:
@@ -267,7 +267,7 @@ def score_response(
                 with calling(f"the metric {metric.NAME}", sample_id):
                     found = _values(metric, [apart(view) for view in views])
             except RequirementError:
-                raise  # not an error of the sample, which would be stored and stay when the requirement is met
+                raise  # not an error of the sample, which would be stored and stay after the requirement is met
             except Exception as problem:  # the one place where a metric may fail
                 retryable = isinstance(problem, MachineError | OSError)
                 found = [Score(metric=metric.NAME, value=None, error=described(problem) + raised_at(problem), retryable=retryable)]
@@ -278,12 +278,12 @@ def score_response(
 
 
 def _explain_answers(metric: type[BaseMetric], views: Sequence[Completion | Loglikelihood]) -> None:
-    """Keep the answers that a metric compares, where they are not the texts themselves."""
-    of_text: type[BaseMetric] = getattr(metric, "METRIC", metric)  # of one text, where it is of several
+    """Keep the answers that a metric compares, if they differ from the texts."""
+    of_text: type[BaseMetric] = getattr(metric, "METRIC", metric)  # for one text, if the metric takes several
     if not (isinstance(of_text, type) and issubclass(of_text, AnswerMetric)):
         return
     texts = [view.completion_text for view in views if isinstance(view, Completion)]
-    with suppress(Exception):  # of user code; the values are computed
+    with suppress(Exception):  # from user code; the values are already computed
         answers = [of_text().answer_of(text) for text in texts]
         shown = [None if answer is None else _shown(answer) for answer in answers]
         if any(found not in (text, text.strip()) for found, text in zip(shown, texts, strict=True)):
@@ -292,7 +292,7 @@ def _explain_answers(metric: type[BaseMetric], views: Sequence[Completion | Logl
 
 
 def _shown(answer: object) -> str:
-    """An answer for people: of several parts the texts alone, those of a set in their order."""
+    """An answer for people. If it has several parts, only the texts; a set is sorted."""
     if not isinstance(answer, tuple | list | frozenset | set):
         return str(answer)
     parts = [_shown(part) for part in answer if not isinstance(part, int)]
@@ -334,7 +334,7 @@ def _named(metric: type[BaseMetric], result: object) -> dict[str, float]:
     require_direction(metric, result)
     if issubclass(metric, CorpusMetric) and set(values) != set(statistic_names(metric)):
         raise DataError(f"the metric {metric.NAME} gave {sorted(values)}; expected its STATISTICS: {statistic_names(metric)}")
-    # Those that a class inherits need not be its own: its intervals are then computed without bounds.
+    # Inherited bounds need not apply to the class, so its intervals are then computed without bounds.
     bounds = None if issubclass(metric, CorpusMetric) else vars(metric).get("BOUNDS")
     for name, value in values.items():
         if bounds is not None and math.isfinite(value) and not is_between(value, bounds):
@@ -351,7 +351,7 @@ def statistic_names(metric: type[CorpusMetric]) -> list[str]:
 
 
 def _score_rows(partition: Partition, prompts: LakeFile, outputs: LakeFile) -> Iterator[dict[str, Any]]:
-    """The rows of `scores`, each with `retryable`, which is counted and is no column."""
+    """The rows of `scores`, each with `retryable`, which is counted but not a column."""
     project, eval_name = partition.project, partition.eval_name
     task = partition.task(num_fewshot=project.num_fewshot(eval_name))
     samples = {sample.sample_id: sample for sample in read_samples(project, eval_name)}
@@ -375,8 +375,8 @@ def scores_of(
 ) -> Iterator[tuple[RenderedPrompt, Score]]:
     """Every metric of every sample among prompts with their responses, as the stage computes them.
 
-    `samples` are all of the eval, by id; `asked` are all types of responses that the eval asks for. Raises `RequirementError` as
-    `score_response` does.
+    `samples` are all samples of the eval, by id; `asked` are all types of responses that the eval asks for. Raises `RequirementError` like
+    `score_response`.
     """
     return row_scores(task, samples, answered) if isinstance(task, AdapterTask) else _prompt_scores(task, samples, answered, asked)
 
@@ -398,7 +398,7 @@ def _prompt_scores(
     answered: Iterator[tuple[RenderedPrompt, ModelResponse]],
     asked: Collection[ResponseType],
 ) -> Iterator[tuple[RenderedPrompt, Score]]:
-    """Every metric of every question. A `RowMetric` is computed once a row, from all questions about it that it can score."""
+    """Every metric of every question. A `RowMetric` is computed once per row, from all questions about it that it can score."""
     of_row = [metric for metric in task.METRICS if issubclass(metric, RowMetric)]
     of_question = [metric for metric in task.METRICS if metric not in of_row]
     for name, pairs in groupby(answered, key=lambda pair: pair[0].source_id):
@@ -416,7 +416,7 @@ def _prompt_scores(
 
 
 def clusters_of(task: BaseTask[Any], samples: Mapping[str, Sample], eval_name: str) -> dict[str, str]:
-    """The cluster of each row by its sample id: the value of the task's `CLUSTER_FIELD`, else the row itself."""
+    """The cluster of each row by its sample id: the value of the task's `CLUSTER_FIELD`, or else the row itself."""
     field = task.CLUSTER_FIELD
     if field is None:
         return {name: name for name in samples}

@@ -1,4 +1,4 @@
-"""Texts that the cache holds for another number of texts of the prompt: the first four of six are the four that were asked for before."""
+"""Reuses cached texts of requests for another number of texts: the first four of six are the four that were asked for before."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,22 +12,22 @@ Answer = Mapping[str, Any]
 """A row of the response cache."""
 
 _MOST_MORE = 64
-"""A number of texts that is larger by more than this is not looked for."""
+"""The search stops at numbers of texts that are larger by more than this."""
 _OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls", "server_finish_reason")
 _SUMS = ("output_tokens", "padded_tokens", "latency_s", "cached_tokens", "reasoning_tokens", "cost", "attempts", "worker_s", "gpu_s")
-"""Figures of all texts of an answer together. Those of a part are its share."""
+"""Figures of all texts of an answer together. A part of the texts gets its share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """The requests that the cache can answer, or a part of them, by texts of the same prompt and settings."""
+    """The requests that the cache can answer, in whole or in part, by texts of the same prompt and settings."""
 
     whole: Mapping[str, dict[str, Any]]
     """Answers by request id, cut from longer ones."""
     heads: Mapping[str, Answer]
-    """The first texts by request id, where there are fewer than asked for."""
+    """The first texts by request id, if there are fewer than asked for."""
     rests: Mapping[str, Request]
-    """By the id of the whole request, the request for the texts after those in `heads`."""
+    """The request for the texts after `heads`, by the id of the whole request."""
 
 
 def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Shared:
@@ -49,7 +49,7 @@ def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Share
 
 
 def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
-    """The answer to a request, of its first texts and those after them. An error of the rest is the error of the whole."""
+    """The answer to a request, joined from its first texts and the rest. An error of the rest is the error of the whole."""
     if rest["error"] is not None:
         return {**rest, "request_id": name}
     counts = len(head["text"]), len(rest["text"])
@@ -63,7 +63,7 @@ def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
 
 
 def _others(request: Request) -> Iterator[tuple[int, str]]:
-    """The ids of the requests for other numbers of texts; none for greedy text, and for requests whose id has another form."""
+    """The ids of the requests for other numbers of texts. Empty for greedy text, and for requests whose id has another form."""
     settings = request.generation
     if settings is None or settings.temperature == 0 or named(request).request_id != request.request_id:
         return

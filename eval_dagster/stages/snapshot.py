@@ -25,7 +25,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
 
     Raises:
         DataError: The dataset is empty or a row cannot be stored.
-        DatasetNotFoundError: The dataset is not there.
+        DatasetNotFoundError: The dataset is missing.
     """
     with project.lake.lock(f"snapshot-{eval_name}"):
         plan = plan_snapshot(project, eval_name)
@@ -36,7 +36,7 @@ def materialize_snapshot(project: Project, eval_name: str, run_id: str) -> Stage
 
 
 def plan_snapshot(project: Project, eval_name: str) -> Plan:
-    """Whether the current snapshot of an eval is up to date. Reads no rows. Raises as `materialize_snapshot` does for a missing dataset."""
+    """Whether the current snapshot of an eval is up to date. Reads no rows. Raises like `materialize_snapshot` for a missing dataset."""
     task, subjects = project.task(eval_name), project.subjects(eval_name)
     fewshot = project.num_fewshot(eval_name) > 0
     limit = _limit(project, eval_name)
@@ -56,14 +56,14 @@ def plan_snapshot(project: Project, eval_name: str) -> Plan:
 
 
 def _limit(project: Project, eval_name: str) -> list[int]:
-    """The limit of an eval where only so many rows of each subject are read; else nothing."""
+    """The limit of an eval, if it reduces the rows that are read of each subject. Empty otherwise."""
     limit = project.eval(eval_name).limit
     in_part = reads_in_part(project.task(eval_name), fewshot=project.num_fewshot(eval_name) > 0)
     return [limit] if limit is not None and in_part else []
 
 
 def rows_now(project: Project, eval_name: str) -> tuple[list[Sample], str]:
-    """The samples of the dataset as it is now, and the version of a snapshot of them. Nothing is written."""
+    """The current samples of the dataset, and the version of a snapshot of them. Nothing is written."""
     samples = _read(project, eval_name)
     return samples, _version(samples)
 
