@@ -127,7 +127,7 @@ def partition_states(project: Project, evals: Sequence[str], models: Sequence[st
             yield _Look(rows=rows[name], model=looked).state()
 
 
-class _Stop(Exception):  # noqa: N818 - it says where a look ends, and is no error
+class _Stop(Exception):  # noqa: N818 - it says where a look ends, and is not an error
     """The states of later stages are unknown."""
 
     def __init__(self, state: State, reason: str) -> None:
@@ -160,7 +160,7 @@ class _Rows:
         except FarError as error:
             is_there = sound_current(self.project.lake, "samples", self.eval_name) is not None
             return Cell(stage="dataset_snapshot", state="cannot tell" if is_there else "missing", detail=str(error))
-        except Exception as error:  # of user code, too
+        except Exception as error:  # including errors of user code
             return Cell(stage="dataset_snapshot", state="broken", detail=_stop(error).reason)
         found = _cell("dataset_snapshot", plan, {})
         if plan.fresh is not None:

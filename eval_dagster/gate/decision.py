@@ -37,7 +37,7 @@ class Finding:
     is_to_confirm: bool = False
     """Whether a fall is red only if fresh answers confirm it, for models whose answers can differ."""
     is_start: bool = False
-    """Whether there is no earlier result. Then later results are compared with this one."""
+    """Whether an earlier result is missing. Then later results are compared with this one."""
     too_few: str | None = None
     """The reason that it has too few of the anchor's samples, regardless of the baseline. Null if it has enough."""
     changes: Sequence[ChangedSample] = ()
@@ -46,7 +46,7 @@ class Finding:
 def decide(findings: Sequence[Finding], *, level: float) -> list[Regression]:
     """Judge the findings of a suite together, at a two-sided level of significance for all tests.
 
-    A result stays red until it is significantly better than the red state, or its estimate equals or exceeds a good state.
+    A result stays red until it is significantly better than the red state, or its estimate is at least as good as a good state's.
     """
     tests = [case for each in findings if _can_be_tested(each) for case in (each.step, each.drift) if case is not None]
     judgements = iter(judge_suite(tests, alpha=level))

@@ -256,7 +256,7 @@ class Partition:
         return (None, None) if standing.is_known else self._lost()
 
     def _lost(self) -> tuple[Point | None, str | None]:
-        """An earlier result without a readable file of metrics, if its answers are in the lake. None if there is none."""
+        """An earlier result without a readable file of metrics, if any has its answers in the lake."""
         lake, known = self.project.lake, {point.materialized_at for point in self.points}
         times = [time_of(path) for path in lake.files(lake.folder("metrics", *self.key))]
         lost = [time for time in reversed(times) if time not in known]

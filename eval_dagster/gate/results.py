@@ -55,7 +55,7 @@ def current_result(lake: Lake, suite: str) -> GateResult | None:
 
 
 def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
-    """A run's judgement of a suite, which need not be the last one. None if there is none. Raises `LakeError` if it is damaged."""
+    """A run's judgement of a suite, if any. It need not be the last one. Raises `LakeError` if it is damaged."""
     named = [path for path in reversed(lake.files(lake.folder("regressions", suite))) if f"-{run_id[:8]}-" in path.name]
     files = (LakeFile(path=path, info=read_info(path)) for path in named)
     file = next((file for file in files if file.info.run_id == run_id), None)
@@ -63,7 +63,7 @@ def result_of_run(lake: Lake, suite: str, run_id: str) -> GateResult | None:
 
 
 def result_at(lake: Lake, suite: str, judged_at: datetime) -> GateResult | None:
-    """The judgement of a suite at a time, without its samples and looks. None if there is none. Raises `LakeError` if it is damaged."""
+    """The judgement of a suite at a time, if any, without its samples and looks. Raises `LakeError` if it is damaged."""
     paths = [path for path in lake.files(lake.folder("regressions", suite)) if time_of(path) == judged_at]
     return None if not paths else _read(lake, suite, LakeFile(path=paths[-1], info=read_info(paths[-1])), whole=False)
 

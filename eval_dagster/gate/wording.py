@@ -100,7 +100,7 @@ def _on_few_samples(result: GateResult) -> list[Regression]:
 
 
 def clearest_fall(result: GateResult) -> str | None:
-    """The fall of a green result that is closest to red, with the fall that the gate would detect. None if nothing is worse.
+    """The fall that is closest to red in a green result, with the fall that would be detected. None if nothing is worse.
 
     Falls with their own reason, such as one that fresh answers do not show, are left out.
     """

@@ -51,7 +51,7 @@ class Pruning:
     kept: Mapping[Reason, Sequence[Prunable]]
     """All other files, by the reason that they stay."""
     notes: Sequence[str]
-    """Warnings about unknown facts, because of which files are kept."""
+    """Warnings about undetermined facts, for which files are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

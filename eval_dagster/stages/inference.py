@@ -73,7 +73,7 @@ def _drawn(items: Sequence[T], count: int, run_id: str) -> list[T]:
 
 @contextmanager
 def late_interruption(loaded: Model, reporter: Reporter) -> Iterator[None]:
-    """Within the block, the first SIGINT or SIGTERM ends the model's work like `EndingModel`, and takes effect after the block.
+    """Within the block, the first SIGINT or SIGTERM ends the model's work by `EndingModel.end`, and takes effect after the block.
 
     A second signal takes effect at once. A model that computes in this process is interrupted at once. So are blocks in threads other than
     the main one, which do not receive signals.

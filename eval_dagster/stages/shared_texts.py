@@ -12,7 +12,7 @@ Answer = Mapping[str, Any]
 """A row of the response cache."""
 
 _MOST_MORE = 64
-"""The search stops at numbers of texts that are larger by more than this."""
+"""The search covers numbers of texts up to this much above the wanted number."""
 _OF_EACH_TEXT = ("text", "finish_reason", "output_token_ids", "logits", "server_reasoning", "tool_calls", "server_finish_reason")
 _SUMS = ("output_tokens", "padded_tokens", "latency_s", "cached_tokens", "reasoning_tokens", "cost", "attempts", "worker_s", "gpu_s")
 """Figures of all texts of an answer together. A part of the texts gets its share."""

@@ -176,7 +176,7 @@ def shown(address: str) -> str:
 
 
 def _idle_connection(address: str) -> Any:
-    """An idle connection of this process that still answers. None if there is none."""
+    """An idle connection of this process that still answers, if any."""
     while True:
         with _guard:
             connections = _idle.get((os.getpid(), address))

@@ -4,9 +4,8 @@ A query opens a few packs in place of thousands of files. Rows are ordered by th
 groups are small: most are skipped by their smallest and largest values. The column `_source` has the path of a row's file.
 
 Results are still read from the files of the lake and verified against them; packs are made from these files. When many files are not in a
-pack, they are written to a new one, together with the packs whose size is at most the size of the files merged into them. So the number of
-times that a row is rewritten grows with the logarithm of the number of files. Packs are never changed. Replaced packs stay for readers of
-older catalogs.
+pack, they are written to a new one, together with the packs whose size is at most the size of the files merged into them. So a row is
+rewritten about log2(number of files) times. Packs are never changed. Replaced packs stay for readers of older catalogs.
 """
 
 import errno

@@ -250,7 +250,7 @@ class Store:
         self._patiently(call, f"delete {name}")
 
     def _patiently(self, call: Callable[[Any], T], what: str) -> T:
-        """Repeat a call while the store is out of order, with growing pauses. The call gets the client for its time left."""
+        """Repeat a call while the store is out of order, with growing pauses. Late tries get the hasty client."""
         began, wait, is_said = time.monotonic(), _FIRST_WAIT_S, False
         while True:
             is_late = self._out_since is not None or time.monotonic() - began > self._patience_s - _SLOWEST_S
