@@ -68,7 +68,7 @@ ARROWS = {
     "templates": "",
     "models.transformers.weights": "config errors progress stores versions",
     "models.transformers.encoding": "errors models.transformers.weights records",
-    "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network progress records",
+    "models.transformers.scoring": "errors models models.transformers.encoding models.transformers.network records",
     "models.transformers.generation": "errors models models.transformers.encoding models.transformers.network progress records versions",
     "models.transformers": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",

@@ -35,15 +35,15 @@ def main(work_file: str, result_file: str, folder: str, backend: str = "transfor
         before: list[int] = []
 
         def warm_up() -> None:
-            _warm_up(model, warm, backend, requests)
+            list(model.respond(warm))
             before.append(_computed(model))
 
         result = meter.measure(lambda: answers_of(model, requests, work["kind"]), warm_up)
     usages = [usage for usage in model.usage() if usage.requests]
     counted: dict[str, Any] = {}
-    if backend == "vllm" or meter.DEVICE == "cuda":
-        # No module of this process is called by vLLM, and none by a recorded step.
-        counted = {"tokens": _computed(model) - before[0], **({"peak_bytes": None} if backend == "vllm" else {})}
+    if backend == "vllm":
+        # No module of this process is called by vLLM.
+        counted = {"tokens": _computed(model) - before[0], "peak_bytes": None}
     ways = {usage.kind: f"{usage.path}: {usage.reason}" for usage in usages}
     packages = ("vllm",) if backend == "vllm" else ("torch", "transformers")
     meter.write(result_file, {**result, **counted, "loading_s": loading, "ways": ways, "versions": meter.versions(*packages)})
@@ -51,13 +51,6 @@ def main(work_file: str, result_file: str, folder: str, backend: str = "transfor
 
 def _computed(model: Model) -> int:
     return sum(usage.computed() for usage in model.usage())
-
-
-def _warm_up(model: Model, warm: Sequence[Request], backend: str, requests: Sequence[Request]) -> None:
-    list(model.respond(warm))
-    if backend == "transformers" and meter.DEVICE == "cuda":
-        # Attention is compiled for each padded shape at its first piece, which vLLM does while it loads. No answer is kept.
-        list(model.respond(requests))
 
 
 def section(folder: str, backend: str, dtype: str, longest: str) -> ModelConfig:

@@ -120,7 +120,7 @@ class TransformersHandle:
         return f"transformers {self._config.dtype} on {device_title(self._device(), self._config.device)}"
 
     def answers_vary(self) -> bool:
-        """Whether it computes on a GPU, where the way to attend follows from its speed and the size of a batch from the free memory."""
+        """Whether it computes on a GPU, where the size of a batch or of a piece follows from the free memory."""
         return device_of(self._config.device) != "cpu"
 
     def image_mark(self) -> str:

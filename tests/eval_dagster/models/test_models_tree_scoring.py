@@ -16,7 +16,7 @@ from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner
 from eval_dagster.models.transformers.scoring import engine as scoring
-from eval_dagster.models.transformers.scoring import prefix_tree
+from eval_dagster.models.transformers.scoring import prefix_tree, strip_attention
 from eval_dagster.models.transformers.scoring.engine import ScoringEngine, ScoringJob
 from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
 from eval_dagster.models.transformers.scoring.self_check import check_tree
@@ -131,6 +131,31 @@ def test_scores_over_the_tree_equal_plain_ones(name: str, limits: PieceLimits) -
     assert scorer.usage.tokens_needed == nodes(spans)
     if limits.tokens > 80:
         assert scorer.usage.tokens_computed <= 1.05 * nodes(spans)
+
+
+class Elsewhere(str):
+    """A device that torch takes for the CPU, and the engine does not."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, _: object) -> bool:
+        return False
+
+    def __ne__(self, _: object) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_a_gpu_has_large_pieces_with_whole_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strip_attention, "cut_strips", lambda piece: pytest.fail("strips are for a CPU"))
+    network, runner = tiny_architectures.network(name), BatchRunner(rows=4, tokens=None)
+    scorer = ScoringEngine(network, runner, device=Elsewhere("cpu"), pad_token=0, tokens=ORDINARY, longest=CONTEXT)
+    assert scorer._tree is not None, scorer.usage.reason
+    assert scorer._tree._measure().tokens == 8192
+    spans = questions(1, subjects=12)
+    assert farthest(network, answers(scorer, spans), spans) < 2e-5
+    assert scorer.usage.tokens_computed == nodes(spans) > 1024
+    assert scorer.usage.passes == 1
 
 
 @pytest.mark.parametrize(("name", "path"), tiny_architectures.OTHERS.items())

@@ -10,14 +10,12 @@ from typing import Any
 from eval_dagster.errors import ModelError
 from eval_dagster.models.transformers.encoding.tokenization import Codec
 from eval_dagster.models.transformers.generation.decoding import Decoder
-from eval_dagster.models.transformers.generation.fastest_steps import fastest_steps
 from eval_dagster.models.transformers.generation.grammar import Grammars
-from eval_dagster.models.transformers.generation.graph_network import GraphNetwork, recorder_for
 from eval_dagster.models.transformers.generation.jobs import Pending, Sample, TextPlan, settle
 from eval_dagster.models.transformers.generation.padded import PaddedGenerator
 from eval_dagster.models.transformers.generation.row_check import why_not
 from eval_dagster.models.transformers.generation.row_network import RowNetwork
-from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
+from eval_dagster.models.transformers.network.architecture import constant_length
 from eval_dagster.models.transformers.network.batching import BatchRunner, refusal
 from eval_dagster.models.usage import GenerationUsage
 from eval_dagster.progress.reporting import current_reporter
@@ -121,13 +119,12 @@ class GenerationEngine:
             before = replace(self.usage)
             with current_reporter().track("check how texts can be generated", total=1, unit="model") as advance:
                 reason = why_not(self._decoder.network, self._network, tokens=tokens, device=self._device)
-                steps = "" if reason else self._choose_steps(tokens)
                 advance()
             # The check does not count as work.
             self.usage.prompt_tokens_computed, self.usage.tokens_decoded = before.prompt_tokens_computed, before.tokens_decoded
             self.usage.passes = before.passes
             self.usage.path = "rows" if reason is None else "padded"
-            self.usage.reason = reason or f"checked: rows that come and go have the logits of each text by itself{steps}"
+            self.usage.reason = reason or "checked: rows that come and go have the logits of each text by itself"
             self._is_checked = True
             if reason is not None:
                 _log.warning(
@@ -137,18 +134,3 @@ class GenerationEngine:
                     reason,
                 )
         return self.usage.path == "rows"
-
-    def _choose_steps(self, tokens: Sequence[int]) -> str:
-        """Record steps where the device can and that is faster. Returns what was found, to be added to the reason."""
-        record = recorder_for(self._device)
-        if record is None:
-            return ""
-        windows = layer_windows(self._network.config.get_text_config(decoder=True))
-        if windows is None:
-            return "; steps are not recorded: it has layers whose mask is not known"
-        rows = self._decoder.network
-        graph = GraphNetwork(self._network, self.usage, device=self._device, windows=windows, record=record)
-        self._decoder.network, found = fastest_steps(
-            rows, graph, self._network, tokens=tokens, device=self._device, longest=self._codec.max_length
-        )
-        return f"; {found}"

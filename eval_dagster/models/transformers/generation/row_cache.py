@@ -4,8 +4,6 @@ The rows are aligned as `generate` pads them: the last tokens of all rows in one
 positions are those of a padded batch in transformers, for every architecture.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,11 +11,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
 
-AHEAD = 128
+_AHEAD = 128
 """Tokens for which room is made at a time."""
-
-_ALIGNED = 8
-"""The number of columns is a multiple of this, and so are the strides of a mask over all of them, as GPUs want them."""
 
 
 @dataclass
@@ -32,8 +27,6 @@ class _Frame:
     """Column of the first token of the longest row."""
     end: int = 0
     """Column after the last token of each row."""
-    place: torch.Tensor | None = None
-    """`end` on the device, in a forward pass that is recorded: one number."""
 
 
 class _Layer(DynamicLayer):  # type: ignore[misc]
@@ -54,11 +47,6 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
         if not self.is_initialized:
             self.allocate(key_states, value_states)
         rows, end = len(key_states), self._frame.end + key_states.shape[-2]
-        if self._frame.place is not None:
-            keys, values = self.keys[:rows], self.values[:rows]
-            keys.index_copy_(2, self._frame.place, key_states)
-            values.index_copy_(2, self._frame.place, value_states)
-            return keys, values
         self.keys[:rows, :, self._frame.end : end] = key_states
         self.values[:rows, :, self._frame.end : end] = value_states
         return self.keys[:rows, :, self._frame.start : end], self.values[:rows, :, self._frame.start : end]
@@ -82,39 +70,11 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
 class RowCache(Cache):  # type: ignore[misc]
     """Cache of up to `rows` rows, which has room for `columns` tokens until `reserve` makes more."""
 
-    def __init__(self, rows: int, columns: int = 0, *, ahead: int = AHEAD):
-        """`ahead` is the number of tokens for which `reserve` makes room at a time."""
+    def __init__(self, rows: int, columns: int = 0):
         self._frame = _Frame(rows, columns)
         super().__init__(layer_class_to_replicate=partial(_Layer, self._frame))
-        self._ahead = ahead
         self.lengths: list[int] = []
         """Tokens of each row."""
-        self.moves = 0
-        """How often the buffers were replaced by others."""
-
-    @property
-    def rows(self) -> int:
-        """Rows that the buffers hold."""
-        return self._frame.rows
-
-    @property
-    def columns(self) -> int:
-        """Columns that the buffers hold."""
-        return self._frame.columns
-
-    @property
-    def end(self) -> int:
-        """The column after the last token of each row."""
-        return self._frame.end
-
-    @contextmanager
-    def writing_at(self, place: torch.Tensor) -> Iterator[None]:
-        """Let a forward pass write the token of each row at the column in `place`, and see all columns: its shapes stay the same."""
-        self._frame.place = place
-        try:
-            yield
-        finally:
-            self._frame.place = None
 
     @property
     def width(self) -> int:
@@ -137,7 +97,6 @@ class RowCache(Cache):  # type: ignore[misc]
         source, frame.end = frame.end, max(longest, width)
         frame.start = frame.end - width
         frame.columns = self._columns_for(longest)
-        self.moves += 1
         for layer in self.layers:
             layer.move(width, source, frame.end)
 
@@ -150,7 +109,7 @@ class RowCache(Cache):  # type: ignore[misc]
         return frame.rows * (columns - frame.columns + columns // len(self.layers)) * self.bytes_per_token()
 
     def _columns_for(self, longest: int) -> int:
-        return max(self._frame.columns, -(-(max(longest, self.width) + self._ahead) // _ALIGNED) * _ALIGNED)
+        return max(self._frame.columns, max(longest, self.width) + _AHEAD)
 
     def advance(self, count: int) -> None:
         """Count the tokens that a forward pass wrote behind each row."""
@@ -174,8 +133,6 @@ class RowCache(Cache):  # type: ignore[misc]
                 layer.allocate(source.keys, source.values)
             for mine, theirs in ((layer.keys, source.keys), (layer.values, source.values)):
                 mine[row, :, :begin] = 0
-                # A recorded step sees all columns, and what is no number in one of them would spoil it through the mask.
-                mine[row, :, frame.end :] = 0
                 mine[row, :, begin : frame.end] = theirs[0, :, :length]
         self.lengths.append(length)
         frame.start = frame.end - max(self.lengths)

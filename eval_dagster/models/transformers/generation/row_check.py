@@ -48,7 +48,7 @@ def why_not(network: RowNetwork, plain: Any, *, tokens: Sequence[int], device: s
         return f"it refuses them ({type(error).__name__}: {error})"
     finally:
         network.clear()
-    explained = max(rounding_of(plain.dtype), _ROUNDINGS * rounding)
+    explained = max(_TOLERANCE, _EPSILONS * torch.finfo(plain.dtype).eps, _ROUNDINGS * rounding)
     most = min(explained, contrast / _CONTRAST)
     # A difference that is not a number is not below it either.
     return None if off <= most else f"its logits are then off by {off:.2g} standard deviations, where {most:.2g} would be rounding"
@@ -71,9 +71,9 @@ def _differences(network: RowNetwork, plain: Any, tokens: Sequence[int], device:
     seen.append((network.prefill(three[:12], 64), right_three[11:12]))
     network.join()
     seen.append((network.step([two[23], three[12]]), torch.stack([right_two[23], right_three[12]])))
-    off = torch.stack([difference(mine, theirs).max() for mine, theirs in seen]).max()
-    rounding = difference(_logits_one_by_one(plain, two, len(two) - _ONE_BY_ONE, device), right_two[-_ONE_BY_ONE:]).max()
-    return float(off), float(rounding), float(difference(without, right[_SHARED:]).max())
+    off = torch.stack([_difference(mine, theirs).max() for mine, theirs in seen]).max()
+    rounding = _difference(_logits_one_by_one(plain, two, len(two) - _ONE_BY_ONE, device), right_two[-_ONE_BY_ONE:]).max()
+    return float(off), float(rounding), float(_difference(without, right[_SHARED:]).max())
 
 
 @torch.inference_mode()
@@ -94,11 +94,6 @@ def _logits_one_by_one(plain: Any, text: Sequence[int], start: int, device: str)
     return torch.cat(logits).float()
 
 
-def rounding_of(dtype: torch.dtype) -> float:
-    """The difference that rounding explains in any network of a type."""
-    return max(_TOLERANCE, _EPSILONS * torch.finfo(dtype).eps)
-
-
-def difference(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     """Root mean square of the differences of each position, in standard deviations of `theirs`."""
     return (mine - theirs).square().mean(-1).sqrt() / theirs.std(-1)

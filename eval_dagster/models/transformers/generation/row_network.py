@@ -32,9 +32,9 @@ class RowNetwork:
 
     def clear(self, *, rows: int = 1, longest: int = 0, ahead: int = 0) -> None:
         """Clear everything and prepare `rows` rows with prompts of at most `longest` tokens and texts of about `ahead` tokens."""
-        self._longest, self._ahead = longest, ahead
         # The old memory must be freed first.
-        self._prompt, self._batch = RowCache(1, longest), self._new_batch(rows)
+        self._prompt, self._batch = RowCache(1, longest), RowCache(rows)
+        self._longest, self._ahead = longest, ahead
         self.rows = rows
         """Most rows of the batch: once the first is there, no more than memory can hold."""
         self._tokens: tuple[int, ...] = ()
@@ -70,7 +70,7 @@ class RowNetwork:
         """Make the prompt that was computed last a row of the batch."""
         if not self._batch.layers:
             self.rows = min(self.rows, self.rows_in_memory(self._longest + self._ahead))
-            self._batch = self._new_batch(self.rows)
+            self._batch = RowCache(self.rows)
         self._batch.reserve(self._longest)
         self._batch.join(self._prompt)
 
@@ -100,19 +100,14 @@ class RowNetwork:
         """Rows of so many tokens that the free memory holds, one at least. Known once something was computed."""
         return max(1, int(free_memory(self._device) * _MEMORY_SHARE) // max(1, tokens * self._token_bytes))
 
-    def _new_batch(self, rows: int) -> RowCache:
-        return RowCache(rows)
-
     def _forward(self, cache: RowCache, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        logits = self._compute(cache, ids.to(self._device), positions.to(self._device), mask.to(self._device))
-        self._usage.passes += 1
-        return logits
-
-    def _compute(self, cache: RowCache, ids: torch.Tensor, positions: torch.Tensor, mask: Any) -> torch.Tensor:
-        """The float32 logits after the last token of each row. All tensors are on the device."""
-        arguments: dict[str, Any] = {"position_ids": positions} if self._takes_positions else {}
+        """The float32 logits after the last token of each row."""
+        arguments: dict[str, Any] = {"position_ids": positions.to(self._device)} if self._takes_positions else {}
         if self._head_takes_positions:
             arguments["logits_to_keep"] = 1
-        output = self._network(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **arguments)
+        output = self._network(
+            input_ids=ids.to(self._device), attention_mask=mask.to(self._device), past_key_values=cache, use_cache=True, **arguments
+        )
+        self._usage.passes += 1
         logits: torch.Tensor = output.logits[:, -1]
         return logits.float()

@@ -12,12 +12,10 @@ from typing import Any
 from eval_dagster.models.transformers.encoding.tokenization import Span
 from eval_dagster.models.transformers.network.architecture import constant_length, layer_windows
 from eval_dagster.models.transformers.network.batching import BatchRunner, Failure, Outcome, refusal
-from eval_dagster.models.transformers.scoring.fastest_attention import fastest_attention
 from eval_dagster.models.transformers.scoring.piece_limits import piece_limits
 from eval_dagster.models.transformers.scoring.plain import PlainScorer
 from eval_dagster.models.transformers.scoring.prefix import PrefixScorer
-from eval_dagster.models.transformers.scoring.prefix_tree import PieceLimits
-from eval_dagster.models.transformers.scoring.self_check import Verdict, check_prefix, check_tree
+from eval_dagster.models.transformers.scoring.self_check import check_prefix, check_tree
 from eval_dagster.models.transformers.scoring.spans import InputScore, Outcomes, ScoredInput, SpanScore
 from eval_dagster.models.transformers.scoring.tree import TreeScorer
 from eval_dagster.models.transformers.scoring.tree_attention import TreeAttention
@@ -209,24 +207,15 @@ class ScoringEngine:
         proved = min(length for length in (self._longest, self._constant, None if is_checked else window) if length)
         # Beyond a window most of a piece's attention is to what is cached; before it, most of it is to the piece itself.
         stems = (_STEM, window + _STEM) if window and is_checked else (_STEM,)
-
-        def verdict_on(attention: TreeAttention) -> Verdict:
-            return check_tree(network, attention, device=self._device, tokens=tokens, stems=stems, longest=proved)
-
         attention = TreeAttention(windows, dtype=network.dtype, device=self._device)
-        verdict = verdict_on(attention)
+        verdict = check_tree(network, attention, device=self._device, tokens=tokens, stems=stems, longest=proved)
         if not verdict.is_exact:
             self.usage.reason = f"not over a tree: {verdict.reason}"
             return None
         self._proved = proved
         beyond = "" if proved == self._longest else f"; inputs of more than {proved} tokens by plain rows"
         self.usage.path, self.usage.reason = "tree", verdict.reason + beyond
-        limits: Callable[[], PieceLimits] = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes())
-        if self._device != "cpu":
-            found = fastest_attention(network, attention, windows, verdict_on, device=self._device, tokens=tokens, longest=proved)
-            attention = found.attention
-            limits = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes(), most=found.tokens)
-            self.usage.reason += f"; {found.reason}"
+        limits = partial(piece_limits, network, self._device, cell_bytes=attention.cell_bytes())
         return TreeScorer(network, attention, limits=limits, device=self._device, usage=self.usage)
 
     def _open_prefix(self, network: Any, pad_token: int, tokens: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ _CPU_TOKENS = 512
 _CPU_CHAIN = 1024
 """Tokens of a piece of one sequence alone on a CPU. Each sees all before it, and fewer pieces read the cache less often."""
 
-GPU_TOKENS = 8192
+_GPU_TOKENS = 8192
 """Tokens of a piece on a GPU, where a pass has a high fixed cost."""
 
 _CPU_LOGITS = 256 * 2**20
@@ -25,7 +25,7 @@ _SHARE = 0.4
 _LEAST = 64
 
 
-def piece_limits(network: Any, device: str, *, cell_bytes: int = 8, most: int = GPU_TOKENS) -> PieceLimits:
+def piece_limits(network: Any, device: str, *, cell_bytes: int = 8, most: int = _GPU_TOKENS) -> PieceLimits:
     """The limits of a piece by what is free on a device now; running out of memory halves them.
 
     Args:

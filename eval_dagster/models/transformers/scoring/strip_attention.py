@@ -4,14 +4,17 @@ A CPU computes masked entries, too. In a piece with many branches most entries a
 still compute the whole piece at once, because more tokens together are faster there.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from eval_dagster.models.transformers.scoring.attention_plan import attending
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece
 
 _STEP = 16
@@ -117,7 +120,38 @@ class StripPlan:
         return self._masks[id(mask)][1]
 
 
-def in_strips(piece: Piece) -> AbstractContextManager[None]:
-    """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`."""
+_PLAN: ContextVar[StripPlan | None] = ContextVar("strip plan", default=None)
+
+
+@contextmanager
+def in_strips(piece: Piece) -> Iterator[None]:
+    """Cut the attention of the forward pass over a piece, in networks that attend by transformers' `sdpa`, if a cut saves work."""
     strips = cut_strips(piece)
-    return attending(StripPlan(piece, strips) if len(strips) > 1 else None)
+    # Models look up their attention by name. Without a plan, the function that is registered here calls the original one.
+    if ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward:
+        ALL_ATTENTION_FUNCTIONS.register("sdpa", _attention)
+    token = _PLAN.set(StripPlan(piece, strips) if len(strips) > 1 else None)
+    try:
+        yield
+    finally:
+        _PLAN.reset(token)
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **arguments: Any,
+) -> tuple[torch.Tensor, Any]:
+    plan = _PLAN.get()
+    is_plain = dropout == 0.0 and arguments.get("position_bias") is None and arguments.get("softcap") is None
+    if plan is None or attention_mask is None or not is_plain or not plan.fits(query, key, attention_mask):
+        found: tuple[torch.Tensor, Any] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **arguments
+        )
+        return found
+    return plan.attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from eval_dagster.models.transformers.network.masks import additive_mask
 from eval_dagster.models.transformers.scoring.prefix_tree import Piece
 from eval_dagster.models.transformers.scoring.strip_attention import in_strips
+
+_ALIGNED = 8
 
 
 class TreeAttention:
@@ -43,5 +44,12 @@ class TreeAttention:
         masks = {}
         for kind, window in self._windows.items():
             shown = visible if window is None else visible & (positions[:, None] < seen[None] + window)
-            masks[kind] = additive_mask(shown, self._dtype)[None, None]
+            masks[kind] = self._additive(shown)[None, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _additive(self, visible: torch.Tensor) -> torch.Tensor:
+        """Numbers to add to the scores of attention: 0 where `visible` is true, else the least number."""
+        # GPUs read rows that begin at multiples of so many numbers. Torch would copy any other mask in each layer.
+        rows, columns = visible.shape
+        mask = torch.zeros((rows, -(-columns // _ALIGNED) * _ALIGNED), dtype=self._dtype, device=self._device)[:, :columns]
+        return mask.masked_fill_(~visible, torch.finfo(self._dtype).min)
