@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from commands import run_command
 
 import eval_dagster
 from eval_dagster.config.loading import load_config
@@ -107,7 +108,7 @@ class Reader:
         status = re.search(r"exit status (\d)", comment)
         words = shlex.split(command)
         assert words[0] == "eval-dagster", f"{where}: {line!r} is neither run nor listed as NOT_RUN"
-        done = self.program(["-m", "eval_dagster.cli", *words[1:]])
+        done = self.command(*words[1:])
         assert done.returncode == (int(status[1]) if status else 0), f"{where}: {command}\n{done.stdout}{done.stderr}"
         assert done.stdout.strip(), f"{where}: {command} printed nothing"
         self.printed = done.stdout
@@ -116,16 +117,23 @@ class Reader:
         """Run a script in the folder. It is a file, since versions of functions are those of their code."""
         script = self.folder / "block.py"
         script.write_text(text, "utf-8")
-        done = self.program([str(script)])
+        done = self.program(str(script))
         script.unlink()
         assert done.returncode == 0, f"{where}: {done.stderr}"
 
-    def program(self, arguments: list[str]) -> "subprocess.CompletedProcess[str]":
-        """Run Python in the folder, as a user does who has set no variable."""
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command in the folder, as a user does who has set no variable."""
+        return run_command(*arguments, folder=self.folder, environment=self._environment)
+
+    def program(self, script: str) -> "subprocess.CompletedProcess[str]":
+        """Run a script in the folder, as a user does who has set no variable."""
+        command = [sys.executable, script]
+        return subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True, timeout=300, check=False)
+
+    @property
+    def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("EVAL_DAGSTER_", "DAGSTER_"))}
-        environment = kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        command = [sys.executable, *arguments]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return kept | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
     def _configure(self, block: Block) -> None:
         """Check a part of evals.yaml together with what the folder has."""

@@ -46,7 +46,7 @@ def test_the_commands_of_a_new_project_end_with_a_leaderboard(tmp_path: Path) ->
     assert "eval-dagster init && eval-dagster run" in README
     reader = Reader(tmp_path)
     for arguments in (["init"], ["run"]):
-        done = reader.program(["-m", "eval_dagster.cli", *arguments])
+        done = reader.command(*arguments)
         assert done.returncode == 0, done.stderr
     assert "Leaderboard" in done.stdout
 

@@ -1,13 +1,14 @@
-"""Nights of a real daemon on an every-minute cron: red where the model got worse, green again, and missed ones are not made up for."""
+"""Nights of a real daemon with a fast clock: red if the model got worse, green again, and missed nights are not made up for."""
 
 import textwrap
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from fast_clock import FastClock
 from hook_server import Hook, hook_server
 from scripted_calculator import write_calculator
 from ui_servers import RunningUi, running_ui, until
@@ -20,7 +21,7 @@ CONFIG = """
     evals:
       sums: {task: arithmetic, limit: 20}
     suites:
-      often: {evals: [sums], models: [calculator], cron: "* * * * *", notify: [GATE_HOOK]}
+      often: {evals: [sums], models: [calculator], cron: "0 * * * *", notify: [GATE_HOOK]}
 """
 RUNS = """
     query Runs($filter: RunsFilter!) {
@@ -38,6 +39,8 @@ CHECKS = """
 """
 SINCE = "eval_dagster/since"
 NIGHT_S = 240
+"""The most seconds that a night may take."""
+BETWEEN_S = 3600.0
 
 
 class Checkout:
@@ -65,14 +68,19 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
 
 
 @pytest.mark.timeout(900)
-def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook) -> None:
+def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = Checkout(tmp_path)
+    clock = FastClock(tmp_path, tmp_path / "home", leap_s=BETWEEN_S, most_leaps=20)
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
     with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "first.out") as ui:
+        clock.leap_to_tick(ui.is_running)
         first = _gate(ui, after="", status="SUCCESS")
         assert checkout.ask("select eval, model, verdict from regressions") == [("sums", "calculator", "first result")]
         assert hook.about("worse") == []
 
         checkout.answer(error="right % 3 == 0")
+        clock.leap_to_tick(ui.is_running)
         red = _gate(ui, after=first[SINCE], status="FAILURE")
         assert checkout.ask("select verdict, cause from regressions") == [("regressed", "model")]
         [check] = _checks(ui, red["runId"])
@@ -82,15 +90,17 @@ def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook) -
         assert "calculator" in notice["message"]
         ticks = [run[SINCE] for run in _runs(ui, "gate_often")]
         assert len(ticks) == len(set(ticks)), "a tick is judged once, and a gate that failed is not tried again"
-    stopped = datetime.now(UTC)
 
     checkout.answer()
-    until(lambda: (datetime.now(UTC).timestamp() // 60) - (stopped.timestamp() // 60) >= 2, 180, lambda: "two ticks to be missed")
-    started = datetime.now(UTC).replace(second=0, microsecond=0)
+    for _ in range(3):
+        clock.leap()
     with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "second.out") as ui:
-        green = _gate(ui, after=stopped.isoformat(), status="SUCCESS")
-        missed = [run[SINCE] for run in _runs(ui, "suite_often") if stopped.isoformat() < run[SINCE] < started.isoformat()]
-        assert missed == [], "of the ticks that were missed the last alone is made up for"
+        green = _gate(ui, after=red[SINCE], status="SUCCESS")
+        nights = [datetime.fromisoformat(run[SINCE]) for run in reversed(_runs(ui, "suite_often"))]
+        made_up_for = nights[nights.index(datetime.fromisoformat(red[SINCE])) + 1]
+        assert made_up_for - datetime.fromisoformat(red[SINCE]) >= timedelta(seconds=3 * BETWEEN_S), (
+            "the last missed tick alone is made up for"
+        )
         assert checkout.ask("select verdict, cause from regressions") == [("no change seen", "")], (
             "the baseline is the first night, which passed"
         )

@@ -4,13 +4,12 @@ Where `EVAL_DAGSTER_SCREENSHOTS` names a folder, the picture of the documentatio
 """
 
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import run_command
 from playwright.sync_api import Page, expect
 from scripted_calculator import write_calculator
 from ui_servers import RunningUi, running_ui
@@ -42,8 +41,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUi]:
     }
     for error, status in (("0", 0), ("right % 3 == 0", 1)):
         write_calculator(folder, error=error)
-        command = [sys.executable, "-m", "eval_dagster.cli", "run", "--suite", "nightly"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = run_command("run", "--suite", "nightly", environment=environment)
         assert done.returncode == status, done.stdout + done.stderr
     with running_ui(folder / "evals.yaml", folder / "home", folder / "ui.out") as ui:
         yield ui

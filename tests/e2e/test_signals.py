@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from xml.etree import ElementTree
 import dagster as dg
 import duckdb
 import pytest
+from commands import run_command
 from documents import DOCS
 from hook_server import Hook, hook_server
 from servers.stub import stub_server
@@ -114,8 +114,7 @@ class Checkout:
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DAGSTER_", "EVAL_DAGSTER_"))}
         environment |= {"EVAL_DAGSTER_CONFIG": str(self.folder / "evals.yaml"), "SIGNALS_HOOK": self.hook.address}
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return run_command(*arguments, folder=self.folder, environment=environment)
 
     def evaluate(self) -> dict[str, str]:
         """Evaluate and judge the suite; the words of each signal."""

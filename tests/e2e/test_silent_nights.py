@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from commands import run_command
 from hook_server import Hook, hook_server
 from ui_servers import REPOSITORY, RunningUi, until
 
@@ -79,5 +79,4 @@ def test_a_typo_and_a_dead_daemon_are_told(tmp_path: Path, hook: Hook) -> None:
 
 def _check(config: Path, home: Path) -> "subprocess.CompletedProcess[str]":
     variables = {"EVAL_DAGSTER_CONFIG": str(config), "EVAL_DAGSTER_HOME": str(home), "DAGSTER_HOME": str(home / "dagster")}
-    command = [sys.executable, "-m", "eval_dagster.cli", "check-nights"]
-    return subprocess.run(command, cwd=REPOSITORY, env=os.environ | variables, capture_output=True, text=True, timeout=180, check=False)
+    return run_command("check-nights", folder=REPOSITORY, environment=os.environ | variables)

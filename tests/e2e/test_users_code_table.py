@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from commands import run_command
 from documents import DOCS
 from ui_servers import running_ui, until
 from users_code_cells import DEADLY, EVAL, EXPECTED, FAULTS, NOTHING, PLACES, SAMPLE, SAMPLES, STAGES, cells, finished, table, write_project
@@ -39,8 +40,8 @@ class Night:
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query."""
-        command = [sys.executable, "-m", "eval_dagster.cli", "sql", query, "--format", "json"]
-        found: list[dict[str, Any]] = json.loads(finished(command, self._folder, self._environment).stdout)
+        command = ("sql", query, "--format", "json")
+        found: list[dict[str, Any]] = json.loads(run_command(*command, folder=self._folder, environment=self._environment).stdout)
         return found
 
     def check(self, chosen: list[tuple[str, str]]) -> None:

@@ -75,6 +75,10 @@ class RunningUi:
         paths = sorted((self.home / "dagster").glob("ui-*.log"))
         return "\n".join(f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-30:]) for path in paths)
 
+    def is_running(self) -> bool:
+        """Whether the command has not ended."""
+        return self.process.poll() is None
+
     def processes(self) -> list[psutil.Process]:
         """The command and everything it started, in whatever session or process group."""
         parent = psutil.Process(self.process.pid)

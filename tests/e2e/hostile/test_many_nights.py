@@ -3,22 +3,21 @@
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import dagster as dg
 import psutil
 import pytest
+from fast_clock import FastClock, rows_of
 from home_states import run_statuses
 from workplaces import REPOSITORY
 
@@ -29,7 +28,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 NIGHTS = int(os.environ.get("NIGHTS", "100"))
 NIGHT_S = 3600.0
 """Of the daemon's clock, which leaps to the next night where one is over."""
-SPEED = 10.0
 CONFIG = """
     models:
       moody: {backend: scripted, function: "moody.py:answer"}
@@ -91,12 +89,12 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
     figures: dict[str, Figures] = {"daemon": Figures(), "code server": Figures()}
     others: list[int] = []
     faults: Counter[str] = Counter()
-    leaps = 0
     monkeypatch.setenv("DAGSTER_HOME", str(home / "dagster"))
-    with _daemon(tmp_path, home) as daemon:
+    clock = FastClock(tmp_path, home, leap_s=NIGHT_S, most_leaps=NIGHTS)
+    with _daemon(tmp_path, home, clock) as daemon:
         for night in range(1, NIGHTS + 1):
             _write_model(tmp_path, night, raises=chance.random() < 0.07, faults=faults)
-            leaps = _leap_to_tick(tmp_path, home, leaps, daemon)
+            clock.leap_to_tick(daemon.is_running)
             if chance.random() < 0.07:
                 faults["workers killed"] += _kill_worker(home, tmp_path / "workers")
             elif chance.random() < 0.05:
@@ -114,7 +112,7 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
             others.append(len(_other_files(home)))
         _wait_until(lambda: _is_over(home), 180, daemon)
         ticks = _ticks(home)
-        evaluated = dict(_rows(home / "dagster/history/runs.db", EVALUATED))
+        evaluated = dict(rows_of(home / "dagster/history/runs.db", EVALUATED))
     with dg.DagsterInstance.get() as instance:
         time.sleep(3)
         end_dead_runs(instance, home)
@@ -142,7 +140,7 @@ def test_many_nights_with_faults_leave_nothing_behind(tmp_path: Path, monkeypatc
 
 
 @contextmanager
-def _daemon(folder: Path, home: Path) -> Iterator[psutil.Process]:
+def _daemon(folder: Path, home: Path, clock: FastClock) -> Iterator[psutil.Process]:
     (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG))
     for name in ("workers", "tmp", "home/dagster"):
         (folder / name).mkdir(parents=True)
@@ -151,16 +149,13 @@ def _daemon(folder: Path, home: Path) -> Iterator[psutil.Process]:
         "EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"),
         "EVAL_DAGSTER_HOME": str(home),
         "DAGSTER_HOME": str(home / "dagster"),
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(Path(__file__).parent)]),
         "WORKERS": str(folder / "workers"),
         "TMPDIR": str(folder / "tmp"),
-        "CLOCK_SPEED": str(SPEED),
-        "CLOCK_BEGIN": str(time.time() - 3 * (NIGHTS + 10) * NIGHT_S),
-        "CLOCK_LEAPS": str(folder / "leaps"),
+        **clock.environment,
     }
-    command = [sys.executable, str(Path(__file__).with_name("fast_daemon.py")), "-w", str(REPOSITORY / "workspace.yaml")]
+    environment["PYTHONPATH"] += os.pathsep + os.pathsep.join([str(REPOSITORY), str(Path(__file__).parent)])
+    command = [sys.executable, "-m", "dagster._daemon", "run", "-w", str(REPOSITORY / "workspace.yaml")]
     _write_model(folder, 0, raises=False, faults=Counter())
-    _leap(folder, 0)
     with (folder / "daemon.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -190,53 +185,17 @@ def _write_model(folder: Path, night: int, *, raises: bool, faults: Counter[str]
     temporary.replace(folder / "moody.py")
 
 
-def _leap_to_tick(folder: Path, home: Path, leaps: int, daemon: psutil.Process) -> int:
-    """Set the daemon's clock forward until a new tick has ended; gives the number of leaps so far.
-
-    The first ones can come before the daemon has loaded the schedule. On a busy machine there may be ticks without a leap, as the clock
-    goes on: they are not counted, or all later nights would begin before the one before has ended.
-    """
-    before = _last_tick(home)
-    for _ in range(10):
-        leaps += 1
-        _leap(folder, leaps)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and daemon.is_running():
-            if _last_tick(home) > before:
-                return leaps
-            time.sleep(0.1)
-    raise AssertionError(f"no tick has come after {before or 'the start'}")
-
-
-def _leap(folder: Path, leaps: int) -> None:
-    temporary = folder / ".leaps"
-    temporary.write_text(str(leaps * NIGHT_S))
-    temporary.replace(folder / "leaps")
-
-
 def _ticks(home: Path) -> Counter[str]:
-    rows = _rows(home / "dagster/schedules/schedules.db", "select status, count(*) from job_ticks where type = 'SCHEDULE' group by status")
-    return Counter(dict(rows))
-
-
-def _last_tick(home: Path) -> str:
-    """The time of the last tick that has ended; one that has asked for its run has. Empty before the first."""
-    ended = "select coalesce(max(timestamp), '') from job_ticks where type = 'SCHEDULE' and status != 'STARTED'"
-    return max((str(time_) for (time_,) in _rows(home / "dagster/schedules/schedules.db", ended)), default="")
+    query = "select status, count(*) from job_ticks where type = 'SCHEDULE' group by status"
+    return Counter(dict(rows_of(home / "dagster/schedules/schedules.db", query)))
 
 
 def _is_over(home: Path) -> bool:
     """Whether no run is at work, and each night that was not left out was judged."""
-    runs = Counter(_rows(home / "dagster/history/runs.db", "select status, pipeline_name from runs"))
+    runs = Counter(rows_of(home / "dagster/history/runs.db", "select status, pipeline_name from runs"))
     is_at_work = any(status not in ("SUCCESS", "FAILURE") for status, _ in runs)
     evaluated, judged = (sum(runs[status, job] for status in ("SUCCESS", "FAILURE")) for job in ("suite_often", "gate_often"))
     return not is_at_work and judged >= evaluated > 0
-
-
-def _rows(file: Path, query: str) -> list[tuple[Any, ...]]:
-    with suppress(sqlite3.Error), closing(sqlite3.connect(file)) as database:
-        return database.execute(query).fetchall()
-    return []
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float, daemon: psutil.Process) -> None:

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from commands import run_command
 
 CONFIG = """
     models:
@@ -51,8 +52,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def cli(environment: dict[str, str]) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(*arguments, environment=environment)
 
     return run
 

@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from commands import run_command
 
 from eval_dagster.cli.compare import compare
 from eval_dagster.cli.tables import Format
@@ -86,8 +86,7 @@ def cli(folder: Path) -> Cli:
     environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return run_command(*arguments, environment=environment)
 
     (folder / "own.py").write_text(textwrap.dedent(OWN).format(metrics="PrefixExactMatch, ExactMatch", headline="ExactMatch"))
     assert run("run", "--model", "knows", "--eval", "own").returncode == 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import run_command
 
 from eval_dagster.cli import show as inspecting
 from eval_dagster.cli.main import main
@@ -83,8 +84,7 @@ def cli(tmp_path: Path, tiny_model: Path) -> Run:
     environment |= {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml")}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return run_command(*arguments, environment=environment)
 
     return run
 

@@ -4,13 +4,13 @@ import csv
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from commands import run_command
 
 CONFIG = """
     models:
@@ -30,8 +30,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Export:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("EVAL_DAGSTER_", "DAGSTER_"))}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        return run_command(*arguments, folder=folder, environment=environment)
 
     for limit in (4, 6):
         (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("LIMIT", str(limit)))

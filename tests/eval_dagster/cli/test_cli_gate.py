@@ -2,13 +2,13 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from commands import run_command
 from hook_server import Hook, hook_server
 from scripted_calculator import write_calculator
 
@@ -44,8 +44,7 @@ def cli(folder: Path, hook: Hook) -> Run:
         write_calculator(folder, error=error)
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"), "GATE_HOOK": hook.address}
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(*arguments, environment=environment)
 
     return run
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
+from commands import run_command
 from scripted_calculator import write_calculator
 
 from eval_dagster.cli.run import warn_of_problems
@@ -45,8 +45,7 @@ def cli(tmp_path: Path) -> Run:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if name not in ("DAGSTER_HOME", "EVAL_DAGSTER_HOME")}
         environment |= {"EVAL_DAGSTER_CONFIG": str(tmp_path / "evals.yaml"), "EVAL_DAGSTER_DATASETS": str(tmp_path / "empty")}
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        return run_command(*arguments, environment=environment)
 
     return run
 

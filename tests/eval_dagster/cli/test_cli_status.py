@@ -3,12 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import run_command
 
 CONFIG = """
     models:
@@ -33,8 +33,7 @@ def cli(folder: Path) -> Cli:
     def run(*arguments: str, limit: int = 2, broken: bool = False) -> "subprocess.CompletedProcess[str]":
         lost = "\n  lost: {task: 'broken.py:Lost'}" if broken else ""
         (folder / "evals.yaml").write_text(textwrap.dedent(CONFIG).replace("LIMIT}", f"{limit}}}{lost}"))
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        return run_command(*arguments, folder=folder, environment=environment)
 
     return run
 

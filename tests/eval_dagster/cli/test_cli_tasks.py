@@ -1,15 +1,14 @@
 """The command `tasks`: all that evals can use, and one of them with an example and its checks."""
 
 import json
-import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
+from commands import run_command
 
 from eval_dagster.cli.task_list import list_tasks
 from eval_dagster.cli.task_page import PromptFormat, show_task
@@ -374,8 +373,7 @@ def test_a_field_of_names_must_exist(tickets: Callable[..., tuple[int, str, str]
 
 def test_the_command_takes_name_shots_and_format() -> None:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", "tasks", *arguments]
-        return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=120, check=False)
+        return run_command("tasks", *arguments)
 
     fine, broken = run("sums", "--shots", "1", "--format", "identity"), run("quizzes/mine.py:Wide")
     assert (fine.returncode, fine.stderr) == (0, "")

@@ -4,13 +4,13 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_command
 
 CONFIG = """
     models:
@@ -38,8 +38,7 @@ def cli(folder: Path) -> Run:
     environment["EVAL_DAGSTER_CONFIG"] = str(folder / "evals.yaml")
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return run_command(*arguments, environment=environment)
 
     return run
 

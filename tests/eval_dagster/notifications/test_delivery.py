@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_command
 
 from eval_dagster.errors import UsageError
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -267,8 +267,7 @@ def test_an_unknown_suite_is_named(tmp_path: Path) -> None:
 
 def command(opened: Project, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(opened.config_path), "EVAL_DAGSTER_HOME": str(opened.home)}
-    command = [sys.executable, "-m", "eval_dagster.cli", "notify", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return run_command("notify", *arguments, environment=environment)
 
 
 def test_the_command_sends_a_test(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

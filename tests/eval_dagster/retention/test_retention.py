@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from commands import run_command
 
 from eval_dagster.errors import LakeError, UsageError
 from eval_dagster.gate.judgement import judge
@@ -356,8 +356,7 @@ def test_the_command_names_what_is_always_spared(tmp_path: Path) -> None:
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
 
     def gc() -> str:
-        command = [sys.executable, "-m", "eval_dagster.cli", "gc", "--keep", "1", "--removed"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+        return run_command("gc", "--keep", "1", "--removed", environment=environment).stdout
 
     empty = gc()
     assert "nothing has been evaluated here yet" in empty
@@ -431,8 +430,7 @@ def test_the_command_says_what_it_would_delete_and_deletes_if_told_so(home: Home
     environment = {**os.environ, "EVAL_DAGSTER_CONFIG": str(home.project().config_path), "EVAL_DAGSTER_HOME": str(home.home)}
 
     def gc(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "eval_dagster.cli", "gc", *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return run_command("gc", *arguments, environment=environment)
 
     before = home.files()
     said = gc("--keep", "90d")
