@@ -50,7 +50,7 @@ ARROWS = {
     "pages.samples": "errors lake.files project results stages stores texts versions",
     "pipeline": "errors lake.attempts lake.catalog lake.files pages.samples progress project stages users_code",
     "gate": "config errors lake.attempts lake.catalog lake.files lake.format lake.lineage lake.tables metrics project results "
-    "stages statistics versions",
+    "stages statistics texts versions",
     "retention": "errors gate lake.catalog lake.files lake.format lake.tables project results",
     "lake": "lake.answers lake.attempts lake.catalog lake.files lake.format",
     "notifications": "errors gate lake.catalog lake.files lake.format project results statistics stores texts versions",

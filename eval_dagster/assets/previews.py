@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 from dagster import MetadataValue, TableRecord
 
-from eval_dagster.gate.wording import interval, number
 from eval_dagster.stages.results import StageResult
+from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.visible_text import json_text, markdown_text, visible
 
 _CELL = 100

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from eval_dagster.cli.console import cell, errors, interval, number, out, print_next, print_table, program_name
+from eval_dagster.cli.console import cell, errors, out, print_next, print_table, program_name
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.errors import EvalDagsterError, LakeError, UsageError
 from eval_dagster.gate.scored_again import Rescorer
@@ -15,6 +15,7 @@ from eval_dagster.project import Project
 from eval_dagster.results.comparison import ChangedSample, MetricComparison, cause_words, changed_samples, compare_points
 from eval_dagster.results.points import Point, PointName, overall
 from eval_dagster.statistics.verdicts import Case, Judgement, Verdict, judge_suite
+from eval_dagster.texts.figures import interval, number
 
 _COLUMNS = ("eval", "metric", "a", "b", "difference", "95 % interval", "p (Holm)", "samples", "would be seen", "verdict", "what differs")
 _NUMBERS = ("a", "b", "difference", "p (Holm)", "samples", "would be seen")

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from eval_dagster.texts.figures import interval, number
 from eval_dagster.texts.terminal import PlainConsole
 from eval_dagster.texts.visible_text import one_line
 
@@ -152,8 +153,8 @@ def print_records(title: str | None, columns: Sequence[str], rows: Sequence[Sequ
     if title:
         out.print(title)
     widest = max(len(column) for column in columns)
-    for number, row in enumerate(rows, 1):
-        out.rule(f"{number}", align="left")
+    for position, row in enumerate(rows, 1):
+        out.rule(f"{position}", align="left")
         for column, text in zip(columns, row, strict=True):
             out.print(Text.assemble((column.ljust(widest), "bold"), f"  {text}"), soft_wrap=True)
 
@@ -184,26 +185,6 @@ def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list
 def _score_row(row: Mapping[str, Any]) -> list[Any]:
     figures = [number(row["value"]), number(row["stderr"]), interval(row["ci_low"], row["ci_high"])]
     return [row["eval"], row["rank"], row["model"], row["metric"], *figures, row["n"], row["n_errors"]]
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things, in words."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def number(value: float | None, sign: str = "") -> str:
-    """A score or a difference as a table cell; empty for null."""
-    return "" if value is None else f"{value:{sign}.3f}"
-
-
-def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """A confidence interval as a table cell; a dash if there is none."""
-    return "–" if low is None else f"{number(low, sign)} – {number(high, sign)}"
-
-
-def dollars(cost: float) -> str:
-    """A cost, with as many digits as a small one needs."""
-    return f"${cost:,.2f}" if cost >= 100 else f"${cost:.4f}" if cost >= 0.01 or not cost else f"${cost:.6f}"
 
 
 _SCORE_COLUMNS = ("eval", "rank", "model", "metric", "score", "± stderr", "95 % interval", "samples", "errors")

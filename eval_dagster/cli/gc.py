@@ -7,6 +7,7 @@ from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.project import Project
 from eval_dagster.retention.pruning import CACHE, TRIALS, Policy, Prunable, Pruning, plan, prune
 from eval_dagster.retention.retained import Keep, Reason
+from eval_dagster.texts.figures import counted, file_size
 
 _COLUMNS = ("what", "files", "size", "oldest", "newest", "")
 _NUMBERS = ("files", "size")
@@ -69,13 +70,8 @@ def _figures(what: str, files: Sequence[Prunable]) -> list[str]:
 
 
 def _files(files: Sequence[Prunable]) -> str:
-    return f"{len(files)} file{'' if len(files) == 1 else 's'}, {_size(files)}"
+    return f"{counted(len(files), 'file')}, {_size(files)}"
 
 
 def _size(files: Sequence[Prunable]) -> str:
-    number: float = sum(each.size for each in files)
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
+    return file_size(sum(each.size for each in files))

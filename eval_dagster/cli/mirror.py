@@ -9,8 +9,7 @@ from eval_dagster.datasets.mirroring import MirrorPart, merged, parts_of
 from eval_dagster.errors import DataError, EvalDagsterError
 from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.project import Project
-
-_KIB = 1024
+from eval_dagster.texts.figures import file_size
 
 
 def mirror(folder: Path, suite: str | None) -> None:
@@ -55,17 +54,9 @@ def _print(parts: list[MirrorPart], sizes: dict[tuple[str, str], int | None], fo
         size = sizes[part.path, part.config]
         there = not part.missing(folder)
         table.add_row(
-            part.path, part.config, ", ".join(part.splits), "is there" if there else "unknown size" if size is None else _shown(size)
+            part.path, part.config, ", ".join(part.splits), "is there" if there else "unknown size" if size is None else file_size(size)
         )
     out.print(table)
     known = [size for size in sizes.values() if size is not None]
     unknown = len(sizes) - len(known)
-    out.print(f"to fetch: {_shown(sum(known))}" + (f", and {unknown} of unknown size" if unknown else ""), highlight=False)
-
-
-def _shown(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < _KIB or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= _KIB
-    return ""
+    out.print(f"to fetch: {file_size(sum(known))}" + (f", and {unknown} of unknown size" if unknown else ""), highlight=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from eval_dagster.cli.console import WarningHandler, counted, errors, out, say
+from eval_dagster.cli.console import WarningHandler, errors, out, say
 from eval_dagster.cli.run_summary import NOT_EVALUATED, print_end, print_not_evaluated, read_end
 from eval_dagster.cli.sql import print_leaderboard
 from eval_dagster.cli.tables import require_writable
@@ -22,6 +22,7 @@ from eval_dagster.lake.files import catalog_path
 from eval_dagster.progress.bars import RichReporter
 from eval_dagster.progress.reporting import current_reporter, use_reporter
 from eval_dagster.project import Project
+from eval_dagster.texts.figures import counted
 from eval_dagster.texts.terminal import PlainConsole
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from eval_dagster.cli.console import counted, dollars, errors, out, print_next, say
+from eval_dagster.cli.console import errors, out, print_next, say
 from eval_dagster.gate.attempts import excused
 from eval_dagster.lake.attempts import Attempt, read_attempts
 from eval_dagster.lake.catalog.catalog import read_rows
@@ -15,6 +15,7 @@ from eval_dagster.lake.files import catalog_path
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.project import Project
 from eval_dagster.stages.results import error_warning
+from eval_dagster.texts.figures import counted, dollars
 
 if TYPE_CHECKING:
     from eval_dagster.assets.runs.run_summaries import RunSummary

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import typer
 
-from eval_dagster.cli.console import SCORE_NUMBERS, counted, dollars, errors, out, print_table, program_name, say, score_table
+from eval_dagster.cli.console import SCORE_NUMBERS, errors, out, print_table, program_name, say, score_table
 from eval_dagster.cli.tables import Format, check_output, print_result, write_rows
 from eval_dagster.config.lake_urls import LAKE_URLS, LAKE_VARIABLE, wrong_lake_url
 from eval_dagster.errors import QueryError, UsageError
@@ -26,6 +26,7 @@ from eval_dagster.lake.tables.schemas import TABLES
 from eval_dagster.pages.samples.places import shown_pages
 from eval_dagster.progress.reporting import LogReporter, use_reporter
 from eval_dagster.project import Project, default_config_path
+from eval_dagster.texts.figures import counted, dollars
 from eval_dagster.texts.suggestions import did_you_mean
 
 _MOST_DAMAGES = 5

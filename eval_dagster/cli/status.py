@@ -7,11 +7,12 @@ from typing import Any
 
 import typer
 
-from eval_dagster.cli.console import dollars, errors, out, print_next, print_table, say
+from eval_dagster.cli.console import errors, out, print_next, print_table, say
 from eval_dagster.cli.tables import Format, print_rows
 from eval_dagster.freshness import Cell, PartitionState, partition_states
 from eval_dagster.project import Project
 from eval_dagster.stages.results import STAGES, partition_key
+from eval_dagster.texts.figures import counted, dollars
 
 STALE = 4
 """The exit status where a run would make something."""
@@ -118,9 +119,7 @@ def _summary(states: Sequence[PartitionState], fresh: int) -> str:
     estimates = [state.estimate for state in states if not state.is_fresh]
     known = sum(each.requests or 0 for each in estimates)
     open_ones = sum(each.requests is None for each in estimates)
-    requests = f"{known:,} request{'' if known == 1 else 's'} would be sent" + (
-        "" if all(each.is_exact for each in estimates) else " at most"
-    )
+    requests = f"{counted(known, 'request')} would be sent" + ("" if all(each.is_exact for each in estimates) else " at most")
     requests += f" for those that are known ({open_ones} are not)" if open_ones else ""
     asked = [each for each in estimates if each.requests != 0]
     if not asked:

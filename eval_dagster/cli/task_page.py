@@ -36,6 +36,7 @@ from eval_dagster.tasks.adapter_task import AdapterTask
 from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask, shots_of
 from eval_dagster.tasks.samples import build_samples, is_whole, place_of
+from eval_dagster.texts.figures import counted
 from eval_dagster.texts.suggestions import did_you_mean
 
 _CHECKED_ROWS = 5
@@ -118,7 +119,7 @@ class _Rendered:
     def of_all(self, count: int) -> str:
         """A number of the rows, in words."""
         subjects = f" of {len(self.pages)} subjects" if len(self.pages) > 1 else ""
-        return f"{'' if count == self.rows else f'{count} of '}{_counted(self.rows, 'row')}{subjects}"
+        return f"{'' if count == self.rows else f'{count} of '}{counted(self.rows, 'row')}{subjects}"
 
 
 def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, model: str | None = None) -> None:
@@ -148,7 +149,7 @@ def show_task(name: str, shots: int | None, prompt_format: PromptFormat | None, 
     for number, prompt in enumerate(prompts, 1):
         which = f", question {number} of {len(prompts)}" if len(prompts) > 1 else ""
         out.print()
-        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {_counted(shots, 'shot')}", num_fewshot=shots)
+        print_prompt(prompt, f"{place_of(sample)}{which} · {formatter.name} · {counted(shots, 'shot')}", num_fewshot=shots)
     rendered = _Rendered(pages=[page, *pages])
     check_names(f"task {name}", page.rendering.task, [sample for each in rendered.pages for sample in each.samples])
     has_findings = _print_lint(rendered)
@@ -206,7 +207,7 @@ def _read(project: Project, task_class: TaskClass, settings: EvalConfig, shots: 
     of_examples = [sample for sample in read if with_examples and sample.split == task.FEWSHOT_SPLIT]
     examples = [sample for sample in of_examples if is_whole(sample.row)]
     if lost := len(of_examples) - len(examples):
-        words = f"{lost} of {_counted(len(of_examples), 'row')} of the split {task.FEWSHOT_SPLIT!r} of the examples"
+        words = f"{lost} of {counted(len(of_examples), 'row')} of the split {task.FEWSHOT_SPLIT!r} of the examples"
         say(errors, "warning", f"{words} are damaged, and never drawn as examples", style="yellow")
     rendering = Rendering(
         task=task,
@@ -267,7 +268,7 @@ def _print_lint(rendered: _Rendered) -> bool:
         _print_unchecked(f"{', '.join(checks)}: {reason}")
     clean = sum(each.status is Status.CLEAN for each in found)
     has_findings = any(each.status is Status.FOUND for each in found)
-    ended = f"{clean} of {_counted(len(found), 'check')} for signs that the score measures something else found nothing in "
+    ended = f"{clean} of {counted(len(found), 'check')} for signs that the score measures something else found nothing in "
     mark = "✓ " if clean and rendered.is_sound and not has_findings else ""
     out.print(Text.assemble((mark, "green"), ended, rendered.of_all(len(rendered.sound))), soft_wrap=True)
     return has_findings
@@ -296,7 +297,7 @@ def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
     if not first:
         return True
     if isinstance(page.rendering.task, AdapterTask):
-        rows = _counted(len(first), "row")
+        rows = counted(len(first), "row")
         out.print(Text.assemble((f"\n{mark}", "green"), f"rendered the first {rows} as the other package does"))
         _print_unchecked("the metrics, which the other package computes")
         return True
@@ -327,7 +328,7 @@ def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
         out.print(Text.assemble((mark, "green"), f"checked {rows}: the gold answer scores best{by}, a wrong one worse;"))
         out.print(f"  {looked_at} and white space are as they should be")
         return True
-    errors.print(f"✗ {_counted(len(problems), 'problem')} in {rows}", style="red")
+    errors.print(f"✗ {counted(len(problems), 'problem')} in {rows}", style="red")
     for problem in problems:
         errors.print(f"  {problem}", soft_wrap=True)
     return False
@@ -340,7 +341,3 @@ def _checked(page: _Page, sample: Sample) -> Iterator[CheckedPrompt]:
 
 def _print_unchecked(what: str) -> None:
     say(out, "not checked", what, style="yellow")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

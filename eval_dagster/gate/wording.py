@@ -8,6 +8,7 @@ from enum import StrEnum
 from eval_dagster.gate.records import COMPARED, GAPS, GateResult, Outcome, Regression
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.figures import counted, interval, number, p_equals, p_value
 
 NOT_JUDGED = "The suite was not judged"
 """The verdict if the gate itself failed."""
@@ -55,7 +56,7 @@ def verdict_line(result: GateResult) -> str:
         said = [_incomplete(result)]
     elif not said:
         compared = sum(row.verdict in COMPARED for row in result.regressions)
-        said = [f"No regression seen in {_counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
+        said = [f"No regression seen in {counted(compared, 'comparison')}" if compared else "Nothing to compare with yet"]
     return "; ".join([*said, *_others(result)])
 
 
@@ -65,9 +66,9 @@ def _incomplete(result: GateResult) -> str:
     if not missing:
         return "Incomplete: nothing was judged"
     by_verdict = [(verdict, [row for row in missing if row.verdict is verdict]) for verdict in reversed(GAPS)]
-    parts = [f"{len(rows)} of {_counted(total, 'result')} {verdict.value} ({_reasons(rows)})" for verdict, rows in by_verdict if rows]
+    parts = [f"{len(rows)} of {counted(total, 'result')} {verdict.value} ({_reasons(rows)})" for verdict, rows in by_verdict if rows]
     judged = sum(row.verdict in COMPARED for row in result.regressions)
-    seen = f"no regression seen in {_counted(judged, 'comparison')}" if judged else "nothing was compared"
+    seen = f"no regression seen in {counted(judged, 'comparison')}" if judged else "nothing was compared"
     return f"Incomplete: {'; '.join(parts)}; {seen}"
 
 
@@ -84,10 +85,10 @@ def _others(result: GateResult) -> list[str]:
     gaps = [(verdict, sum(row.verdict is verdict for row in left)) for verdict in reversed(GAPS)]
     allowed = "" if result.outcome is Outcome.REGRESSED and result.missing else ", which `require` allows"
     return [
-        *([f"{_counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
+        *([f"{counted(len(refuted), 'fall')} not confirmed by asking again: {_listed(refuted)}"] if refuted else []),
         *([f"{improved} improved"] if improved else []),
-        *([_counted(first, "first result")] if first else []),
-        *([_counted(accepted, "accepted gap")] if accepted else []),
+        *([counted(first, "first result")] if first else []),
+        *([counted(accepted, "accepted gap")] if accepted else []),
         *(f"{count} {verdict.value}{allowed}" for verdict, count in gaps if count),
         *([f"fewer than half of the baseline's samples in {_listed(few)}"] if few else []),
         *([f"not only the model changed: {_listed(marked)}"] if marked else []),
@@ -118,7 +119,7 @@ def clearest_fall(result: GateResult) -> str | None:
     row = min(falls, key=lambda each: 1.0 if each.p_value is None else each.p_value)
     is_beyond = row.p_adjusted is not None and row.p_adjusted > result.level
     why = f"p {p_equals(row.p_adjusted)} is above the level {result.level:.2g}" if is_beyond else "less than the suite takes for a change"
-    samples = _counted(row.n_common, "sample")
+    samples = counted(row.n_common, "sample")
     return "".join(
         (
             f"{title(row)} {number(row.baseline_value)} → {number(row.value)}",
@@ -143,29 +144,6 @@ def level(result: GateResult) -> str:
 def title(row: Regression) -> str:
     """The title of a row."""
     return f"{row.eval} · {row.model}" + (f" · {row.metric}" if row.metric else "")
-
-
-def number(value: float | None, sign: str = "") -> str:
-    """A score or a difference; a dash if missing."""
-    return "–" if value is None else f"{value:{sign}.3f}"
-
-
-def interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """A confidence interval; a dash if missing."""
-    return "–" if low is None or high is None else f"{low:{sign}.3f} to {high:{sign}.3f}"
-
-
-def p_value(value: float | None) -> str:
-    """A p-value; a dash if missing."""
-    if value is None:
-        return "–"
-    return "< 0.0001" if value < 0.0001 else f"{value:.2g}"
-
-
-def p_equals(value: float | None) -> str:
-    """A p-value with its sign: `= 0.03`, or `< 0.0001`."""
-    text = p_value(value)
-    return text if text.startswith("<") else f"= {text}"
 
 
 FIGURE_COLUMNS = ("baseline", "now", "difference", "95 % interval", "p (Holm)", "samples")
@@ -226,7 +204,7 @@ def asked_again(row: Regression) -> str:
     if row.n_fresh is None:
         return ""
     test = f"p {p_value(row.fresh_p_value)}, below {p_value(row.fresh_level)} confirms"
-    return f"{_counted(row.n_fresh, 'sample')}: difference {number(row.fresh_difference, '+')} ± {number(row.fresh_stderr)} ({test})"
+    return f"{counted(row.n_fresh, 'sample')}: difference {number(row.fresh_difference, '+')} ± {number(row.fresh_stderr)} ({test})"
 
 
 def evidence(row: Regression) -> str:
@@ -239,17 +217,13 @@ def evidence(row: Regression) -> str:
         f"{number(row.baseline_value)} → {number(row.value)}",
         f"difference {number(row.difference, '+')} (95 % interval {interval(row.ci_low, row.ci_high, '+')})",
         f"p {p_equals(row.p_adjusted)} by {row.test or 'no test'}, adjusted by Holm",
-        _counted(row.n_common, "common sample"),
+        counted(row.n_common, "common sample"),
         *([f"a difference of {number(row.min_detectable)} would have been seen"] if row.min_detectable is not None else []),
         *([f"what differs: {cause}"] if cause else []),
         *row.marks,
         *([row.reason] if row.reason and not row.is_red else []),
     ]
     return "; ".join(parts)
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _names(rows: Sequence[Regression]) -> str:
@@ -277,4 +251,4 @@ def _reasons(rows: Sequence[Regression]) -> str:
         counts[f"{each.what} on {each.models}: {shown}"] += each.count
     reasons = [reason for reason, _ in counts.most_common()]
     left = len(reasons) - _MOST_NAMED
-    return "; ".join(reasons[:_MOST_NAMED]) + (f"; and {_counted(left, 'other reason')}" if left > 0 else "")
+    return "; ".join(reasons[:_MOST_NAMED]) + (f"; and {counted(left, 'other reason')}" if left > 0 else "")

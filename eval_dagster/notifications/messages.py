@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from eval_dagster.gate.records import GAPS, GateResult, Regression
 from eval_dagster.results.comparison import cause_words
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.figures import counted
 
 _MOST_LISTED = 10
 """Most results or failures in a notice."""
@@ -57,7 +58,7 @@ def incomplete_notice(result: GateResult, messages: Sequence[str], places: Seque
 def failure_notice(suite: str, failures: Sequence[str], places: Sequence[str] = ()) -> tuple[str, str]:
     """Title and body for a suite with failed evaluations, from one message for each failure, and the lines of `places` as above."""
     lines = [f"- {_shorten(message)}" for message in failures[:_MOST_LISTED]]
-    what = f"{len(failures)} failure{'' if len(failures) == 1 else 's'}"
+    what = counted(len(failures), "failure")
     next_step = f"Next: eval-dagster run --suite {suite} (finished work is not computed again)"
     return f"{suite}: {what}", "\n".join(filter(None, [*lines, *_more(failures), *places, next_step]))
 

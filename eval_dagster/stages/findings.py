@@ -9,6 +9,7 @@ from eval_dagster.lake.files import LakeFile
 from eval_dagster.metrics.base import BaseMetric, bounds_of
 from eval_dagster.prompts.lint import LINT_VERSION
 from eval_dagster.records import Check, Finding, Status
+from eval_dagster.texts.figures import interval
 
 FINDINGS_NOTE = "findings"
 """The note with the findings in a file of prompts, as JSON."""
@@ -61,7 +62,7 @@ def bounds_finding(
         n=len(values),
         n_of=len(values),
         seen=f"all {len(values)} values of {name} lie between 0 and 1, and its class declares no BOUNDS",
-        effect=f"the interval, {row['ci_low']:.3f} – {row['ci_high']:.3f}, does not know where they end",
+        effect=f"the interval, {interval(row['ci_low'], row['ci_high'])}, does not know where they end",
         advice="write BOUNDS = (0.0, 1.0), or what they can be, in the class of the metric",
     )
 

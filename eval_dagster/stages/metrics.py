@@ -24,6 +24,7 @@ from eval_dagster.stages.outputs import require_outputs
 from eval_dagster.stages.partition import Partition, Plan
 from eval_dagster.stages.results import StageResult
 from eval_dagster.stages.scores import headline, metric_versions
+from eval_dagster.texts.figures import interval
 from eval_dagster.tracking.tracked_result import TrackedResult
 from eval_dagster.versions.hashes import code_version, stable_hash
 
@@ -148,7 +149,7 @@ def _subject_tables(rows: Sequence[Mapping[str, Any]]) -> "dict[str, pd.DataFram
             "subject": row["subject"],
             "score": _rounded(row["value"]),
             "stderr": _rounded(row["stderr"]),
-            "95 % interval": "–" if row["ci_low"] is None else f"{row['ci_low']:.3f} to {row['ci_high']:.3f}",
+            "95 % interval": interval(row["ci_low"], row["ci_high"]),
             "n": row["n"],
             **({"errors": row["n_errors"]} if has_errors else {}),
         }

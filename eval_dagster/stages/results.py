@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from eval_dagster.lake.files import LakeFile
 from eval_dagster.lake.format.file_reading import read_head, read_rows
+from eval_dagster.texts.figures import counted
 
 _SAMPLES = 5
 _MOST_METRICS = 20
@@ -136,7 +137,7 @@ def _reasons(samples: dict[str, set[str]], first: dict[str, str]) -> str:
         return first[kinds[0]]
     shown = [f"{len(samples[kind])} × {first[kind]}" for kind in kinds[:_MOST_KINDS]]
     left = len(kinds) - len(shown)
-    return "; ".join([*shown, *([f"and {left} other kind{'' if left == 1 else 's'}"] if left else [])])
+    return "; ".join([*shown, *([f"and {counted(left, 'other kind')}"] if left else [])])
 
 
 def _short(text: str) -> str:

@@ -31,10 +31,10 @@ def rendered(name: str, subject: str, fewshot: int, strategy: FewshotStrategy | 
     task = TASKS[name](num_fewshot=fewshot)
     samples = build_samples(DatasetReader(SHARED / "datasets").read(task, subject, fewshot=fewshot > 0), subject)
     pool = fewshot_pool(task, [sample for sample in samples if sample.split == task.FEWSHOT_SPLIT])
+    rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot, strategy=strategy).knowing(samples)
     for sample in samples:
         if sample.split == task.SAMPLE_SPLIT:
-            rendering = Rendering(task=task, formatter=ConcatFormatter(), num_fewshot=fewshot, strategy=strategy)
-            (prompt,) = render_sample(rendering.knowing(samples), sample, pool)
+            (prompt,) = render_sample(rendering, sample, pool)
             yield sample, prompt
 
 

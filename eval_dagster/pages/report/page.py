@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from eval_dagster.gate.records import RED, GateResult, minute
-from eval_dagster.gate.wording import interval, level, number, p_value, tone, verdict_line
+from eval_dagster.gate.wording import level, tone, verdict_line
 from eval_dagster.lake.attempts import Attempt
 from eval_dagster.pages.report.contents import Contents, Standing
 from eval_dagster.pages.report.evidence import (
@@ -30,6 +30,7 @@ from eval_dagster.pages.report.evidence import (
 )
 from eval_dagster.pages.report.sample_pages import ResultMetric
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.figures import interval, number, p_value
 from eval_dagster.texts.visible_text import visible
 
 _TEMPLATES = Path(__file__).with_name("templates")

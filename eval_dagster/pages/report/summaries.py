@@ -15,7 +15,6 @@ from eval_dagster.gate.wording import (
     evidence,
     figures,
     level,
-    number,
     title,
     tone,
     unjudged,
@@ -23,6 +22,7 @@ from eval_dagster.gate.wording import (
 )
 from eval_dagster.pages.report.flips import Flips, flips_of
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import markdown_text, visible
 
 _MARKS = {Tone.BAD: "❌", Tone.WARNING: "⚠️", Tone.GOOD: "✅", Tone.UNKNOWN: "❔"}

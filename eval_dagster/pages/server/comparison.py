@@ -11,7 +11,6 @@ import numpy as np
 
 import eval_dagster
 from eval_dagster import metrics
-from eval_dagster.gate.wording import interval, number, p_equals
 from eval_dagster.lake.catalog.reader import CatalogState
 from eval_dagster.metrics.base import BaseMetric, known_bounds
 from eval_dagster.pages.server import charts
@@ -21,6 +20,7 @@ from eval_dagster.pages.server.results import Result, find_result
 from eval_dagster.statistics.comparison import Comparison
 from eval_dagster.statistics.paired import compare_means
 from eval_dagster.statistics.verdicts import Case, Verdict, judge_suite
+from eval_dagster.texts.figures import interval, number, p_equals
 
 _MOST_VALUES = 1_000
 _BINS = 32

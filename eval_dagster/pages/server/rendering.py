@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval_dagster.gate.wording import interval, number, p_value
 from eval_dagster.pages.server.results import Result
+from eval_dagster.texts.figures import counted, interval, number, p_value
 from eval_dagster.texts.visible_text import one_line, visible
 
 FOLDER = Path(__file__).parent
@@ -97,7 +97,7 @@ def _age(time: datetime) -> str:
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * length or (unit == "minute" and seconds >= length):
             count = int(seconds // length)
-            return f"{count:,} {unit}{'' if count == 1 else 's'}"
+            return counted(count, unit)
     return "less than a minute"
 
 

@@ -107,7 +107,7 @@ def test_long_names_keep_a_table_a_table(
     print_table("Leaderboard", columns, cells, right=SCORE_NUMBERS, heads=("eval", "metric"))
     printed = capsys.readouterr().out
     assert all(len(line) <= width for line in printed.splitlines())
-    assert printed.count("0.100 – 0.150") == 4
+    assert printed.count("0.100 to 0.150") == 4
     assert len(printed.splitlines()) < 40, "not a line for each field"
     assert (f"{LONG} · accuracy_norm\n" in printed) == above
     cells = [line.split("│")[2 if above else 3].strip() for line in printed.splitlines() if line.startswith("│")]

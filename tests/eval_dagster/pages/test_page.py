@@ -14,7 +14,6 @@ import eval_dagster.pages.report.page as page_module
 from eval_dagster.gate.judgement import judge
 from eval_dagster.gate.records import GateResult
 from eval_dagster.gate.results import write_result
-from eval_dagster.gate.wording import number
 from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.pages.report.contents import collect
@@ -22,6 +21,7 @@ from eval_dagster.pages.report.flips import MOST_SHOWN
 from eval_dagster.pages.report.page import render
 from eval_dagster.project import Project
 from eval_dagster.statistics.verdicts import Verdict
+from eval_dagster.texts.figures import number
 from eval_dagster.texts.visible_text import visible
 
 

@@ -147,7 +147,7 @@ def test_an_interval_that_leaves_the_values_is_a_finding(value: float, bounds: t
     row = {"metric": "own", "is_headline": True, "ci_low": -0.015, "ci_high": 0.215}
     finding = stored.bounds_finding([row], scores, [Own])
     assert (finding is not None) == is_found
-    seen = "no_bounds: all 2 values of own lie between 0 and 1, and its class declares no BOUNDS; the interval, -0.015 – 0.215, "
+    seen = "no_bounds: all 2 values of own lie between 0 and 1, and its class declares no BOUNDS; the interval, -0.015 to 0.215, "
     assert finding is None or str(finding).startswith(seen)
     assert stored.bounds_finding([{**row, "ci_low": 0.0}], scores, [Own]) is None
 
