@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -50,8 +51,11 @@ TEMPLATE = """\
 """A template in the manner of ChatML, that writes the begin token itself."""
 
 
-LONGEST = ("test_nightly_gate.py", "test_docs.py")
+LONGEST = ("test_signals.py", "test_docs.py", "test_nightly_gate.py")
 """Files whose tests take minutes together: they begin first, so that no worker waits for them at the end."""
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored, which children inherit
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

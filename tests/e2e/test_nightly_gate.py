@@ -70,7 +70,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
 @pytest.mark.timeout(900)
 def test_nights_are_judged_and_missed_ones_are_one(tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout = Checkout(tmp_path)
-    clock = FastClock(tmp_path, tmp_path / "home", leap_s=BETWEEN_S, most_leaps=20)
+    clock = FastClock(tmp_path, tmp_path / "home", leap_s=BETWEEN_S, most_leaps=20, speed=4.0)
     for name, value in clock.environment.items():
         monkeypatch.setenv(name, value)
     with running_ui(tmp_path / "evals.yaml", tmp_path / "home", tmp_path / "first.out") as ui:

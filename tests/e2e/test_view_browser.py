@@ -50,7 +50,6 @@ class View:
 
     def __init__(self, folder: Path, output: Path) -> None:
         self._output = output
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # children of a shell's background job would ignore it
         environment = os.environ | {
             "EVAL_DAGSTER_CONFIG": str(folder / "evals.yaml"),
             "EVAL_DAGSTER_HOME": str(folder / "home"),

@@ -47,8 +47,6 @@ class RunningUi:
             "EVAL_DAGSTER_HOME": str(home),
             "DAGSTER_HOME": str(home / "dagster"),
         }
-        # A shell starts background jobs with SIGINT ignored, which children inherit, and Ctrl-C could not be tested.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         with output.open("wb") as file:
             self.process = subprocess.Popen(
                 [python, "-m", "eval_dagster.cli", "ui", "--port", str(port), "--mlflow-port", str(mlflow_port)],

@@ -1,7 +1,6 @@
 """Runs of the command on a folder of their own, to be killed and interrupted."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -53,8 +52,6 @@ class Workplace:
     ) -> "subprocess.Popen[bytes]":
         """Start a run; `command` is what Python is given before `run`, `more` is added to the environment."""
         self.log.unlink(missing_ok=True)
-        # A shell starts background jobs with SIGINT ignored, which children inherit.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         environment = os.environ | {
             "EVAL_DAGSTER_CONFIG": str(self.folder / "evals.yaml"),
             "EVAL_DAGSTER_HOME": str(self.folder / "home"),

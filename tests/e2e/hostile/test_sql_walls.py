@@ -249,7 +249,6 @@ def test_a_query_that_needs_too_much_memory_ends_alone(lake: Lake, monkeypatch: 
     "query", ["select sum(hash(a.range, b.range)) from range(10000000) a, range(10000000) b", "select sleep_ms(60000)"]
 )
 def test_an_interrupt_ends_a_runaway_query_with_one_line(lake: Lake, query: str, wait_for_query: Callable[[int], None]) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job may have set to be ignored
     command = [sys.executable, "-m", "eval_dagster.cli", "sql", query]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as process:
         wait_for_query(process.pid)
