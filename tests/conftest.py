@@ -55,9 +55,6 @@ LONGEST = ("test_signals.py", "test_docs.py", "test_nightly_gate.py")
 """Files whose tests take minutes together: they begin first, so that no worker waits for them at the end."""
 
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored, which children inherit
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
@@ -71,6 +68,12 @@ def _collections_are_quick() -> None:
     """A load of a model and a correction of p-values collect garbage: for a second, if among all that earlier tests imported."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _children_hear_ctrl_c() -> None:
+    """Children inherit that SIGINT is ignored: as a shell starts a background job, or as a command leaves it that was interrupted here."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

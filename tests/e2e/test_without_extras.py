@@ -61,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_demo_runs_where_no_package_of_a_cluster_is_installed(folder: Path) -> None:
     absent = _run(folder, "-c", f"import importlib.util; print([name for name in {MODULES} if importlib.util.find_spec(name)])")
     assert absent.stdout.strip() == "[]", absent.stderr

@@ -94,6 +94,7 @@ def commands(done: "subprocess.CompletedProcess[str]") -> list[str]:
     return re.findall(r"^  \S*eval-dagster (.*?)  ", done.stdout.partition("\nNext\n")[2], re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_prompt_too_long_for_the_context_is_a_warning_with_what_to_do(cli: Run) -> None:
     done = cli("run", "--eval", "words", "--model", "tiny")
     assert done.returncode == 0, done.stderr

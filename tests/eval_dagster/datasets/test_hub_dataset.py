@@ -171,7 +171,7 @@ def test_a_mirror_of_what_the_evals_read_is_fetched_once_and_serves_without_the_
     done = mirror(tmp_path, endpoint)
     assert done.returncode == 0, done.stdout + done.stderr
     size = len(parquet())
-    assert f"to fetch: {3 * size / 1024:.1f} KiB" in done.stdout
+    assert f"to fetch: {3 * size / 1000:.1f} kB" in done.stdout
     assert "sums: its rows are in a folder or come with the task; nothing to fetch" in done.stdout
     files = sorted(str(file.relative_to(tmp_path / "copy")) for file in (tmp_path / "copy").rglob("*") if file.is_file())
     assert files == [f"org/quiz/{split}-00000-of-00001.parquet" for split in ("biology/dev", "biology/test", "physics/test")]

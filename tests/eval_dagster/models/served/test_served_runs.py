@@ -86,6 +86,7 @@ def test_a_killed_run_asks_for_nothing_that_was_answered(start: Run, stub: Stub)
     assert rows(start, stub.base_url, "select count(*), count(error) from responses where model = 'served'", limit=100) == [["300", "0"]]
 
 
+@pytest.mark.long
 def test_a_run_through_faults_has_costs_and_conversations_and_leaves_no_key(start: Run, stub: Stub, tmp_path: Path) -> None:
     faults = [fault for fault in Fault if fault is not Fault.DELAY]
     (tmp_path / "proxy").mkdir()
