@@ -1,7 +1,7 @@
-"""The addresses of the web pages: those that evals.yaml publishes, or those of servers that run on this machine.
+"""The addresses of the web pages: as evals.yaml publishes them, or of servers that run on this machine.
 
 A link is made only to an address that is known: `public_url` in evals.yaml names it, or a server that was started on the home has noted it
-there and still runs. Otherwise there is no link.
+there and still runs. Else no link is made.
 """
 
 import json
@@ -32,7 +32,7 @@ class Addresses:
     """The addresses for everybody, by server."""
 
     def of(self, pages: Pages) -> str | None:
-        """The public address of a server, else that of one that runs on this machine, without a slash at its end; None without either."""
+        """The public address of a server, else the address of one on this machine, without a slash at its end; None without either."""
         found = self.public.get(pages) or self._local(pages)
         return found.rstrip("/") if found else None
 
@@ -111,7 +111,7 @@ def shown_address(address: str) -> str:
 
 
 def without_secrets(text: str, address: str) -> str:
-    """A text, such as that of an error, in which an address is shown without its secrets wherever it or a secret of it stands."""
+    """A text, such as an error's, that shows an address without its secrets wherever it or a secret of it stands."""
     text = text.replace(address, shown_address(address))
     head, _, query = address.partition("?")
     user = head.partition("://")[2].rpartition("@")[0]

@@ -62,7 +62,7 @@ class SampleError(RowError):
 
 
 class MachineError(EvalDagsterError):
-    """The machine failed, so that there is no result: a process does not start, or ends before it reports.
+    """The machine failed before a result: a process does not start, or ends before it reports.
 
     Another run may succeed, so this error is not kept as a result.
     """
@@ -85,7 +85,7 @@ class PromptTooLongError(ModelError):
 
 
 class NotEvaluatedError(ModelError):
-    """A limit that a person has set keeps a model from being asked. That is no failure of the model: another run goes on."""
+    """A limit that a person has set keeps a model from being asked. The model did not fail: another run goes on."""
 
 
 class StoreError(EvalDagsterError):

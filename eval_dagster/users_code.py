@@ -1,7 +1,7 @@
 """Users' code at work: its place, for whoever must tell how the process ended, and its ends.
 
 A task, a metric or a model of users can end the whole process: by `os._exit`, by a fault in compiled code, by a loop without an end. Then
-nothing in this process can tell. So the place of the code is written to memory that another process can read: that of the command, which
+nothing in this process can tell. So the place of the code is written to memory that another process can read: the command's, which
 waits for this one, or a file beside the lock of a Dagster run.
 """
 
@@ -52,7 +52,7 @@ class Place:
     """The evals that it worked on: all of a model's in the stage `model_outputs`."""
     model: str | None = None
     call: str = ""
-    """The users' code that it called, in words; empty where it called none."""
+    """The users' code that it called, in words; empty if it called none."""
     item: str = ""
     """The id of the sample, or of the request to a model, that the code was called for."""
     run_id: str = ""
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def part(self) -> tuple[object, ...] | None:
-        """The part of the work that is left out if the process died here; None where that is less than a part."""
+        """The part of the work that is left out if the process died here; None if that is less than a part."""
         if not self.stage or self.is_of_request:
             return None
         return self.stage, self.model, *(() if self.stage == "model_outputs" else self.evals)
@@ -312,7 +312,7 @@ class calling:  # noqa: N801 - a block, as those of `contextlib`
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line of users' code from which an exception comes, in brackets; empty where no file of theirs was called."""
+    """The file and line of users' code from which an exception comes, in brackets; empty if no file of theirs was called."""
     cause = error.__cause__ if isinstance(error, EndedError) else None
     found, trace = "", (cause or error).__traceback__
     while trace is not None:

@@ -63,11 +63,11 @@ def choose_eval(task: TaskChoice, keys: Mapping[str, Any], name: str | None, pro
     Args:
         task: The caller's choice.
         keys: Keys of an eval in evals.yaml. None means not given.
-        name: Name of the eval; that of the task if not given.
+        name: Name of the eval; by default the task's.
         project: The project with named tasks.
 
     Raises:
-        TaskDefinitionError: There is no such task.
+        TaskDefinitionError: The task is unknown.
         UsageError: A setting is wrong, or the code of a class cannot be read.
     """
     if isinstance(task, str):
@@ -86,7 +86,7 @@ def choose_models(models: ModelChoice | Sequence[ModelChoice] | Mapping[str, Mod
     """The models of a call. A mapping without the key `backend` contains models by name.
 
     Raises:
-        UsageError: There is no such model, or two have the same name.
+        UsageError: A model is unknown, or two have the same name.
     """
     if isinstance(models, Mapping) and "backend" not in models:
         chosen = [_choose(model, project, name) for name, model in models.items()]
@@ -167,7 +167,7 @@ def _require_code(value: type | FunctionType) -> None:
 
 @cache
 def _sections() -> TypeAdapter[ModelSection]:
-    """All kinds of model sections, including those of other packages."""
+    """All kinds of model sections, including other packages'."""
     field = config_class(registered_sections()).model_fields["models"].annotation
     return TypeAdapter(field.__args__[1])  # type: ignore[union-attr]
 

@@ -18,7 +18,7 @@ def connect(home: Path | str | Project | None = None) -> duckdb.DuckDBPyConnecti
 
     Args:
         home: The folder of the results, or an open project; by default `EVAL_DAGSTER_HOME`, or `.eval_dagster` beside
-            evals.yaml (`EVAL_DAGSTER_CONFIG`, or that of the current folder).
+            evals.yaml (`EVAL_DAGSTER_CONFIG`, or in the current folder).
 
     Raises:
         QueryError: Nothing has been evaluated there yet, or the catalog cannot be read.

@@ -31,7 +31,7 @@ def evaluate(
 ) -> Results:
     """Evaluate tasks with models, and read the results.
 
-    The home is that of the command line, or a new one: known answers come from its cache, and the results are in its lake, its SQL
+    The home is the command line's, or a new one: known answers come from its cache, and the results are in its lake, its SQL
     relations and its MLflow runs like all others. If the folder has an evals.yaml, its models can be named, and its mirror of datasets and
     its permission to run code apply.
 
@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _require_names_of_their_own(evals: Mapping[str, ChosenEval], models: Sequence[ChosenModel], project: Project) -> None:
-    """Results of evals.yaml are not replaced by those of another eval or model of the same name."""
+    """Results of evals.yaml are not replaced by another eval or model of the same name."""
     for name, chosen in evals.items():
         known = project.config.evals.get(name)
         if known is not None and (known != chosen.config or project.task(name) is not chosen.task):
@@ -89,7 +89,7 @@ def _require_names_of_their_own(evals: Mapping[str, ChosenEval], models: Sequenc
 
 
 def _with(project: Project, evals: Mapping[str, ChosenEval], models: Sequence[ChosenModel]) -> Project:
-    """The project with these evals and models instead of those of its evals.yaml."""
+    """The project with these evals and models instead of the ones in its evals.yaml."""
     settings = {name: chosen.config.model_copy(update={"task": name}) for name, chosen in evals.items()}
     return replace(
         project,

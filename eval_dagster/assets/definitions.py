@@ -31,7 +31,7 @@ def evaluation_definitions(config_path: Path | str | None = None, *, home: Path 
     `sample_scores`, `task_metrics`, `leaderboard`, `regressions`) and of the resource (`project`) must be free in that project.
 
     Args:
-        config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` where not given.
+        config_path: The file; `EVAL_DAGSTER_CONFIG` or `./evals.yaml` if not given.
         home: The folder of all state; `EVAL_DAGSTER_HOME` or `.eval_dagster` beside the file where not given.
 
     Raises:

@@ -103,7 +103,7 @@ def _send(
 
 
 def evaluation_messages(instance: dg.DagsterInstance, project: Project, suite: str, gate: dg.DagsterRun) -> list[str]:
-    """Why a night failed: the messages of its evaluation, and of its gate where they are others."""
+    """Why a night failed: the messages of its evaluation, and of its gate if they are others."""
     evaluation = find_evaluation(instance, project, suite, gate.tags[SINCE_TAG])
     runs = [*(record.dagster_run for record in evaluation.records), gate] if evaluation else [gate]
     return list(dict.fromkeys(message for run in runs for messages in run_messages(instance, run) for message in messages))

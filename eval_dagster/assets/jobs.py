@@ -41,7 +41,7 @@ class Choice(dg.Config):
 
 
 class AcceptedStates(dg.Config):
-    """What a person accepts, as `eval-dagster accept` takes it."""
+    """The arguments of an acceptance, as `eval-dagster accept` takes it."""
 
     suite: str = Field(description="Suite whose gate the results did not pass.")
     why: str = Field(description="The reason, for the report.")

@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """What a look at the nights found."""
+    """The findings of a look at the nights."""
 
     seen: Sequence[str]
     """A line for each thing that was looked at."""
@@ -147,7 +147,7 @@ _START_DAEMON = "start the daemon: `eval-dagster ui`, or `dagster-daemon run` wh
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """What is known before a suite is looked at."""
+    """The state of the nights before a suite is looked at."""
 
     instance: dg.DagsterInstance
     project: Project
@@ -189,7 +189,7 @@ def _of_suite(look: _Look, name: str, since: datetime, checked: datetime | None)
 
 
 def _state(look: _Look, night: Night, told: Told) -> str | tuple[str, str]:
-    """The state of a night without a judgement; where it is missing, the cause and what to do."""
+    """The state of a night without a judgement; if it is missing, the cause and what to do."""
     waiting = next(filter(None, (waiting_notice(look.project.home, night.suite, each) for each in (night.since, night.name))), None)
     if waiting is not None and look.now - waiting[1] < _SETTLED:
         return "it was skipped, and is about to send a notice"
@@ -273,7 +273,7 @@ def _at_work(evaluation: SuiteEvaluation) -> str:
 def _told(look: _Look, told: Told, findings: Sequence[tuple[Night, tuple[str, str]]], last: Night, missing: Night | None) -> list[Finding]:
     """Send one notice for all nights with the same cause, and return the findings.
 
-    A night that has a notice already is no finding, with one exception: `missing`, the last night without a judgement, if no later night
+    A night that has a notice already is not a finding, with one exception: `missing`, the last night without a judgement, if no later night
     has one.
     """
     found: list[Finding] = []
@@ -348,7 +348,7 @@ def _is_off(instance: dg.DagsterInstance, project: Project, name: str, kind: Ins
 
 
 def _schedule(instance: dg.DagsterInstance, project: Project, name: str, kind: InstigatorType) -> InstigatorState | None:
-    """What Dagster keeps of a schedule or sensor; None if it was neither switched nor evaluated yet."""
+    """Dagster's record of a schedule or sensor; None if it was neither switched nor evaluated yet."""
     try:
         location = code_location(project)
     except EvalDagsterError:

@@ -37,7 +37,7 @@ def tell(
 ) -> list[str]:
     """Send a notice of the results that got worse, one of the evaluations that failed, and one of those that a limit stopped.
 
-    Failures that the suite does without, such as those of accepted gaps, are not told. If the suite is incomplete, one notice says so, with
+    Failures that the suite does without, such as accepted gaps, are not told. If the suite is incomplete, one notice says so, with
     what failed and what a limit stopped. `runs` are those that evaluated the suite,
     and `instance` has their logs. `night` names the night that was judged. Returns the outcome of each notice.
     """
@@ -66,7 +66,7 @@ def tell(
 
 
 def _places(project: Project, result: GateResult, report: Report) -> list[str]:
-    """Where the report and the pages of a judgement are: links to what everybody can reach, and the file with its machine."""
+    """The places of a judgement's report and pages: links to what everybody can reach, and the file with its machine."""
     addresses = project.addresses.everywhere()
     in_mlflow = report.mlflow_link if project.tracker.page(public=True) else None
     links = {**addresses.of_judgement(result.suite, result.judged_at.isoformat(), result.run_id), "Report in MLflow": in_mlflow}

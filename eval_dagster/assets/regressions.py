@@ -62,7 +62,7 @@ _MOST_PICTURES = 8
 
 @contextmanager
 def gate_turn(project: Project, suite: str | None) -> Iterator[Hold]:
-    """Wait until no other run judges the suite, or all suites where it is None, and keep others waiting within the block."""
+    """Wait until no other run judges the suite, or all suites if it is None, and keep others waiting within the block."""
     name = f"gate {project.place} {suite or ''}"
     is_done = False
     try:
@@ -107,7 +107,7 @@ def all_rows(results: Sequence[GateResult]) -> dict[str, Any]:
 
 
 def report_metadata(project: Project, results: Sequence[GateResult], reports: Mapping[str, Report]) -> dict[str, Any]:
-    """The page of each suite's report, its run in MLflow, and its page of `view` where that can be reached."""
+    """The page of each suite's report, its run in MLflow, and its page of `view` if that can be reached."""
     nights = {result.suite: project.addresses.night(result.suite, result.judged_at.isoformat()) for result in results}
     metadata: dict[str, Any] = {f"night_{identifier(suite)}": dg.MetadataValue.url(url) for suite, url in nights.items() if url}
     for result in results:

@@ -48,8 +48,8 @@ def suite_tags(home: Path | str, suite: str) -> dict[str, str]:
 def model_tags(config: Config, models: Sequence[str]) -> dict[str, str]:
     """The tags of a run that evaluates these models, one after the other.
 
-    Models and endpoints are named where there is one. Resources are the most that one of the models needs. Where they need none and another
-    model of the configuration does, the tags say so, since those of the run's job would hold otherwise.
+    Models and endpoints are named if there is one. Resources are the most that one of the models needs. If they need none and another
+    model of the configuration does, the tags say so, since the tags of the run's job would hold otherwise.
     """
     sections = [config.models[name] for name in models]
     endpoints = {urlsplit(str(getattr(section, "base_url", ""))).netloc for section in sections}
@@ -90,7 +90,7 @@ def _bytes(memory: str) -> int:
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings; where both have a value, the second, or what both have where it is a mapping."""
+    """Both mappings; if both have a value, the second, or what both have if it is a mapping."""
     merged = dict(first)
     for name, value in second.items():
         old = merged.get(name)

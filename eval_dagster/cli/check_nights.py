@@ -77,7 +77,7 @@ def watched(project: Project, log: Path) -> Iterator[None]:
 
 
 def configuration(project: Project | None = None) -> tuple[Remembered, ConfigError | None]:
-    """The configuration as it is, else as it was last read, with the error. `project` says where it is, and is the last way out."""
+    """The configuration as it is, else as it was last read, with the error. `project` finds the file, and is the fallback."""
     path, home = (project.config_path, project.home) if project else (None, None)
     try:
         return remember(Project.open(config_path=path, home=home)), None

@@ -132,7 +132,7 @@ def _folded(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequen
 
 
 def _lines(text: str, width: int) -> str:
-    """A text on lines that are no wider than this, broken after a mark between words where there is one."""
+    """A text on lines of at most this width, broken after a mark between words if there is one."""
     lines = [""]
     for part in re.split(r"(?<=[-_.:/|·, ])", text):
         if _width(lines[-1] + part) > width and lines[-1]:
@@ -168,9 +168,9 @@ def cell(value: Any) -> str:
 
 
 def score_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and cells of rows of the relation `leaderboard`. Four columns are shown where a row has a value.
+    """Columns and cells of rows of the relation `leaderboard`. Four columns are shown if a row has a value.
 
-    `differs` is that of rows without a rank, `last run` that of results which a newer run did not replace, `mixed answers` that of scores
+    `differs` marks rows without a rank, `last run` results which a newer run did not replace, `mixed answers` scores
     which mix models or states of a server, `findings` their number, or that nobody has looked for any.
     """
     more = [name for name in ("differs", "newer_attempt", "mixed_answers") if any(row[name] for row in rows)]

@@ -40,7 +40,7 @@ def export(folder: Path, relations: Sequence[str], form: FileFormat, *, trial: b
     named. Each file is replaced as a whole, and none before all are written.
 
     Raises:
-        QueryError: Nothing has been evaluated yet, or there is no relation of a name.
+        QueryError: Nothing has been evaluated yet, or a relation is unknown.
         UsageError: The folder cannot be made or written, or is in the home.
     """
     lake = queried_lake(url, trial=trial)

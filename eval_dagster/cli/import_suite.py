@@ -19,10 +19,10 @@ def import_suite(source: str, suite: str | None) -> None:
 
     Args:
         source: `lm_eval:leaderboard`: a registry and a group of it.
-        suite: The name of the suite; the group's where not given.
+        suite: The name of the suite; the group's if not given.
 
     Raises:
-        UsageError: There is no such group, or evals.yaml has entries of these names with other settings.
+        UsageError: The group is unknown, or evals.yaml has entries of these names with other settings.
         ConfigError: evals.yaml is wrong.
     """
     project = Project.open()

@@ -28,7 +28,7 @@ _AGAIN_S = 0.01
 
 
 def os_error_message(error: OSError, fallback: Path) -> str:
-    """What happened, where, and what to do. The message names `fallback` if the error names no file."""
+    """Describe an error: what happened, the file, and what to do. The message names `fallback` if the error names no file."""
     reason = error.strerror or str(error) or type(error).__name__
     name = None if error.filename is None else os.fsdecode(error.filename)
     if error.errno in _FULL:

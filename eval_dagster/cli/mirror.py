@@ -16,7 +16,7 @@ def mirror(folder: Path, suite: str | None) -> None:
     """Print what is fetched and how large it is, then fetch it.
 
     Raises:
-        UsageError: There is no such suite, or a task or dataset of an eval is not there.
+        UsageError: The suite is unknown, or a task or dataset of an eval is not there.
         DataError: A dataset could not be fetched; all others are.
     """
     project = Project.open()

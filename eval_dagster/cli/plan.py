@@ -27,9 +27,9 @@ class _Eval:
 
     name: str
     work: Work | None
-    """Null where the eval has no answers of any model."""
+    """Null if the eval has no answers of any model."""
     worker_s: float | None
-    """Null where the answers of the model are missing, or their time."""
+    """Null if the answers of the model are missing, or their time."""
     longest_s: float = 0.0
     """The longest time between two answers."""
 
@@ -48,7 +48,7 @@ def plan(
         start_s: Seconds in which a worker starts and loads the model.
 
     Raises:
-        UsageError: There is no answer to take times from.
+        UsageError: No answer has times.
     """
     project = Project.open()
     chosen_evals, chosen_models = project.select(suite=suite, evals=evals, models=models)
@@ -107,7 +107,7 @@ def _print_times(model: str, known: Sequence[_Eval], workers: Sequence[int], sta
 
 
 def _rates(project: Project, model: str) -> Rates | None:
-    """Rates of a model, fitted to all its answers and trials; None where no answer has a time."""
+    """Rates of a model, fitted to all its answers and trials; None if no answer has a time."""
     evals = [
         each
         for lake in (project.lake, trial_lake(project.lake))
@@ -119,7 +119,7 @@ def _rates(project: Project, model: str) -> Rates | None:
 
 
 def _eval(project: Project, name: str, model: str) -> _Eval:
-    """An eval by the answers of the model, else the work of it by those of another model."""
+    """The plan of an eval by the model's answers, or by the answers of another model."""
     if own := _answered(project.lake, name, model):
         return own
     others = (_answered(project.lake, name, other) for other in project.config.models)
@@ -132,7 +132,7 @@ def _estimated(each: _Eval, rates: Rates) -> _Eval:
 
 
 def _answered(lake: Lake, name: str, model: str) -> _Eval | None:
-    """The answers of a model to an eval; None where there are none."""
+    """The answers of a model to an eval; None if there are none."""
     if lake.current("responses", name, model) is None:
         return None
     rows = read_rows(lake, _ANSWERS, {"eval": name, "model": model})

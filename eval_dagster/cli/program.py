@@ -1,7 +1,7 @@
 """The command `eval-dagster` as two processes: one that does the work, which users' code can end, and its parent, which tells of it.
 
 The parent imports next to nothing, and starts the other by a fork before that imports anything. A command came to its end if its process
-said so; the exit status alone says nothing, since `os._exit(0)` has that of success.
+said so; the exit status alone says nothing, since `os._exit(0)` looks like success.
 """
 
 import ctypes
@@ -127,7 +127,7 @@ def _bound() -> int | None:
 
 
 def _size_at_bound(process: int) -> int | None:
-    """The bytes of memory that a process has mapped; None if there is no bound, or it may map more."""
+    """The bytes of memory that a process has mapped; None without a bound, or it may map more."""
     if (bound := _bound()) is None:
         return None
     try:

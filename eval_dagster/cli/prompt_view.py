@@ -11,7 +11,7 @@ _TAIL = 12
 
 
 def print_prompt(prompt: RenderedPrompt, title: str, *, num_fewshot: int) -> None:
-    """Print the exact prompt of a model, the kind of answer, and the gold answer; or the error if there is no prompt."""
+    """Print the exact prompt of a model, the kind of answer, and the gold answer; or the error of a prompt that failed."""
     request = prompt.request
     out.rule(title, align="left")
     out.print(request.prompt, soft_wrap=True)

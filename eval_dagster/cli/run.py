@@ -38,7 +38,7 @@ def run(
     suite regressed or is incomplete; 3 if a cap is the only reason for that.
 
     Raises:
-        UsageError: Nothing can be evaluated, and there is no suite to judge.
+        UsageError: Nothing can be evaluated, and no suite is to be judged.
     """
     project = Project.open()
     for option, file in (("--junit", junit), ("--markdown", markdown)):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LEAST_S = 0.05
 """Fewest worker-seconds that are worth a line."""
 NOT_EVALUATED = 3
-"""The exit status where nothing failed, and a cap kept something from being evaluated. The gate is not green then, either."""
+"""The exit status if nothing failed, and a cap kept something from being evaluated. The gate is not green then, either."""
 Command = tuple[str, str]
 """A command without the program's name, and what it shows."""
 
@@ -60,7 +60,7 @@ class RunEnd:
         return bool(is_counted or self.unscored or self.untracked or self._has_failed_gate)
 
     def is_excused(self, failure: str) -> bool:
-        """Whether a failure is that of a result that its suite does without: of an accepted gap, or of a gap that `require` allows."""
+        """Whether the suite does without the failed result: it is an accepted gap, or `require` allows the gap."""
         return failure.partition(": ")[0] in self._excused
 
     @cached_property
@@ -137,7 +137,7 @@ def work_done(computed: int, cached: int, made: int, current: int, seconds: floa
 
 
 def cost_line(attempts: Sequence[Attempt]) -> str:
-    """The line with the cost of a run's answers; empty where no model has a price or computes here."""
+    """The line with the cost of a run's answers; empty if no model has a price or computes here."""
     costs = [each.cost for each in attempts if each.cost is not None]
     unknown = sum(each.cost_unknown or 0 for each in attempts)
     worker_s = math.fsum(each.worker_s or 0.0 for each in attempts)
@@ -148,7 +148,7 @@ def cost_line(attempts: Sequence[Attempt]) -> str:
 
 
 def worker_time(worker_s: float, gpu_s: float | None) -> str:
-    """Seconds of workers, with those of GPUs if there are any."""
+    """Seconds of workers, and of GPUs if there are any."""
     return f"{worker_s:,.1f} worker-seconds" + (f" ({gpu_s:,.1f} GPU-seconds)" if gpu_s else "")
 
 

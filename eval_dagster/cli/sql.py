@@ -98,7 +98,7 @@ def print_leaderboard(
 
 
 def _costs(lake: Lake) -> dict[tuple[str, str], str]:
-    """What the answers of each eval and model cost, each answer once, with the number of answers whose cost is not known."""
+    """Costs by eval and model, each answer counted once, with the number of answers of unknown cost."""
     rows = read_rows(
         lake,
         """
@@ -138,7 +138,7 @@ def _amount(known: float | None, unknown: int, shown: Callable[[float], str]) ->
 
 
 def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
-    """The lake of a URL, read through a copy in the user's cache; by default that of the project, or of the environment without one."""
+    """The lake of a URL, read through a copy in the user's cache; by default the project's, or without a project the environment's."""
     if not reads_url(url):
         project = Project.open()
         return _trials(project) if trial else project.lake
@@ -151,7 +151,7 @@ def queried_lake(url: str | None, *, trial: bool = False) -> Lake:
 
 
 def reads_url(url: str | None) -> bool:
-    """Whether the lake of a URL is read, that of `--lake` or, in a folder without a project, that of the environment."""
+    """Whether the lake of a URL is read: from `--lake` or, in a folder without a project, from the environment."""
     return url is not None or bool(os.environ.get(LAKE_VARIABLE) and not default_config_path().exists())
 
 
@@ -164,7 +164,7 @@ def read_again(lake: Lake) -> None:
 
 
 def _trials(project: Project) -> Lake:
-    """The lake of trials. Raises QueryError if there was no trial."""
+    """The lake of trials. Raises `QueryError` before the first trial."""
     lake = trial_lake(project.lake)
     if not catalog_path(lake).exists():
         raise QueryError(f"there is no trial to query: {catalog_path(lake)} does not exist; run `eval-dagster run --limit N` first")

@@ -15,7 +15,7 @@ from eval_dagster.stages.results import STAGES, partition_key
 from eval_dagster.texts.figures import counted, dollars
 
 STALE = 4
-"""The exit status where a run would make something."""
+"""The exit status if a run would make something."""
 _BROKEN = 1
 """The exit status where something is broken, or cannot be told."""
 _TITLES = {
@@ -132,7 +132,7 @@ def _summary(states: Sequence[PartitionState], fresh: int) -> str:
 
 
 def _once(states: Sequence[PartitionState], state: PartitionState) -> Iterable[tuple[str, Cell]]:
-    """The stages of a partition. The dataset of an eval is that of all models, and counts for the first one."""
+    """The stages of a partition. All models share the dataset of an eval; it counts for the first one."""
     first = next(each for each in states if each.eval == state.eval)
     return ((stage, cell) for stage, cell in state.cells.items() if stage in list(STAGES)[1:] or state is first)
 
@@ -159,7 +159,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _notes(state: PartitionState) -> Iterable[str]:
-    """What the table has no room for, once each."""
+    """The details that do not fit into the table, once each."""
     details = {cell.detail: cell for cell in reversed(list(state.cells.values())) if cell.detail}
     for detail, cell in reversed(list(details.items())):
         yield f"{_TITLES[cell.stage]} {cell.state}: {detail}"

@@ -28,7 +28,7 @@ def dataset(task: TaskClass) -> str:
 
 
 def fewshot(task: TaskClass, shots: int | None = None, strategy: str | None = None) -> str:
-    """The number of examples, and how they are drawn: those of an eval where it sets them, else the default of the task."""
+    """The number of examples, and how they are drawn: as the eval sets them, else the task's default."""
     default = task.customary().num_fewshot
     number = str(default) if shots in (None, default) else f"{shots} (the task's default is {default})"
     if task.FEWSHOT_SPLIT is None or issubclass(task, AdapterTask):

@@ -44,7 +44,7 @@ def list_registry(source: str, words: Sequence[str]) -> None:
         words: Only names that hold all of these words.
 
     Raises:
-        TaskDefinitionError: There is no such registry.
+        TaskDefinitionError: The registry is unknown.
     """
     project, _ = open_project()
     registry = opened_registry(source, project.folder, project.config.environments)
@@ -88,7 +88,7 @@ def _print(tasks: Mapping[str, TaskClass]) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> Table:
-    """A line whose cells are aligned with those of other lines. The last column, the metrics, takes the remaining width."""
+    """A line whose cells are aligned with other lines. The last column, the metrics, takes the remaining width."""
     line = Table.grid(padding=(0, 2))
     for width in widths[:-1]:
         line.add_column(width=width, overflow="fold")

@@ -43,7 +43,7 @@ _CHECKED_ROWS = 5
 _LINTED_ROWS = 200
 """Rows of a subject that are linted."""
 _LINTED_SUBJECTS = 20
-"""Subjects whose rows are linted, where they are on this machine; of a dataset of the Hub, the first one."""
+"""Subjects whose rows are linted, if they are on this machine; of a dataset of the Hub, the first one."""
 
 
 class PromptFormat(StrEnum):
@@ -190,7 +190,7 @@ def _chosen(project: Project, name: str) -> tuple[TaskClass, EvalConfig]:
 
 
 def _pages(project: Project, task_class: TaskClass, settings: EvalConfig, shots: int, formatter: Formatter) -> Iterator[_Page]:
-    """The rows of the first subject, then those of others, if they are on this machine."""
+    """The rows of the first subject, then of the others, if they are on this machine."""
     shots, subjects = shots_of(task_class, shots), select_subjects(task_class, settings.subjects)
     is_local = task_class.SUBJECT_FIELD is not None or task_facts.dataset(task_class).startswith(("own rows", "folder"))
     for subject in subjects[: _LINTED_SUBJECTS if is_local else 1]:
@@ -291,7 +291,7 @@ def _print_failures(rendered: _Rendered) -> None:
 
 
 def _print_checks(rendered: _Rendered, project: Project, *, mark: str) -> bool:
-    """Check the first prompts. The mark stands before what was checked and held. Returns whether there is no problem."""
+    """Check the first prompts. The mark stands before what was checked and held. Returns whether they have no problem."""
     page = rendered.pages[0]
     first = [sample for sample in page.samples[:_LINTED_ROWS] if sample.sample_id in rendered.sound][:_CHECKED_ROWS]
     if not first:

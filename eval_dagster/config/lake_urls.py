@@ -11,7 +11,7 @@ _SCHEMES = ("s3", "gs", "az", "file")
 
 
 def wrong_lake_url(url: str) -> str | None:
-    """What is wrong with the URL of a lake; None if nothing is. The reason does not repeat the URL, which could hold a secret."""
+    """The problem of a lake's URL; None if it is fine. The reason does not repeat the URL, which could hold a secret."""
     try:
         parts = urlsplit(url)
         has_credentials = parts.username is not None or parts.password is not None

@@ -207,7 +207,7 @@ def _function_problems(path: KeyPath, document: YamlDocument) -> Iterator[Proble
 
 
 def _task_problems(path: KeyPath, document: YamlDocument, registries: Collection[str]) -> Iterator[Problem]:
-    """A reference that can name nothing. One to a task that is not there is no mistake of the file: the other evals are evaluated."""
+    """A reference that can name nothing. A reference to a missing task is not a mistake of the file: the other evals are evaluated."""
     task = _value(document, path)
     if not isinstance(task, str) or _IN_FILE.fullmatch(task):
         return
@@ -285,7 +285,7 @@ def _is_time(text: str) -> bool:
 
 
 def _day(text: str) -> date:
-    """The day of a time, in UTC where it has a zone."""
+    """The day of a time, in UTC if it has a zone."""
     found = datetime.fromisoformat(text)
     return found.astimezone(UTC).date() if found.tzinfo else found.date()
 

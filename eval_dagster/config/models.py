@@ -79,7 +79,7 @@ ReasoningTags = Annotated[tuple[Text, ...], Field(min_length=2, max_length=2)]
 
 
 class Resources(Section):
-    """What a run of one model needs on a cluster. Dagster's launchers for Kubernetes and Ray get it with the run; others ignore it."""
+    """The needs of a run of one model on a cluster. Dagster's launchers for Kubernetes and Ray get it with the run; others ignore it."""
 
     gpus: Integer | None = Field(default=None, ge=0)
     """Number of GPUs."""
@@ -92,7 +92,7 @@ class Resources(Section):
 
 
 SystemRole = Literal["auto", "merge", "require"]
-"""What becomes of a system message where a model's chat template has no role for it."""
+"""What becomes of a system message if a model's chat template has no role for it."""
 
 
 class ModelSection(Section):
@@ -223,7 +223,7 @@ ServerAddress = Annotated[
 
 
 class Price(Section):
-    """What the tokens of a served model cost, in US dollars for a million."""
+    """Prices of a served model's tokens, in US dollars for a million."""
 
     input: Number = Field(ge=0)
     """Tokens of prompts."""
@@ -247,7 +247,7 @@ class OpenAIModel(ModelSection):
     model: Text
     """The name of the model on the server."""
     served_as: Text | None = None
-    """The name by which the server calls the model in its answers, where it is another one than `model`."""
+    """The name by which the server calls the model in its answers, if it is another one than `model`."""
     tokenizer: Source | None = None
     """Where the model's tokenizer is: it renders and encodes prompts here, and separates prompt and choice."""
     send: Literal["messages", "text", "tokens"] = "messages"

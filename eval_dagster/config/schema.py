@@ -165,21 +165,21 @@ class SuiteConfig(Section):
 
 
 class DatasetsConfig(Section):
-    """Where datasets are read from."""
+    """The source of datasets."""
 
     mirror: Text | None = None
     """A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub. `EVAL_DAGSTER_DATASETS` overrides it."""
 
 
 class SandboxConfig(Section):
-    """What may run in the sandbox."""
+    """The programs that may run in the sandbox."""
 
     allow_code_execution: Switch = False
     """Whether metrics such as pass@1 of HumanEval may run code that a model wrote: isolated from network, files and processes."""
 
 
 class TrackingConfig(Section):
-    """Where MLflow keeps its runs."""
+    """The place of MLflow's runs."""
 
     tracking_uri: str | None = Field(default=None, json_schema_extra={"writeOnly": True})
     """A server or a database; the home's own SQLite file if not given. No message repeats it, because it can contain a password."""
@@ -195,7 +195,7 @@ class TrackingConfig(Section):
 
 
 class PublicUrlConfig(Section):
-    """Where browsers reach the web pages, for links in notices, reports and Dagster. Without an address, links lead to servers that run on
+    """Public addresses of the web pages, for links in notices, reports and Dagster. Without an address, links lead to servers that run on
     this machine, and notices have none."""
 
     dagster: PageAddress | None = None
@@ -280,7 +280,7 @@ def backends_in_files(document: Any) -> list[str]:
 
 
 def with_elsewhere(sections: Mapping[str, type[ModelSection]], document: Any) -> Mapping[str, type[ModelSection]]:
-    """The sections, and those of backends that only the interpreter of a model's workers has. It checks their keys."""
+    """The sections, and the sections of backends that only the interpreter of a model's workers has. It checks their keys."""
     models = document.get("models") if isinstance(document, dict) else None
     found = [model for model in (models.values() if isinstance(models, dict) else ()) if isinstance(model, dict)]
     names = {str(model.get("backend")) for model in found if isinstance(model.get("workers"), dict) and model["workers"].get("python")}

@@ -13,7 +13,7 @@ class WorkersConfig(Section):
     engine: Literal["ray"] = "ray"
     """What starts the workers."""
     count: Integer = Field(default=1, ge=1)
-    """Number of workers. A run goes on with fewer where the cluster has no room for all."""
+    """Number of workers. A run goes on with fewer if the cluster has no room for all."""
     gpus: Number = Field(default=0, ge=0)
     """GPUs of each worker; a part of one, such as 0.5, is shared with another worker. 0: the worker sees no GPU."""
     cpus: Number = Field(default=1, ge=0)
@@ -25,7 +25,7 @@ class WorkersConfig(Section):
     )
     """The cluster. `RAY_ADDRESS` if not given; without both, a Ray of this machine alone that ends with the process."""
     python: str | None = Field(default=None, min_length=1)
-    """The interpreter of the workers, where the model needs packages of an environment of its own. Absolute, the same on each node."""
+    """The interpreter of the workers, if the model needs packages of an environment of its own. Absolute, the same on each node."""
     patience_s: Seconds = Field(default=120.0, gt=0)
     """Seconds without any worker after which the run ends."""
 

@@ -45,11 +45,11 @@ class YamlDocument:
 
     Attributes:
         value: Mappings with text keys, lists, and scalars; null for an empty file. Entries with a problem are left out or null.
-        problems: Mistakes of the YAML itself (repeated keys, keys that are no text, unknown tags), by line and key path.
+        problems: Mistakes of the YAML itself (repeated keys, keys that are not text, unknown tags), by line and key path.
     """
 
     def __init__(self, text: str, shown_path: str) -> None:
-        """Read the text of a file. If it is no YAML, raise a `ConfigError` that begins with `shown_path` and the line."""
+        """Read the text of a file. If it is not YAML, raise a `ConfigError` that begins with `shown_path` and the line."""
         self.value: Any = None
         self.problems: dict[tuple[int, KeyPath], str] = {}
         self._shown_path = shown_path
@@ -166,7 +166,7 @@ class YamlDocument:
 
 
 def read_text(path: Path, shown_path: str) -> str:
-    """The text of a file. Raises `ConfigError` if it cannot be read, or is no UTF-8."""
+    """The text of a file. Raises `ConfigError` if it cannot be read, or is not UTF-8."""
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""Reads CSV files. A cell is the text that is written, and a column has a type only where that changes no text."""
+"""Reads CSV files. A cell is the text that is written, and a column has a type only if that changes no text."""
 
 import csv
 import math

@@ -71,7 +71,7 @@ class HubRepo:
         return DatasetSource(path=self.path, revision=self.revision)
 
     def size(self, subject: Any, splits: Sequence[str]) -> int | None:
-        """Return the bytes of the files of some splits, as the Hub lists them; None where they are prepared, or not listed."""
+        """Return the bytes of the files of some splits, as the Hub lists them; None if they are prepared, or not listed."""
         config = subject_name(subject)
         if self._prepared(config):
             return None

@@ -40,11 +40,11 @@ def without_network() -> Iterator[None]:
 class LookingReader(DatasetReader):
     """Reads as `DatasetReader` does, and records no commit.
 
-    Unless it `fetches`, its methods raise `FarError` where the dataset is not on this machine.
+    Unless it `fetches`, its methods raise `FarError` if the dataset is not on this machine.
     """
 
     def __init__(self, mirror: Path | None, folder: Path | None, *, fetches: bool) -> None:
-        """The places are those of `DatasetReader`."""
+        """The places are the same as of `DatasetReader`."""
         super().__init__(mirror, folder)
         self._fetches = fetches
 

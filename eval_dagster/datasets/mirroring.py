@@ -13,7 +13,7 @@ from eval_dagster.tasks.base import BaseTask
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorPart:
-    """Splits of one configuration of a dataset, and where they are read from."""
+    """Splits of one configuration of a dataset, and their source."""
 
     path: str
     """Hub id."""
@@ -31,7 +31,7 @@ class MirrorPart:
         return [split for split in self.splits if split not in there]
 
     def size(self, mirror: Path) -> int | None:
-        """Bytes of what a mirror lacks; None where the Hub does not tell."""
+        """Bytes of what a mirror lacks; None if the Hub does not tell."""
         missing = self.missing(mirror)
         return self.origin.size(self.config, missing) if missing else 0
 

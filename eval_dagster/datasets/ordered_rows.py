@@ -1,4 +1,4 @@
-"""The rows of an `OrderedTask`: its own code orders those of a dataset."""
+"""The rows of an `OrderedTask`: its own code orders the rows of a dataset."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +20,11 @@ OpenFiles: TypeAlias = Callable[[str, str | None, int], Origin]
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """The rows that a task's `load_rows` makes of those of its dataset."""
+    """The rows that a task's `load_rows` makes of its dataset's rows."""
 
     task: type[OrderedTask[Any]]
     instance: Any
-    """The task that reads; made where there is none."""
+    """The task that reads; made if there is none."""
     open_files: OpenFiles
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the rows of a task are read from."""
+"""The origin of a task's rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class Origin(Protocol):
     """A folder, a repository of the Hub, or code that brings the rows."""
 
     def check(self, subjects: Sequence[Any], splits: Sequence[str]) -> None:
-        """Check whether the rows are there, without reading one. Raises `DatasetNotFoundError` where they are not."""
+        """Check whether the rows are there, without reading one. Raises `DatasetNotFoundError` if they are not."""
         ...
 
     def read(self, subject: Any, splits: Sequence[str]) -> dict[str, list[Row]]:
@@ -43,7 +43,7 @@ class Stored(Origin, Protocol):
         ...
 
     def size(self, subject: Any, splits: Sequence[str]) -> int | None:
-        """Return the bytes of the files of some splits; None where they are not known."""
+        """Return the bytes of the files of some splits; None if they are not known."""
         ...
 
     def save(self, subject: Any, split: str, folder: Path) -> None:
@@ -60,7 +60,7 @@ class BenchmarkOrigin:
     """From a split to the place of its dataset."""
 
     def check(self, subjects: Sequence[str], splits: Sequence[str]) -> None:
-        """Check every split that the benchmark names. Raises `DatasetNotFoundError` where one is not there."""
+        """Check every split that the benchmark names. Raises `DatasetNotFoundError` if one is not there."""
         for split in self._opened(subjects, splits):
             self._place(split).check([split.config or _ONE_CONFIG], [split.split])
 
@@ -88,7 +88,7 @@ class BenchmarkOrigin:
         return [self.task.BENCHMARK.version(), list(subjects), self._fewshot(splits), stamps]
 
     def source(self) -> DatasetSource:
-        """Return the first dataset, or the benchmark where it makes the rows itself."""
+        """Return the first dataset, or the benchmark if it makes the rows itself."""
         split = next(self._opened(self.task.SUBJECTS, []), None)
         return DatasetSource(path=self.task.NAME, revision=None) if split is None else self._place(split).source()
 

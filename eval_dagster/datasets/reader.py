@@ -104,7 +104,7 @@ class DatasetLock:
         self._path = path
 
     def get(self, dataset: str) -> str | None:
-        """The commit of a dataset; None if it was never downloaded. Raises `ConfigError` if the file is no JSON object of texts."""
+        """The commit of a dataset; None if it was never downloaded. Raises `ConfigError` if the file is not a JSON object of texts."""
         return self._read().get(dataset)
 
     def add(self, dataset: str, commit: str) -> str:
@@ -143,7 +143,7 @@ class DatasetReader:
         Args:
             mirror: A folder `<org>/<name>/<config>/<split>-*.parquet` that is read instead of the Hub.
             folder: The folder of evals.yaml, which paths are relative to; the current one if not given.
-            beside_tasks: Whether paths are first relative to the file of the task, since there is no evals.yaml.
+            beside_tasks: Whether paths are first relative to the file of the task, since evals.yaml is missing.
         """
         self._mirror = mirror
         self._folder = folder or Path()

@@ -28,8 +28,8 @@ _LARGEST_ROW = 256 * 2**20
 def rows_of(files: Iterable[Path], types: Types = MappingProxyType({})) -> Iterator[Row]:
     """Read the files of a split. What the caller does not ask for is not read.
 
-    Bytes that are no UTF-8 become lone surrogates (`\\udcff`), as Python's error handler `surrogateescape` makes them. A line of JSON Lines
-    that is no JSON object, a row of CSV with a wrong number of cells, and a row of Parquet with a value that Python lacks become
+    Bytes outside UTF-8 become lone surrogates (`\\udcff`), as Python's error handler `surrogateescape` makes them. A line of JSON Lines
+    that is not a JSON object, a row of CSV with a wrong number of cells, and a row of Parquet with a value that Python lacks become
     unreadable rows, unless all of a file are.
 
     Args:

@@ -107,7 +107,7 @@ class SplitFolder:
 
 
 def split_names(folder: Path) -> list[str]:
-    """The splits whose files are in a folder; none where there is no folder."""
+    """The splits whose files are in a folder; none without a folder."""
     return list(_split_files(folder)) if folder.is_dir() else []
 
 

@@ -1,7 +1,7 @@
 """Metrics of questions whose last choice is "I don't know", so that a wrong answer can cost more than no answer.
 
 The last choice is recognised by its position, whatever its text. The choices' log-probabilities are normalised by length, as in
-eval-framework: divided by the characters of the choice, the leading space included. Every metric here raises a `DataError` where the
+eval-framework: divided by the characters of the choice, the leading space included. Every metric here raises a `DataError` if the
 last choice is the only one or a correct one, a log-probability is missing or not finite, no choice is marked as correct, or a choice is
 empty.
 """
@@ -23,7 +23,7 @@ class AbstentionMetric(ProbabilityMetric):
     """The cost of a wrong answer; at least 0. A subclass with a name of its own may set both."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse negative loads, which would reverse the score. The loads are the bounds, that of a correct answer is the best score.
+        """Refuse negative loads, which would reverse the score. The loads are the bounds, and the load of a correct one is the best score.
 
         Raises:
             TaskDefinitionError: A load is negative.
@@ -61,8 +61,8 @@ class TernaryScore(AbstentionMetric):
 class DistributionalCorrectnessScore(AbstentionMetric):
     """`(LOAD_CORRECT * p_correct - LOAD_WRONG * p_wrong) * (1 - p_unknown)`; from -1 to 1 with the default loads.
 
-    Burns 2025, arXiv:2510.04302. p_correct is the sum over the correct choices, p_unknown the probability of the last one, p_wrong that
-    of all others. A model that is unsure between answers gets less than one that says so.
+    Burns 2025, arXiv:2510.04302. p_correct is the sum over the correct choices, p_unknown the probability of the last one, p_wrong of
+    all others. A model that is unsure between answers gets less than one that says so.
     """
 
     NAME = "distributional_correctness_score"

@@ -1,4 +1,4 @@
-"""Metrics that find an answer in a text and compare it with those of the correct texts."""
+"""Metrics that find an answer in a text and compare it with the answers in the correct texts."""
 
 from collections.abc import Hashable
 from typing import ClassVar
@@ -19,7 +19,7 @@ class AnswerMetric(CompletionMetric):
     """The name of such an answer, for messages."""
 
     def answer_of(self, text: str) -> Hashable | None:
-        """The answer in a text, equal for texts with the same answer; None where there is none."""
+        """The answer in a text, equal for texts with the same answer; None if there is none."""
         raise NotImplementedError
 
     def calculate(self, response: Completion) -> float:

@@ -20,7 +20,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Error:
-    """Why there is no value."""
+    """The reason for a missing value."""
 
     error_class: str
     message: str
@@ -70,7 +70,7 @@ class BaseMetric(Generic[ResponseT]):
     BEST: ClassVar[float | None] = 1.0
     """The value of the correct answer at full certainty; None for a metric of something else than correctness, such as length."""
     COMPARES_TEXTS: ClassVar[bool] = False
-    """Whether a choice is correct where its text is a gold answer, to the letter, rather than by its position."""
+    """Whether a choice is correct if its text is a gold answer, to the letter, rather than by its position."""
     COMPANIONS: ClassVar[tuple[str, ...]] = ()
     """Dotted names of modules whose code decides values although nothing imports it: the scripts that the metric starts.
 
@@ -91,7 +91,7 @@ class LoglikelihoodMetric(BaseMetric[Loglikelihood]):
 
 
 class PerplexityMetric(LoglikelihoodMetric):
-    """A metric that also applies to a perplexity, where the text is the only choice and the correct one.
+    """A metric that also applies to a perplexity, whose text is the only choice and the correct one.
 
     Where an eval asks for perplexities and for log-probabilities of choices, it scores the perplexities alone.
     """
@@ -125,7 +125,7 @@ class CorpusMetric(BaseMetric[ResponseT]):
             sums: Of shape (..., number of statistics).
 
         Returns:
-            Of shape (...); NaN where the metric is not defined.
+            Of shape (...); NaN if the metric is not defined.
         """
         raise NotImplementedError
 
@@ -226,7 +226,7 @@ def bounds_of(metric: type[BaseMetric[Any]]) -> tuple[float, float] | None:
 
 
 def known_bounds(metric: type[BaseMetric[Any]], values: Iterable[float | None]) -> tuple[float, float] | None:
-    """The bounds of a metric. None also where a value lies outside of them: a metric may inherit bounds that are not its own."""
+    """The bounds of a metric. None also if a value lies outside of them: a metric may inherit bounds that are not its own."""
     bounds = bounds_of(metric)
     return bounds if bounds is None or all(value is None or is_between(value, bounds) for value in values) else None
 
@@ -239,7 +239,7 @@ def is_between(value: float, bounds: tuple[float, float]) -> bool:
 
 
 def is_higher_better(metric: type[BaseMetric[Any]], name: str) -> bool:
-    """Whether higher is better for a value by its full name: as the metric's `DIRECTIONS` say, where it has them."""
+    """Whether higher is better for a value by its full name: as the metric's `DIRECTIONS` say, if it has them."""
     directions: Mapping[str, bool] = getattr(metric, "DIRECTIONS", {})
     return directions.get(name, metric.HIGHER_IS_BETTER)
 
@@ -282,7 +282,7 @@ def declared_headline(metric: type[BaseMetric[Any]]) -> str | None:
 
 
 def headline_name(metric: type[BaseMetric[Any]], names: Collection[str]) -> str | None:
-    """The name of the value that the leaderboard shows; None where the metric gives several and does not say which.
+    """The name of the value that the leaderboard shows; None if the metric gives several and does not say which.
 
     It is the one that the metric declares, or the one that has the metric's own name, or the only one.
     """

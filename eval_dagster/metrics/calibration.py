@@ -1,7 +1,7 @@
 """Metrics of calibration: whether the probabilities of the choices equal the rates at which they are correct.
 
 A choice's probability is the softmax over the log-probabilities of all choices, not normalised by length. Every metric here raises a
-`DataError` where a log-probability is missing or not finite, or no choice is marked as correct.
+`DataError` if a log-probability is missing or not finite, or no choice is marked as correct.
 """
 
 from bisect import bisect_left

@@ -19,7 +19,7 @@ class ChoiceLetter(AnswerMetric):
     The letter is the last match of the first of these patterns that occurs: what stands in `\boxed{}`; what follows "the
     answer is" or "Answer:"; what "is correct", "is the right answer"; what "option" or "choice" stands before; a line of the letter
     alone; the label at the beginning, unless lines begin with several; any capital letter that stands alone and not after "not". A and
-    I between words are words. Lower case counts only where it cannot be a word: "the answer is (b)". Full-width forms are folded.
+    I between words are words. Lower case counts only if it cannot be a word: "the answer is (b)". Full-width forms are folded.
     """
 
     NAME = "choice_letter"

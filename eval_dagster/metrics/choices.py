@@ -62,7 +62,7 @@ def per_length(values: Sequence[float], lengths: Sequence[int], unit: str, respo
 
 
 def highest(values: Sequence[float]) -> list[int]:
-    """Positions of the highest value. Where there are several, the sample is counted as a tie.
+    """Positions of the highest value. If there are several, the sample is counted as a tie.
 
     Values tie if they are exactly equal. A tolerance would take answers for equal between which a model does decide, and a score would
     depend on a number that nobody chose. Log-probabilities that differ by rounding alone have an order that no position decides.

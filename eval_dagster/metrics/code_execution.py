@@ -15,8 +15,8 @@ from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 class CodeExecutionPassAtOne(CompletionMetric):
     """Whether the program passes the task's tests: pass@1 of one text (Chen et al. 2021, arXiv:2107.03374).
 
-    The program is `code_prefix` and the text. The tests are `test`, and a call of `check` with `entry_point` where that is given: fields of
-    the task's context, or of the row. Where the tests call a function of the program that has the name of a built-in one, `tested_name` is
+    The program is `code_prefix` and the text. The tests are `test`, and a call of `check` with `entry_point` if that is given: fields of
+    the task's context, or of the row. If the tests call a function of the program that has the name of a built-in one, `tested_name` is
     that name. For HumanEval the prompt is the prefix. A program passes if its tests reach their last line. It fails
     after an exception, an early exit of any status, too much time, memory or output, and any action that the sandbox forbids.
 

@@ -1,4 +1,4 @@
-"""Metrics that compare a generated text with correct ones. Every metric here raises a `DataError` where there is no correct text."""
+"""Metrics that compare a generated text with correct ones. Every metric here raises a `DataError` without a correct text."""
 
 import re
 import string
@@ -51,7 +51,7 @@ class NormalizedExactMatch(AnswerMetric):
 
 
 class QuasiExactMatch(NormalizedExactMatch):
-    """`NormalizedExactMatch` by its name in HELM (Liang et al. 2022, arXiv:2211.09110), where an empty text never matches."""
+    """`NormalizedExactMatch` by its name in HELM (Liang et al. 2022, arXiv:2211.09110), in which an empty text never matches."""
 
     NAME = "quasi_exact_match"
 
@@ -63,7 +63,7 @@ class QuasiExactMatch(NormalizedExactMatch):
 class PrefixExactMatch(CompletionMetric):
     """Whether the text begins with a correct one, white space around both left out: HELM's (Liang et al. 2022, arXiv:2211.09110).
 
-    What stands behind it does not matter, not even where it makes another word.
+    What stands behind it does not matter, not even if it makes another word.
     """
 
     NAME = "prefix_exact_match"
@@ -83,7 +83,7 @@ class PrefixExactMatch(CompletionMetric):
         return float(self.trimmed(response.completion_text).startswith(tuple(beginnings)))
 
     def trimmed(self, text: str) -> str:
-        """What of a text is compared."""
+        """The part of a text that is compared."""
         return text.strip()
 
 
@@ -98,10 +98,10 @@ class PrefixQuasiExactMatch(PrefixExactMatch):
 
 
 class F1(CompletionMetric):
-    """How far the words of the text are those of a correct one: 2 * precision * recall / (precision + recall); from 0 to 1.
+    """How far the words of the text agree with a correct one: 2 * precision * recall / (precision + recall); from 0 to 1.
 
     The token F1 of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250): words of the normalised texts, each as often as it stands in both;
-    the best over the correct texts counts. Where a text has no words left, 1 if neither has, else 0 (as SQuAD 2.0, arXiv:1806.03822).
+    the best over the correct texts counts. If a text has no words left, 1 if neither has, else 0 (as SQuAD 2.0, arXiv:1806.03822).
     """
 
     NAME = "f1"
@@ -116,7 +116,7 @@ class F1(CompletionMetric):
 class ExactNumber(AnswerMetric):
     """Whether the text's number equals a correct one, as decimals: "$1,234.50" is 1234.5.
 
-    The text's number is the first after `####` where that mark stands (the convention of GSM8K), else the last in the text. A text
+    The text's number is the first after `####` if that mark stands (the convention of GSM8K), else the last in the text. A text
     without a number is wrong; a correct answer without one raises a `DataError`.
     """
 

@@ -2,7 +2,7 @@
 
 An answer is one span or several, each on a line of its own, in the text and in the correct answers. Of several correct answers the best
 counts. Words are split at spaces and hyphens, and compared in lower case, without punctuation (ASCII) and English articles; words that
-are numbers are compared as numbers. Every metric here raises a `DataError` where there is no correct text.
+are numbers are compared as numbers. Every metric here raises a `DataError` without a correct text.
 """
 
 import re
@@ -19,7 +19,7 @@ _ARTICLES = {"a", "an", "the"}
 
 
 class DropExactMatch(AnswerMetric):
-    """Whether the normalised spans are those of a correct answer, and as many; their order does not matter."""
+    """Whether the normalised spans equal a correct answer's, and as many; their order does not matter."""
 
     NAME = "drop_exact_match"
 
@@ -30,9 +30,9 @@ class DropExactMatch(AnswerMetric):
 
 
 class DropF1(CompletionMetric):
-    """The mean F1 of the spans, paired with those of a correct answer so that it is highest; from 0 to 1.
+    """The mean F1 of the spans, paired with a correct answer's spans so that it is highest; from 0 to 1.
 
-    The F1 of two spans is that of their sets of words, and 0 where the correct one has numbers and the other none of them. A span
+    The F1 of two spans compares their sets of words, and is 0 if the correct one has numbers and the other none of them. A span
     without a partner counts 0. Not rounded to two digits, as the official script does.
     """
 

@@ -11,7 +11,7 @@ from eval_dagster.records import Score
 
 Kind: TypeAlias = Literal["answer", "judge_prompt", "judge_response", "program_output", "tie"]
 Explanation: TypeAlias = dict[str, list[str | None]]
-"""The texts of each `Kind`, in the order in which they came: one for each text of the model that was scored. Null where none was found."""
+"""The texts of each `Kind`, in the order in which they came: one for each text of the model that was scored. Null if none was found."""
 
 MOST_CHARACTERS = 20_000
 """Most characters of a text that are kept. Of a longer one, the middle is left out."""
@@ -27,7 +27,7 @@ def explain(kind: Kind, text: str | None, name: str | None = None) -> None:
         kind: `answer` for the answer that the metric found in the model's text, `judge_prompt` and `judge_response` for what a judge was
             asked and said, `program_output` for what a program wrote and how it ended, `tie` for several choices that are equally good:
             such a sample counts in `n_ties`.
-        text: Null where the metric looked for an answer and found none.
+        text: Null if the metric looked for an answer and found none.
         name: The full name of one of the metric's values; by default the first one has the explanation.
     """
     collected = _collected.get()
@@ -62,7 +62,7 @@ def explained() -> Iterator[dict[str | None, Explanation]]:
 
 
 def with_explanations(scores: Sequence[Score], collected: Mapping[str | None, Explanation]) -> list[Score]:
-    """Scores with what was collected. What has no name, or that of no score, explains the first one."""
+    """Scores with the collected explanations. One without a name, or with an unknown one, explains the first score."""
     names = {score.metric for score in scores}
     of_name: dict[str, Explanation] = {}
     for name, explanation in collected.items() if scores else ():

@@ -7,7 +7,7 @@ from eval_dagster.records import Completion, Loglikelihood, MetricContext
 
 
 def context_field(response: Completion | Loglikelihood, name: str) -> Any:
-    """The field that the task's `_get_context` gave; None where it did not, or it is null."""
+    """The field that the task's `_get_context` gave; None if it did not, or it is null."""
     context = response.context
     for part in [context] if isinstance(context, MetricContext) else context or ():
         value = dict(part).get(name)  # not by attribute: a context may have fields with the names of its methods
@@ -17,7 +17,7 @@ def context_field(response: Completion | Loglikelihood, name: str) -> Any:
 
 
 def find_field(response: Completion | Loglikelihood, name: str) -> Any:
-    """The field of the task's context, else that of the row; None where neither has it, or it is null."""
+    """The field of the task's context, else of the row; None if neither has it, or it is null."""
     value = context_field(response, name)
     return response.row.get(name) if value is None else value
 

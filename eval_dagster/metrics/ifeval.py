@@ -5,7 +5,7 @@ each instruction. A loose metric accepts what a strict one does, and more: an in
 first line, without its last, without both, or any of these without asterisks. So neither "Sure, here it is:" nor bold type makes an
 answer wrong.
 
-Every metric here raises a `DataError` where an instruction is missing, malformed or unknown, and a `RequirementError` where the packages of
+Every metric here raises a `DataError` if an instruction is missing, malformed or unknown, and a `RequirementError` if the packages of
 the extra `metrics` are needed and not installed. How instructions are checked: `eval_dagster.metrics.ifeval_instructions`.
 """
 

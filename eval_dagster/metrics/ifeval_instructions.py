@@ -222,14 +222,14 @@ def _occurrences(keyword: str, text: str) -> int:
 
 
 def _without_blank_ends(parts: list[str]) -> list[str]:
-    """The parts without the first and the last one where these are blank."""
+    """The parts without the first and the last one if these are blank."""
     start = 0 if parts[0].strip() else 1
     end = len(parts) if parts[-1].strip() else len(parts) - 1
     return parts[start:end]
 
 
 def _language(text: str) -> str | None:
-    """The most likely language; None where it cannot be detected."""
+    """The most likely language; None if it cannot be detected."""
     detector = _language_detectors().create()
     detector.append(text)
     try:

@@ -42,7 +42,7 @@ class JSONSchemaValid(CompletionMetric):
 
         Raises:
             RequirementError: The package jsonschema is not installed.
-            DataError: There is no schema, or it is none, or refers to another document.
+            DataError: The schema is missing or invalid, or refers to another document.
         """
         schema = require_field(response, self.SCHEMA_FIELD, "a JSON schema")
         if isinstance(schema, str):
@@ -65,7 +65,7 @@ class JSONSchemaValid(CompletionMetric):
 
 
 def json_value(text: str) -> list[Any]:
-    """The value in a list, because it may be null; an empty list where the text is not JSON."""
+    """The value in a list, because it may be null; an empty list if the text is not JSON."""
     try:
         return [json.loads(text, parse_constant=_refuse, parse_int=_integer)]
     except (ValueError, RecursionError):  # nested deeper than Python can read

@@ -1,6 +1,6 @@
 """The metrics of LAMBADA (Paperno et al. 2016, arXiv:1606.06031): each text has one continuation, which a model should predict.
 
-Of several correct choices the best counts. Every metric here raises a `DataError` where no choice is marked as correct.
+Of several correct choices the best counts. Every metric here raises a `DataError` if no choice is marked as correct.
 """
 
 from eval_dagster.errors import DataError

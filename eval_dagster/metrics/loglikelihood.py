@@ -1,6 +1,6 @@
 """Accuracies: whether the choice with the highest log-probability, normalised or not, is correct.
 
-Of k choices with exactly the highest value, one correct one counts 1/k. Every metric here raises a `DataError` where a log-probability
+Of k choices with exactly the highest value, one correct one counts 1/k. Every metric here raises a `DataError` if a log-probability
 is missing or not finite, or no choice is marked as correct.
 """
 

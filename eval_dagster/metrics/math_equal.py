@@ -72,7 +72,7 @@ class _Worker:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer, or None where the request took too much time or memory.
+        """The answer, or None if the request took too much time or memory.
 
         Raises:
             MachineError: The process does not start, or something else than the request ended it.
@@ -122,7 +122,7 @@ class _Worker:
         return True
 
     def _receive(self, process: "subprocess.Popen[str]") -> list[Any]:
-        """The answer in a list; an empty one where the process ended instead."""
+        """The answer in a list; an empty one if the process ended instead."""
         assert process.stdout is not None
         line = process.stdout.readline()
         if line:

@@ -1,8 +1,8 @@
 """Perplexities of all texts together: total log-probability by total words, bytes or tokens, so that long texts weigh more.
 
-A text is what the model scored, or `original_text` of the task's context where that is given: WikiText, for instance, is made readable
+A text is what the model scored, or `original_text` of the task's context if that is given: WikiText, for instance, is made readable
 before it is scored, and its words are counted as they stood before. A text is its response's only choice; of several correct choices
-the most probable one counts. Every metric here raises a `DataError` where a log-probability is missing or not finite, no choice is
+the most probable one counts. Every metric here raises a `DataError` if a log-probability is missing or not finite, no choice is
 marked as correct, or the text is not there. Without anything to divide by, the value is not a number.
 """
 
@@ -37,7 +37,7 @@ class CorpusPerplexityMetric(CorpusMetric[Loglikelihood], PerplexityMetric):
 
     @classmethod
     def aggregate(cls, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the perplexity: exp(-log P / units); infinite where it is too large for a float."""
+        """Return the perplexity: exp(-log P / units); infinite if it is too large for a float."""
         with np.errstate(over="ignore"):
             return np.asarray(np.exp(_per_unit(sums)))
 

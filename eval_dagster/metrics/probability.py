@@ -1,7 +1,7 @@
 """Metrics of the probabilities of the choices: the softmax over their log-probabilities.
 
-Definitions as in eval-framework. Where they normalise by length, each log-probability is first divided by the characters of its
-choice, the leading space included. Every metric here raises a `DataError` where a log-probability is missing or not finite, no choice
+Definitions as in eval-framework. If they normalise by length, each log-probability is first divided by the characters of its
+choice, the leading space included. Every metric here raises a `DataError` if a log-probability is missing or not finite, no choice
 is marked as correct, or a choice to be normalised is empty.
 """
 
@@ -27,7 +27,7 @@ class ProbabilityMetric(LoglikelihoodMetric):
 
 
 class ConfidenceWeightedAccuracy(ProbabilityMetric):
-    """The probability of the most probable choice where that is a correct one, else 0. Normalised by length; from 0 to 1.
+    """The probability of the most probable choice if that is a correct one, else 0. Normalised by length; from 0 to 1.
 
     As accuracy, with the same share of a tie, but an answer that is right by a hair counts less than one that the model is sure of.
     """

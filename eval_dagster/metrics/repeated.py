@@ -1,7 +1,7 @@
 """Metrics of several texts of one prompt, made from a metric of one text.
 
 `pass_at_k(ExactNumber, 10)` is a metric with the name `pass@10`; `METRICS = [pass_at_k(ExactNumber, 10), maj_at_k(ExactNumber, 10)]`.
-The eval needs `num_samples` of k or more. Every metric here raises a `DataError` where there are fewer texts than k.
+The eval needs `num_samples` of k or more. Every metric here raises a `DataError` if there are fewer texts than k.
 """
 
 from collections import Counter
@@ -94,10 +94,10 @@ def pass_at_k(metric: type[BaseMetric[Completion]], k: int, name: str | None = N
     Args:
         metric: Scores one text.
         k: At least 1.
-        name: `pass@<k>` where not given.
+        name: `pass@<k>` if not given.
 
     Raises:
-        TaskDefinitionError: k is no number of texts, or the metric's values are not all 0 or 1.
+        TaskDefinitionError: k is not a number of texts, or the metric's values are not all 0 or 1.
     """
     if not metric.IS_PROPORTION:
         raise TaskDefinitionError(

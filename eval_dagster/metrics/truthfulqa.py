@@ -1,6 +1,6 @@
 """The metrics of TruthfulQA (Lin et al. 2021, arXiv:2109.07958), whose answers are true or false; the first true one is the best.
 
-Of the choices: every metric raises a `DataError` where a log-probability is missing or not finite, or no choice is marked as correct.
+Of the choices: every metric raises a `DataError` if a log-probability is missing or not finite, or no choice is marked as correct.
 Of generated texts: every metric raises a `DataError` without a true or a false answer, and a `RequirementError` without the packages.
 """
 
@@ -45,7 +45,7 @@ class ReferenceMetric(CompletionMetric):
     """The similarity of a generated text to the nearest true and to the nearest false answer, as in lm-evaluation-harness.
 
     The true ones are the gold answers; the false ones are the field `incorrect_answers` of the task's context or of the row.
-    Similarities are those of the sentence alone, from 0 to 100.
+    Similarities are of the sentence alone, from 0 to 100.
     """
 
     PACKAGES = ("nltk", "rouge-score", "sacrebleu")

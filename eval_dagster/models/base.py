@@ -17,7 +17,7 @@ FindKnown = Callable[[], Sequence[Known]]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a run found when it looked at a model."""
+    """The findings of a run's look at a model."""
 
     warnings: Sequence[str] = ()
     """What a person has to know, in one line each."""
@@ -40,13 +40,13 @@ class Model(Protocol):
         ...
 
     def usage(self) -> Sequence[Usage]:
-        """The work so far, one for each kind; empty where the model counts no tokens. May be called while it responds."""
+        """The work so far, one for each kind; empty if the model counts no tokens. May be called while it responds."""
         ...
 
 
 @runtime_checkable
 class EndingModel(Protocol):
-    """A loaded model whose answers under way cost money, so that they are waited for where a run is interrupted."""
+    """A loaded model whose answers under way cost money, so that an interrupted run waits for them."""
 
     def end(self) -> None:
         """Begin no further request. `respond` ends when those under way are answered. May be called from a handler of a signal."""
@@ -68,12 +68,12 @@ class ModelHandle(Protocol):
         """Hash of the model alone: weights, configuration, tokenizer and chat template.
 
         Where it is the same and `version` is not, only the engine can have changed an answer: code, packages, device, dtype or the length
-        of the context. Raises `ModelNotFoundError` where the model is not there.
+        of the context. Raises `ModelNotFoundError` if the model is not there.
         """
         ...
 
     def image_mark(self) -> str:
-        """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
+        """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
         ...
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
@@ -93,7 +93,7 @@ class ModelHandle(Protocol):
         ...
 
     def load(self) -> Model:
-        """Load the weights. Raises `ModelError` where they cannot be loaded."""
+        """Load the weights. Raises `ModelError` if they cannot be loaded."""
         ...
 
 
@@ -102,7 +102,7 @@ class LocalModel(Protocol):
     """A loaded model that computes in this process, so that the time between its answers is the time that they took."""
 
     def gpus(self) -> int:
-        """The number of GPUs that it uses; 0 where it computes on the CPU."""
+        """The number of GPUs that it uses; 0 if it computes on the CPU."""
         ...
 
 
@@ -111,7 +111,7 @@ class ConversationalHandle(Protocol):
     """A configured model that may be sent conversations."""
 
     def takes_messages(self) -> bool:
-        """Whether the model is sent messages where its prompt format is `chat`. Else it is sent one text by its chat template."""
+        """Whether the model is sent messages if its prompt format is `chat`. Else it is sent one text by its chat template."""
         ...
 
 
@@ -172,7 +172,7 @@ class ExplainedHandle(Protocol):
     """A configured model whose engine is known before it is loaded."""
 
     def engine(self) -> str:
-        """What would compute the answers, on which device, and why. Loads nothing. Raises as `check` does."""
+        """The engine and device that would compute the answers, and why. Loads nothing. Raises as `check` does."""
         ...
 
 

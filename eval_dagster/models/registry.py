@@ -1,4 +1,4 @@
-"""Model backends by name: those of this package, those that other packages register, and classes in files."""
+"""Model backends by name: built-in ones, ones that other packages register, and classes in files."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -98,7 +98,7 @@ def _opened(name: str, config: ModelConfig, folder: Path, home: Path) -> ModelHa
 
 
 def _class_in_file(backend: str, folder: Path) -> tuple[ModuleType, type[ModelBackend]]:
-    """The module and the class of a backend in a file. Raises `ConfigError` if it is not there, cannot be run or is no backend."""
+    """The module and the class of a backend in a file. Raises `ConfigError` if it is not there, cannot be run or is not a backend."""
     path, _, name = backend.rpartition(":")
     file = (folder / Path(path).expanduser()).resolve()
     if not file.is_file():

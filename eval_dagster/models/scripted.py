@@ -23,9 +23,9 @@ Answer = str | Sequence[float]
 AnswerFunction = Callable[[Request], Answer]
 
 ENGINE_VERSION = 1
-"""Version of the code that makes answers from a table or from the values of a function. Raise it where an answer may change.
+"""Version of the code that makes answers from a table or from the values of a function. Raise it if an answer may change.
 
-Golden answers fail where an answer changed and this number did not.
+Golden answers fail if an answer changed and this number did not.
 """
 
 _PROBABILITY = 0.9
@@ -89,7 +89,7 @@ class ScriptedHandle:
         return "<image>"
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:  # noqa: ARG002
-        """Raise `ModelError`: there is no chat template."""
+        """Raise `ModelError`: scripted models have no chat template."""
         raise ModelError(f"Model {self.name!r} is scripted and has no chat template. Set `prompt_format: plain` for it in evals.yaml.")
 
     def template_version(self) -> str:
@@ -201,7 +201,7 @@ class ScriptedResponder:
 
 
 def _is_list(answer: object) -> TypeGuard[Sequence[float]]:
-    """Whether an answer has a length and members, as a list, a tuple or an array, and is no text."""
+    """Whether an answer has a length and members, as a list, a tuple or an array, and is not a text."""
     return isinstance(answer, Sized) and isinstance(answer, Iterable) and not isinstance(answer, str | bytes)
 
 
@@ -213,7 +213,7 @@ def _finite(answer: Sequence[float]) -> tuple[float, ...]:
 
 
 def _loglikelihoods(answer: str, choices: Sequence[str]) -> list[float]:
-    """Log-probabilities with the highest one at `answer`; all equal where no choice is or contains it."""
+    """Log-probabilities with the highest one at `answer`; all equal if no choice is or contains it."""
     wanted = answer.strip()
     texts = [choice.strip() for choice in choices]
     chosen = next((index for index, text in enumerate(texts) if text == wanted), None)

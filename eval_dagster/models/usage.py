@@ -27,7 +27,7 @@ class Usage(ABC):
     cost_estimated: int = 0
     """Calls whose part in `cost` is an estimate, since the server gave no counts or the answer was lost."""
     state: str = ""
-    """What the model does at this moment, where that is not plain."""
+    """What the model does at this moment, if that is not plain."""
 
     @abstractmethod
     def inputs_asked(self) -> int:
@@ -42,7 +42,7 @@ class Usage(ABC):
         """All tokens that went through the network."""
 
     def reuse(self) -> float | None:
-        """Tokens asked for divided by those of them that were computed; None where none was computed."""
+        """Tokens asked for divided by the tokens that were computed; None if none was computed."""
         computed = self.inputs_computed()
         return self.inputs_asked() / computed if computed else None
 

@@ -108,8 +108,8 @@ def notify_all(
 ) -> list[NoticeOutcome]:
     """Send notices to all addresses of a suite, and record them in the relation `notices`. All are recorded before the first one is sent.
 
-    Earlier notices of the suite that did not reach an address are sent after them, if the address takes these ones. The only error is that
-    of a suite that evals.yaml does not have.
+    Earlier notices of the suite that did not reach an address are sent after them, if the address takes these ones. The only error is a
+    suite that evals.yaml does not have.
 
     Args:
         project: The project, whose lake records the notices.

@@ -19,7 +19,7 @@ def regression_notice(result: GateResult, places: Sequence[str] = (), *, can_be_
 
     Args:
         result: The judgement, with at least one red row.
-        places: Lines that say where the report is, and where its pages are.
+        places: Lines with the places of the report and its pages.
         can_be_accepted: Whether an acceptance changes the suite's baseline.
     """
     worse = result.red
@@ -77,7 +77,7 @@ def skipped_notice(suite: str, reason: str) -> tuple[str, str]:
 def failed_night_notice(
     suite: str, night: str, messages: Sequence[str], places: Sequence[str] = (), *, verdict: str | None = None
 ) -> tuple[str, str]:
-    """Title and body for a night that failed before its gate could say so: the reasons, where the run is, and what to do.
+    """Title and body for a night that failed before its gate could say so: the reasons, if the run is, and what to do.
 
     `verdict` is what the gate had found, if it had judged.
     """

@@ -19,7 +19,7 @@ _KEPT_S = 90 * 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a suite's notices in the lake were about, whether they were sent or not."""
+    """The subjects of a suite's notices in the lake, sent or not."""
 
     nights: dict[str, str]
     """The kind of notice by the name of its night."""
@@ -28,7 +28,7 @@ class Told:
 
 
 def told_nights(project: Project, suite: str) -> Told:
-    """What the last notices of a suite were about."""
+    """The subjects of the last notices of a suite."""
     nights: dict[str, str] = {}
     run_ids: set[str] = set()
     for path in project.lake.readable_files(folder(project.lake, suite))[-MOST_READ:]:

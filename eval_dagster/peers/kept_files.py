@@ -9,7 +9,7 @@ from eval_dagster.stores.whole_files import replaced
 
 
 def kept_json(name: str, make: Callable[[], Any]) -> Any:
-    """The content of a kept file; made and kept where there is none, or one that cannot be read.
+    """The content of a kept file; made and kept if there is none, or one that cannot be read.
 
     A folder or a disk that takes no file costs the time of making it again, and nothing else.
     """

@@ -1,4 +1,4 @@
-"""Progress reporting, independent of where it is displayed."""
+"""Progress reporting, independent of if it is displayed."""
 
 from eval_dagster.progress.reporting import Advance, CombinedReporter, LogReporter, Reporter, SilentReporter, current_reporter, use_reporter
 

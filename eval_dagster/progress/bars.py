@@ -13,7 +13,7 @@ from eval_dagster.texts.terminal import PlainConsole
 
 
 class RichReporter:
-    """Draws one bar for each piece of work; if the console is no terminal, writes lines like `LogReporter`."""
+    """Draws one bar for each piece of work; if the console is not a terminal, writes lines like `LogReporter`."""
 
     def __init__(self, console: PlainConsole | None = None) -> None:
         self._console = console or PlainConsole(stderr=True)
@@ -48,7 +48,7 @@ class RichReporter:
                 progress.stop_task(task)
 
     def note(self, line: str) -> None:
-        """Print the line, above the bars where there are some."""
+        """Print the line, above the bars if there are some."""
         self._console.print(line, soft_wrap=True, markup=False)
 
     @contextmanager

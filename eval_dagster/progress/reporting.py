@@ -1,4 +1,4 @@
-"""Progress reporting, independent of where it is displayed.
+"""Progress reporting, independent of if it is displayed.
 
 Work calls `track` on the reporter that it was given, or on `current_reporter()`. The reporter writes a line in a log, draws a bar on a
 terminal, does both, or does nothing.
@@ -23,16 +23,16 @@ class Advance(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a model has done so far."""
+    """A model's work so far."""
 
     tokens: int
     """Tokens that it has processed."""
     cost: float | None = None
-    """US dollars; null where nothing has a price."""
+    """US dollars; null if nothing has a price."""
     cost_estimated: int = 0
     """Calls whose part in `cost` is an estimate."""
     state: str = ""
-    """What the model does at this moment, where that is not plain."""
+    """What the model does at this moment, if that is not plain."""
 
     def texts(self) -> list[str]:
         """The cost and the state, as far as there are any."""
@@ -61,7 +61,7 @@ class Reporter(Protocol):
         """
 
     def note(self, line: str) -> None:
-        """Show a line that is no progress. May be called from other threads."""
+        """Show another line than progress. May be called from other threads."""
 
 
 class LogReporter:
@@ -171,7 +171,7 @@ def current_reporter() -> Reporter:
 
 
 def tell(line: str) -> None:
-    """Show a line that is no progress: by the reporter that `use_reporter` has set, on standard error if there is none."""
+    """Show another line than progress: by the reporter that `use_reporter` has set, else on standard error."""
     reporter = _current.get(None)
     if reporter is not None:
         reporter.note(line)

@@ -1,4 +1,4 @@
-"""Finds where an answer stands in a question. Both are folded: `eval_dagster.prompts.parts.folded`."""
+"""Finds if an answer stands in a question. Both are folded: `eval_dagster.prompts.parts.folded`."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def stands_at(place: Place, question: str, answer: str) -> bool:
 
 
 def places_of(question: str, answer: str) -> Iterator[Place]:
-    """Each place where an answer stands in a question; both are folded. A sign before and one after it are a place as well: `[...]`."""
+    """Each place of an answer in a question; both are folded. A sign before and one after it are a place as well: `[...]`."""
     text = _START + question + _END
     for found in _found_in(text, answer):
         start, end = found.span()

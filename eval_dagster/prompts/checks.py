@@ -23,13 +23,13 @@ _NEXT = Message(Role.USER, "?")
 def formatting_problems(
     task: BaseTask[Any], sample: Sample, prompt: RenderedPrompt, *, formatter: Formatter, tokenizer: Any = None
 ) -> list[str]:
-    """The problems of a rendered prompt, one sentence each: those of `checked_prompt`."""
+    """The problems of a rendered prompt, one sentence each, as in `checked_prompt`."""
     return checked_prompt(task, sample, prompt, formatter=formatter, tokenizer=tokenizer).problems
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedPrompt:
-    """What the checks found in a prompt."""
+    """The findings of the checks in a prompt."""
 
     problems: list[str]
     """One sentence each; empty for a sound prompt."""
@@ -46,7 +46,7 @@ def checked_prompt(
 ) -> CheckedPrompt:
     """Check a rendered prompt.
 
-    The checks: no two choices are equal; no special token is repeated; the white space between prompt and answer is that of the same
+    The checks: no two choices are equal; no special token is repeated; the white space between prompt and answer is as in the same
     question as a few-shot example, with no space lost or doubled; the gold answer gets the best value of each metric, and a wrong one a
     worse value.
 
@@ -92,7 +92,7 @@ class _Asked(AnsweredPrompt):
 
     @cached_property
     def answer(self) -> str:
-        """The answer that a model should give: that of a few-shot example without its cue.
+        """The answer that a model should give, as a few-shot example has it without its cue.
 
         Where a task asks several questions about a row, an example shows only one of them. The answers of the others are their gold texts.
         """
@@ -104,7 +104,7 @@ class _Asked(AnsweredPrompt):
 
     @cached_property
     def as_example(self) -> str | None:
-        """The prompt with its answer as an example, and another question after it; None where the question cannot be an example."""
+        """The prompt with its answer as an example, and another question after it; None if the question cannot be an example."""
         if not self.answer.strip() or self.prompt.request.images or not self._is_asked_as_example:
             return None
         if not self.prompt.request.prompt.startswith(self.formatter.format(list(self.prompt.messages))):
@@ -172,7 +172,7 @@ def _joint_problems(asked: _Asked) -> Iterator[str]:
 
 
 def _gap_problem(prompt: str, answer: str, *, is_marked: bool) -> str | None:
-    """The problem of the white space between prompt and answer; `is_marked` where the formatter has marks between them."""
+    """The problem of the white space between prompt and answer; `is_marked` if the formatter has marks between them."""
     gap = prompt[len(prompt.rstrip()) :] + answer[: len(answer) - len(answer.lstrip())]
     shown = f"{prompt[-20:]!r} is followed by {answer[:20]!r}"
     if len(gap) > 1 and "\n" not in gap:

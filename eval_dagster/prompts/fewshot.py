@@ -35,7 +35,7 @@ class _Content:
 
 
 def fewshot_set(sample_id: str, sets: FewshotSets) -> int | None:
-    """The number of the set of a sample's examples, from 1; None where each sample has a set of its own."""
+    """The number of the set of a sample's examples, from 1; None if each sample has a set of its own."""
     return None if sets == "per_sample" else 1 + int(stable_hash(["fewshot_set", sample_id]), 16) % sets
 
 
@@ -85,8 +85,8 @@ class FewshotPool:
         """Draw examples for a sample: never the sample itself, one that asks the same, or two that ask the same.
 
         Samples with the same set have the same examples in the order in which they are drawn. So the beginning of their prompts is the
-        same, and a model computes it once. Where the set holds the sample itself, or one that asks the same, the next candidate
-        replaces it, and the examples before it stay the same. Rows that ask nearly the same are taken only where the pool has too few
+        same, and a model computes it once. If the set holds the sample itself, or one that asks the same, the next candidate
+        replaces it, and the examples before it stay the same. Rows that ask nearly the same are taken only if the pool has too few
         others.
 
         Args:
@@ -115,7 +115,7 @@ class FewshotPool:
         return list(examples)
 
     def _take(self, asked: Sequence[Sample], by: str, count: int, strategy: FewshotStrategy) -> list[Sample]:
-        """The first candidates that are no duplicates of the question or of each other; fewer than `count` where the pool has no more."""
+        """The first candidates that do not repeat the question or each other; fewer than `count` if the pool has no more."""
         taken = [self._content(sample) for sample in asked]
         examples: list[Sample] = []
         spare: list[Sample] = []

@@ -56,7 +56,7 @@ class ConcatFormatter(_TextFormatter):
         return "".join(parts)
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return a space after a colon, else a line break; nothing where one of the two has white space."""
+        """Return a space after a colon, else a line break; nothing if one of the two has white space."""
         if not question or not answer or question[-1].isspace() or answer[0].isspace():
             return ""
         return " " if question.endswith(":") else "\n"
@@ -84,7 +84,7 @@ class Llama3Formatter(_TextFormatter):
     has_special_tokens = True
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Return the turns, then the assistant's open turn: the cue where there is one, else its header alone."""
+        """Return the turns, then the assistant's open turn: the cue if there is one, else its header alone."""
         *closed, last = self._marked(messages, images)
         if last.role is not Role.ASSISTANT:
             closed, last = [*closed, last], Message(Role.ASSISTANT, "")
@@ -215,7 +215,7 @@ class ConversationFormatter:
 
 
 def verbatim(formatter: Formatter) -> Formatter:
-    """The formatter that leaves the texts of messages as they are, where there is one."""
+    """The formatter that leaves the texts of messages as they are, if there is one."""
     return VerbatimChatFormatter(formatter._handle, formatter._system_role) if isinstance(formatter, ChatTemplateFormatter) else formatter
 
 

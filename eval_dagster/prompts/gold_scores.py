@@ -1,7 +1,7 @@
 """Checks that a benchmark's metrics give a gold answer a better value than a wrong one.
 
-A metric that does not declare its best value is judged by how it behaves: it is checked where it gives the gold answer a better value than
-every wrong one. Where it does not, it may measure something else, such as a length; that is no problem, and no check either.
+A metric that does not declare its best value is judged by how it behaves: it is checked if it gives the gold answer a better value than
+every wrong one. If it does not, it may measure something else, such as a length; that is neither a problem nor a check.
 """
 
 import math
@@ -29,7 +29,7 @@ Answers = Mapping[str, Completion | Loglikelihood]
 """What a metric sees, by a description of it."""
 
 _IMPROBABLE = -1000.0
-"""Log-probability a byte of an impossible text: a probability of 0 even where a metric divides by the length."""
+"""Log-probability a byte of an impossible text: a probability of 0 even if a metric divides by the length."""
 _UNCERTAIN = -0.01
 """Log-probability a character of an uncertain text; so close to 0 that exp() does not overflow for long words."""
 _MOST_SHOWN = 4
@@ -60,7 +60,7 @@ class GoldScores:
     """What a model should write; not used where choices or a text are scored."""
 
     def problems(self) -> Iterator[str]:
-        """The problems of the prompt as a whole, one sentence each; those of single metrics are in `judged`."""
+        """The problems of the prompt as a whole, one sentence each; problems of single metrics are in `judged`."""
         prompt, all_metrics = self.asked.prompt, self.asked.task.METRICS
         if not metrics_for(all_metrics, prompt.response_type):
             listed = ", ".join(metric.NAME for metric in all_metrics)
@@ -70,7 +70,7 @@ class GoldScores:
     def judged(self) -> Iterator[Judged]:
         """Every metric of the prompt.
 
-        Metrics that need other prompts of the row are left out, and metrics that run code where that is not allowed.
+        Metrics that need other prompts of the row are left out, and metrics that run code if that is not allowed.
         """
         prompt = self.asked.prompt
         right, wrong = self._right_answers(), self._wrong_answers()
@@ -140,7 +140,7 @@ class GoldScores:
 
 
 def absent_gold(truths: Sequence[str], choices: Sequence[str] | None) -> str | None:
-    """What to do where no gold answer is a choice, to the letter; None where one is, or where there is nothing to compare."""
+    """Advice if no gold answer is a choice, to the letter; None if one is, or without anything to compare."""
     if not truths or not choices or any(truth in choices for truth in truths):
         return None
     near = {" ".join(choice.split()).casefold(): choice for choice in reversed(choices)}
@@ -207,7 +207,7 @@ def _values(metric: type[BaseMetric], answer: Completion | Loglikelihood, texts:
 
 
 def _tells(answers: Sequence[Mapping[str, float]]) -> bool:
-    """Whether one sample is enough for a metric of a corpus. BLEU, for instance, is 0 where all texts have less than four words."""
+    """Whether one sample is enough for a metric of a corpus. BLEU, for instance, is 0 if all texts have less than four words."""
     values = [value for each in answers for value in each.values()]
     return not any(map(math.isnan, values)) and len(set(values)) > 1
 

@@ -24,7 +24,7 @@ from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.versions.hashes import stable_hash
 
 LINT_VERSION = 2
-"""Version of the checks. Raise it where a finding may change; stored prompts are then looked at again."""
+"""Version of the checks. Raise it if a finding may change; stored prompts are then looked at again."""
 _CHANCE = 1e-3
 """The most probable chance by which a check may find something."""
 _NEARLY = 0.95
@@ -59,7 +59,7 @@ def lint(prompts: Sequence[RenderedPrompt], *, num_fewshot: int, compares_texts:
         compares_texts: Whether a metric of the task takes a choice for correct by its text (`BaseMetric.COMPARES_TEXTS`).
 
     Returns:
-        One finding a check, in the order of `Check`; none for a check that does not apply: that of choices, where there are none.
+        One finding a check, in the order of `Check`; none for a check that does not apply, such as the check of choices without choices.
     """
     asked = asked_prompts([prompt for prompt in prompts if prompt.error is None], num_fewshot)
     found = []
@@ -391,7 +391,7 @@ class _Row:
 
 
 def _rows(asked: Sequence[Asked]) -> list[_Row] | None:
-    """The rows; None where a question cannot be told from the examples."""
+    """The rows; None if a question cannot be told from the examples."""
     by_row: dict[str, list[Asked]] = defaultdict(list)
     for each in asked:
         if each.question is None:

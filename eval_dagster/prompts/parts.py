@@ -1,4 +1,4 @@
-"""Takes a prompt apart: its examples and its question, also where it is one text of another package."""
+"""Takes a prompt apart: its examples and its question, also if it is one text of another package."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ class Asked:
 
     @cached_property
     def choices(self) -> Sequence[str]:
-        """The texts that are scored; empty where a text is written."""
+        """The texts that are scored; empty if a text is written."""
         return self.prompt.request.choices or ()
 
     @cached_property
     def gold(self) -> frozenset[str]:
-        """The correct answers, folded; empty where the task does not tell."""
+        """The correct answers, folded; empty if the task does not tell."""
         if self.choices and self.prompt.gold_indices:
             return frozenset(folded(self.choices[index]) for index in self.prompt.gold_indices)
         return frozenset(map(folded, self.prompt.ground_truths))
@@ -40,7 +40,7 @@ class Asked:
 
     @cached_property
     def parts(self) -> "_Parts | None":
-        """None where the examples cannot be told from the question."""
+        """None if the examples cannot be told from the question."""
         return self._turns if self._turns.examples or not self.shots else _split(self.prompt.request.prompt, self.shots)
 
     @cached_property
@@ -54,12 +54,12 @@ class Asked:
 
     @property
     def examples(self) -> Sequence[tuple[str, str]]:
-        """Pairs of question and answer, both folded. Where the answer is empty, it stands at the end of the question."""
+        """Pairs of question and answer, both folded. If the answer is empty, it stands at the end of the question."""
         return self.parts.examples if self.parts else ()
 
     @cached_property
     def question(self) -> str | None:
-        """The question with its cue, folded; None where it cannot be told from the examples."""
+        """The question with its cue, folded; None if it cannot be told from the examples."""
         return folded(f"{self.parts.question}\n{self.parts.cue}") if self.parts else None
 
 
@@ -74,7 +74,7 @@ class _Parts:
 
 
 def asked_prompts(prompts: Sequence[RenderedPrompt], num_fewshot: int) -> list[Asked]:
-    """Prompts taken apart. Where some show their examples as messages, the others of the eval have none."""
+    """Prompts taken apart. If some show their examples as messages, the others of the eval have none."""
     asked = [Asked(prompt=prompt, shots=num_fewshot) for prompt in prompts]
     if any(each.has_turns for each in asked):
         asked = [each if each.has_turns else Asked(prompt=each.prompt, shots=0) for each in asked]

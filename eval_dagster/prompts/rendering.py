@@ -39,15 +39,15 @@ class Rendering:
     num_fewshot: int = 0
     """Examples before each question."""
     seed: int = 0
-    """Seeds the choice of examples and, without `sampling_seed`, sampling where the temperature is above 0."""
+    """Seeds the choice of examples and, without `sampling_seed`, sampling if the temperature is above 0."""
     sampling_seed: int | None = None
     """Seeds sampling."""
     strategy: FewshotStrategy | None = None
-    """How examples are drawn; the task's own way where not given."""
+    """How examples are drawn; the task's own way if not given."""
     sets: FewshotSets = 1
     """How many sets of examples the samples of a subject have between them, or `per_sample`."""
     num_samples: int | None = None
-    """Texts to generate from each prompt; the task's own number where not given."""
+    """Texts to generate from each prompt; the task's own number if not given."""
     answers: Mapping[str, str] = field(default_factory=dict)
     """By subject an answer that begins as most of its answers do, as `knowing` finds it. Prompts of generated texts end as before this."""
 
@@ -95,7 +95,7 @@ def fewshot_pool(task: AnyTask, samples: Iterable[Sample]) -> FewshotPool:
 
 
 def render_sample(rendering: Rendering, sample: Sample, pool: FewshotPool | None) -> list[RenderedPrompt]:
-    """Build the prompts of one sample: one as a rule, several or none where the task returns so many.
+    """Build the prompts of one sample: one as a rule, several or none if the task returns so many.
 
     Args:
         rendering: The task, the format and the settings.
@@ -130,7 +130,7 @@ def _prepare(how: Rendering, sample: Sample, pool: FewshotPool | None) -> int | 
     """Set up the task to draw the examples of one sample. They depend on the seed, the set of the sample and the sample alone.
 
     Returns:
-        The number of the set; None without examples, or where they may differ from those of the set.
+        The number of the set; None without examples, or if they may differ from the set's.
     """
     task = how.task
     task.written_example = None

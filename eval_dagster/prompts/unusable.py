@@ -44,7 +44,7 @@ def failed_prompt(task: BaseTask[Any], sample: Sample, error: DataError) -> Rend
 
 
 def question_id(sample: Sample, index: int) -> str:
-    """The sample id of a question about a row: that of the row, from the second question on with the question's position."""
+    """The sample id of a question about a row: the row's, from the second question on with the question's position."""
     return f"{sample.sample_id}.{index}" if index else sample.sample_id
 
 
@@ -63,7 +63,7 @@ def _unasked(response_type: ResponseType, sample: Sample, request_id: str, error
 
 
 def checked(prompt: RenderedPrompt, sample: Sample) -> RenderedPrompt:
-    """The prompt, with an error where one of its texts holds half of a character, which no tokenizer reads and no file stores."""
+    """The prompt, with an error if one of its texts holds half of a character, which no tokenizer reads and no file stores."""
     wrong = next((text for text in _texts(prompt) if not is_storable(text)), None)
     if wrong is None:
         return prompt

@@ -1,4 +1,4 @@
-"""What metrics see: a response joined with its prompt, the row and the correct answer."""
+"""The views of metrics: a response joined with its prompt, the row and the correct answer."""
 
 from collections.abc import Sequence
 from copy import copy, deepcopy
@@ -41,7 +41,7 @@ class AnsweredPrompt:
         return [0] if self.prompt.request.perplexity else list(self.prompt.gold_indices)
 
     def views(self, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """What the metrics score: each generated text, or all choices together."""
+        """The views that the metrics score: each generated text, or all choices together."""
         if isinstance(self.task, OrderedTask):
             return self.task.views(self.sample, self.prompt, response)
         if self.prompt.response_type is ResponseType.COMPLETION:
@@ -83,7 +83,7 @@ class AnsweredPrompt:
         """An answer after the task's post-processing, which has a row of its own: what it changes there, metrics do not see.
 
         Raises:
-            DataError: It is no text.
+            DataError: It is not a text.
         """
         sample = TaskSample(
             messages=list(self.prompt.messages),
@@ -100,7 +100,7 @@ class AnsweredPrompt:
 
     @property
     def _context(self) -> MetricContext | list[MetricContext] | None:
-        """The context that the task gave: alone where it is one."""
+        """The context that the task gave: alone if it is one."""
         parts = list(self.prompt.context)
         return parts[0] if len(parts) == 1 else parts or None
 

@@ -1,4 +1,4 @@
-"""What metrics see of an answer, and the scores that they give it."""
+"""Answers as metrics see them, and their scores."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from eval_dagster.records.samples import Message, MetricContext, Row
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What a completion metric sees: a generated text joined with its gold answers."""
+    """The input of a completion metric: a generated text joined with its gold answers."""
 
     completion_text: str
     """The text after the reasoning was split off and the task's post-processing."""
@@ -21,7 +21,7 @@ class Completion:
     ground_truth: str | Sequence[str] | None = None
     """The same as the task gave it: one text, a list of texts, or none."""
     finish_reason: str = "stop"
-    """`length` where the text was cut at `max_tokens`, `reasoning` where it ends inside its reasoning and so has no answer."""
+    """`length` if the text was cut at `max_tokens`, `reasoning` if it ends inside its reasoning and so has no answer."""
     prompt: str = ""
     messages: Sequence[Message] = ()
     """The conversation that the prompt was made from."""
@@ -33,18 +33,18 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Loglikelihood:
-    """What a log-likelihood metric sees: the choices' log-probabilities and the gold answer. A perplexity has its text as only choice."""
+    """The input of a log-likelihood metric: the choices' log-probabilities and the gold answer. A perplexity's text is the only choice."""
 
     loglikelihoods: Sequence[float]
     """One a choice, natural logarithm."""
     choices: Sequence[str] = ()
     """The choices' texts, aligned with `loglikelihoods`."""
     gold_indices: Sequence[int] = ()
-    """Positions of the correct choices; more than one where several are correct."""
+    """Positions of the correct choices; more than one if several are correct."""
     token_loglikelihoods: Sequence[Sequence[float]] = ()
     """Log-probability of each token of each choice; no padding among them."""
     unconditioned_loglikelihoods: Sequence[float] | None = None
-    """One a choice, after the unconditioned prompt, where the task has one."""
+    """One a choice, after the unconditioned prompt, if the task has one."""
     is_greedy: Sequence[bool] = ()
     """For each choice, whether every one of its tokens is the most probable one."""
     prompt: str = ""

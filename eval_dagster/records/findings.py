@@ -1,4 +1,4 @@
-"""What a look at the rows and prompts of an eval found: signs that a score measures something else than its name says."""
+"""Findings in the rows and prompts of an eval: signs that a score measures something else than its name says."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,7 +45,7 @@ class Finding:
     sample_id: str | None = None
     """One of the samples that it concerns."""
     sample_name: str | None = None
-    """Its own name, where it has one."""
+    """Its own name, if it has one."""
     effect: str = ""
     """What it does to the score."""
     advice: str = ""

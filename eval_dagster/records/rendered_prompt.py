@@ -7,10 +7,10 @@ from eval_dagster.records import Message, MetricContext, Request, ResponseType
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedPrompt:
-    """What is asked of a model about one sample, and what the answer is."""
+    """The question to a model about one sample, and the correct answer."""
 
     sample_id: str
-    """The row's sample id. Where a task asks several questions about one row, the second and later ones have a suffix `.1`, `.2`, ..."""
+    """The row's sample id. If a task asks several questions about one row, the second and later ones have a suffix `.1`, `.2`, ..."""
     source_id: str
     """The row's sample id."""
     subject: str
@@ -22,13 +22,13 @@ class RenderedPrompt:
     ground_truths: tuple[str, ...]
     """Every text that counts as correct."""
     truth_is_list: bool | None = None
-    """Whether the task gave these as a list; null where it gave none of them."""
+    """Whether the task gave these as a list; null if it gave none of them."""
     gold_indices: tuple[int, ...] = ()
     """Positions of the correct choices; several where choices are repeated or more than one is correct. Empty for completions."""
     fewshot_ids: tuple[str, ...] = ()
     """Sample ids of the examples, in the order of the prompt. An example that is no row of the dataset has the hash of its content."""
     fewshot_set: int | None = None
-    """The number of the set of the examples. Null without examples, where each sample has a set of its own, and where a task itself draws
+    """The number of the set of the examples. Null without examples, if each sample has a set of its own, and where a task itself draws
     the examples from rows among which the sample is."""
     context: tuple[MetricContext, ...] = ()
     """What the task gives the metrics beside the gold answer."""

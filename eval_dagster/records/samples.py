@@ -24,7 +24,7 @@ class ModelMethods:
     """The methods of pydantic's models by which eval-framework's files copy, write and read its records, for dataclasses."""
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """The fields and their values; `mode="json"` gives the types of JSON. `options` are those of pydantic."""
+        """The fields and their values; `mode="json"` gives the types of JSON. `options` as in pydantic."""
         return dict(_adapter(type(self)).dump_python(self, **options))  # type: ignore[arg-type]
 
     def model_dump_json(self, **options: Any) -> str:
@@ -118,9 +118,9 @@ class TaskSample:
     row: Row = field(default_factory=dict)
     """The dataset row."""
     response_type: ResponseType | None = None
-    """The task's own where not given."""
+    """The task's own if not given."""
     gold_indices: Sequence[int] | None = None
-    """Positions of the correct choices, for choices with equal texts; found by `ground_truth` where not given."""
+    """Positions of the correct choices, for choices with equal texts; found by `ground_truth` if not given."""
     unconditioned_query: str | None = None
     """A prompt without the question. Each choice is scored after it, too, for pointwise mutual information."""
     use_logits: bool = False
@@ -128,25 +128,25 @@ class TaskSample:
     images: Sequence[bytes] = ()
     """PNG files, in the order in which the prompt refers to them."""
     max_tokens: int | None = None
-    """Most tokens to generate; the task's own where not given."""
+    """Most tokens to generate; the task's own if not given."""
     stop_sequences: Sequence[str] | None = None
-    """The task's own where not given."""
+    """The task's own if not given."""
     num_samples: int | None = None
-    """Texts to generate; the eval's own where not given."""
+    """Texts to generate; the eval's own if not given."""
     temperature: float | None = None
     """The task's customary temperature. What the model sets itself in evals.yaml counts more; so it is for `top_k` and `top_p`."""
     top_k: int | None = None
     top_p: float | None = None
     grammar: Grammar | None = None
     sample_name: str | None = None
-    """The question's own name; that of the row, by the task's `ID_FIELD`, where not given."""
+    """The question's own name; that of the row, by the task's `ID_FIELD`, if not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSource:
-    """Where the rows of an eval came from."""
+    """The source of an eval's rows."""
 
     path: str
     """Hub id, folder, or `<module>:<class>` for a task that brings its own rows."""
     revision: str | None
-    """Commit, or null where the rows have none."""
+    """Commit, or null if the rows have none."""

@@ -11,7 +11,7 @@ ALLOW_KEY = "sandbox.allow_code_execution"
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxPolicy:
-    """What a project permits."""
+    """The permissions of a project."""
 
     allowed: bool = False
     """Whether code that a model wrote may run at all."""

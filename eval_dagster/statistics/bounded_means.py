@@ -33,9 +33,9 @@ def bounded_interval(values: Floats, *, size: float, quantile: float, bounds: Bo
     pseudo-empirical likelihood of surveys (Wu & Rao 2006, Canadian Journal of Statistics 34).
 
     For values between 0 and 1 the upper end is the minimum over b from 0 to 1 of (1 - exp(mean of log(1 - b x) - c (1 + s b^8))) / b, with
-    c = quantile^2 / (2 size). The lower end mirrors it. The surcharge s = 0.56 counts only where the interval needs values at a bound that
+    c = quantile^2 / (2 size). The lower end mirrors it. The surcharge s = 0.56 counts only if the interval needs values at a bound that
     were hardly seen, since b is then near 1. Without it the upper end for n zeros is 1.9 / n, and the coverage of scores that are rarely
-    1 falls to 86 %; with it, the end is 2.6 / n, about that of Jeffreys' interval (Brown, Cai & DasGupta 2001, Statistical Science 16).
+    1 falls to 86 %; with it, the end is 2.6 / n, about as with Jeffreys' interval (Brown, Cai & DasGupta 2001, Statistical Science 16).
 
     Args:
         values: May lie outside the bounds, as residuals of groups around a common mean do; the interval does not.

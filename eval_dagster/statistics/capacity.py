@@ -1,4 +1,4 @@
-"""What an evaluation costs on many workers: rates fitted to answers whose time is known, and the time of a run."""
+"""The cost of an evaluation on many workers: rates fitted to answers whose time is known, and the time of a run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 PIECES_A_WORKER = 6
 """Pieces of equal work that the estimate assumes, by worker. A pool cuts more, of unequal work."""
 REQUESTS_A_PIECE = 24
-"""Requests of a piece, about, where there are too few for so many pieces."""
+"""Requests of a piece, about, if there are too few for so many pieces."""
 DRIVER_S = 0.00015
 """Seconds of a core in which the process of the run receives and stores a short answer, one after the other."""
 

@@ -24,7 +24,7 @@ Test: TypeAlias = Literal["exact McNemar", "sign flips", "paired t", "paired boo
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Result a minus result b on the samples that both have a value for. Null if there is no data, never 0."""
+    """Result a minus result b on the samples that both have a value for. Null without data, never 0."""
 
     value_a: float | None = None
     """The metric of a on the common samples."""
@@ -62,7 +62,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class CommonSamples:
-    """The samples that both results have a value for, among those of two aligned columns."""
+    """The samples of two aligned columns that both results have a value for."""
 
     mask: NDArray[np.bool_]
     """Which of the samples are common."""

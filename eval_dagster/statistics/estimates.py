@@ -35,7 +35,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A score with its uncertainty. Null if there is no data, never 0."""
+    """A score with its uncertainty. Null without data, never 0."""
 
     value: float | None
     stderr: float | None
@@ -60,7 +60,7 @@ def estimate_mean(
     The standard error is cluster-robust, sqrt(C / (C - 1) * sum over C clusters of (sum of residuals)^2) / n: Miller 2024, "Adding Error
     Bars to Evals", arXiv:2411.00640, section 2.2, with the usual correction for few clusters. If every sample is a cluster of its own,
     this is s / sqrt(n), with n - 1 in the denominator of s^2 (section 2.1). A large cluster draws the mean to itself, and its residuals
-    are too small. If the clusters differ in size, the standard error is therefore that of the jackknife, which leaves out one cluster
+    are too small. If the clusters differ in size, the standard error is therefore the jackknife's, which leaves out one cluster
     after the other: sqrt((C - 1) / C * sum of (sum of residuals / (1 - share of the cluster))^2) / n. For equal sizes both are the same.
 
     The interval depends on the values:
@@ -72,7 +72,7 @@ def estimate_mean(
     - with finite bounds: `bounded_interval`, with the normal quantile and the size n; for clusters at the effective size as above.
     - otherwise: Student's t interval.
 
-    For clusters, variance and degrees of freedom are those of Bell & McCaffrey (2002, Survey Methodology 28), as Imbens & Kolesár (2016,
+    For clusters, variance and degrees of freedom are as in Bell & McCaffrey (2002, Survey Methodology 28), as Imbens & Kolesár (2016,
     Review of Economics and Statistics 98) recommend for clusters of different sizes: sum of (sum of residuals)^2 / (1 - share) / n^2, and
     C - 1 degrees of freedom if all clusters have one size, fewer if a few clusters dominate. With less than 2 degrees of freedom there is
     no interval, and without two effective clusters, n^2 / sum of size^2, no standard error. Neither is there an interval of a mean without
@@ -82,7 +82,7 @@ def estimate_mean(
         values: One value per sample; None, NaN or an infinity if the sample has no value.
         proportion: Whether every value is 0 or 1.
         clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
-        bounds: The least and the largest possible value, where they are known. The interval stays within them.
+        bounds: The least and the largest possible value, if they are known. The interval stays within them.
 
     Raises:
         ValueError: A proportion has a value that is neither 0 nor 1.
@@ -149,7 +149,7 @@ def estimate_corpus(
     the number of draws. The interval is the bias-corrected one (Efron & Tibshirani 1993, "An Introduction to the Bootstrap", section 14.3,
     without acceleration). Its quantiles are moved outwards by Student's quantile and by sqrt(C / (C - 1)), because an empirical
     distribution is too narrow (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", The American Statistician 69), or by the
-    jackknife's standard error over the bootstrap's where that is more: few clusters of unequal size are. There is
+    jackknife's standard error over the bootstrap's if that is more: few clusters of unequal size are. There is
     no error bar for fewer than 5 effective clusters, if a group has one cluster, if more than 5 % of the draws have no value, or if all
     draws have the same value: equal samples contain no information about the variance. The interval does not correct a metric that is
     biased for few samples, such as a calibration error.
@@ -210,7 +210,7 @@ def estimate_macro(
         proportion: Whether every value of every group is 0 or 1.
         covariance: The value of `covariance_of_groups`, if groups share clusters.
         n_clusters: Number of clusters of all groups together, if groups share clusters. None: they do not.
-        bounds: The least and the largest possible value, where they are known. The interval stays within them.
+        bounds: The least and the largest possible value, if they are known. The interval stays within them.
         members: The values of each group, for a mean with finite bounds.
     """
     known = [group for group in groups if group.value is not None]

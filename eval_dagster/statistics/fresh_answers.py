@@ -62,7 +62,7 @@ def level_of_fresh(fall: float, p_value: float, alpha: float, stderr: float) -> 
     standard error divided by the fresh one. Weighted by their inverse variances, both together have the z value
     (z1 + r z2) / sqrt(1 + r^2), which reaches the critical value c of alpha at z2 = (c sqrt(1 + r^2) - z1) / r. The bound 0.5 means that
     the fresh answers have to point to a fall at all. Where baseline and result share their random draws and fresh answers do not, r can be
-    so small that chance decides where they point. A fall as large as the first test found it has the fresh z value r z1, so the bound is
+    so small that chance decides if they point. A fall as large as the first test found it has the fresh z value r z1, so the bound is
     then the level that nine of ten such falls reach. The level is also the share of the false alarms of the first test that are left.
 
     Args:
@@ -97,17 +97,17 @@ def fresh_test(
     """Estimate the difference by fresh answers.
 
     The estimate is 2 sum w v (c - (a + b) / 2). v is the weight of a sample in the mean: 1 / n, or 1 / (subjects x samples of the subject).
-    w is the number of samples of its stratum, flipped or not, divided by those of them with a fresh value (Horvitz & Thompson 1952, JASA
+    w is the number of samples of its stratum, flipped or not, divided by the number with a fresh value (Horvitz & Thompson 1952, JASA
     47). The variance is the sum over clusters of the squared sums of these terms, whose expectation is 0 if nothing has changed.
 
     Args:
         result: One value a sample: all samples that result and baseline have in common.
         baseline: The values of the same samples in the same order.
-        fresh: The fresh values; None where a sample was not asked, or where its answer is an error.
+        fresh: The fresh values; None if a sample was not asked, or where its answer is an error.
         is_flipped: Whether the sample belongs to those that were all asked, of which result and baseline differ.
         higher_is_better: Whether a fall is a negative difference.
         clusters: The cluster of each sample. None: every sample is a cluster of its own.
-        subjects: If given, the difference is that of the mean of the subjects' means.
+        subjects: If given, the difference of the means of the subjects' means.
 
     Returns:
         None if a stratum that has samples has no fresh value.
@@ -135,7 +135,7 @@ def fresh_test_of_corpora(
 ) -> FreshTest | None:
     """Estimate the difference of a metric f of all samples together: 2 (f(c) - (f(a) + f(b)) / 2), with the error bar of `estimate_corpus`.
 
-    The sides are statistics of shape (samples, k) of the same samples, all of which were asked again. Returns None where nothing varies.
+    The sides are statistics of shape (samples, k) of the same samples, all of which were asked again. Returns None if nothing varies.
     """
     width = result.shape[1]
 
@@ -154,7 +154,7 @@ def fresh_test_of_items(
     higher_is_better: bool,
     clusters: Sequence[Hashable] | None = None,
 ) -> FreshTest | None:
-    """The same for a metric of items: those of result, baseline and fresh answer of each sample."""
+    """The same for a metric of items: the items of result, baseline and fresh answer of each sample."""
 
     def difference(chosen: list[Any]) -> float:
         now, before, again = (float(aggregate([each[side] for each in chosen])) for side in range(3))

@@ -19,7 +19,7 @@ from eval_dagster.statistics.estimates import (
 )
 
 _FEWEST = 20
-"""Draws that are made even where they take longer than the time that is given."""
+"""Draws that are made even if they take longer than the time that is given."""
 
 
 def estimate_items(
@@ -31,7 +31,7 @@ def estimate_items(
     seed: int = 0,
     most_seconds: float = 5.0,
 ) -> Estimate:
-    """Estimate a metric of all samples together. `aggregate` is called on the items, and on those of each draw.
+    """Estimate a metric of all samples together. `aggregate` is called on the items, and on the items of each draw.
 
     Clusters are drawn with replacement as in `estimate_corpus`, 1,000 times, or as often as the time allows: an aggregate such as BLEU
     takes long. A draw without a value, a correlation of constants for instance, is left out.

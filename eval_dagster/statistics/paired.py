@@ -119,8 +119,8 @@ def compare_items(
     """Compare two values of a metric of all samples together, on the samples that both have.
 
     Standard error and interval are those that `estimate_items` gives the difference when the same clusters are drawn for both. The p-value
-    is Student's of the difference over that standard error. Where no more than 10 clusters differ, and no more than half of all, it is
-    that of the test that swaps a and b cluster by cluster, exactly: as in `compare_corpora`.
+    is Student's of the difference over that standard error. If no more than 10 clusters differ, and no more than half of all, it is
+    the p-value of the test that swaps a and b cluster by cluster, exactly: as in `compare_corpora`.
 
     Args:
         a: One item a sample; None for a sample without one.
@@ -195,12 +195,12 @@ def compare_means(
 ) -> Comparison:
     """Compare two means of the same samples.
 
-    Standard error and interval of the differences are those of `estimate_mean` and `estimate_macro`: with bounds of the values, the
+    Standard error and interval of the differences as from `estimate_mean` and `estimate_macro`: with bounds of the values, the
     interval holds although nearly all differences are 0, and without bounds there is none if all differences are equal. If every value
     is 0 or 1, the interval is Bonett and Price's (2012, Journal of Educational and Behavioral Statistics 37), for clusters at the
     effective sample size; it has a width even if all answers agree. The p-value is of one of these tests:
 
-    - the exact McNemar's test, if every value is 0 or 1 and the mean is that of the samples;
+    - the exact McNemar's test, if every value is 0 or 1 and the mean is over the samples;
     - the exact test that swaps a and b cluster by cluster, if such samples belong to clusters. McNemar's test assumes independent samples.
       This test is valid for any dependence within clusters, and equals McNemar's for clusters of one sample;
     - the paired t test, robust to clusters, otherwise. If at most 16 clusters and at most half of them differ, or if the differences do not
@@ -211,7 +211,7 @@ def compare_means(
         b: The values of the same samples in the same order.
         clusters: The cluster of each sample. Samples of one cluster are not independent. None: every sample is a cluster of its own.
         subjects: If given, the mean of the subjects' means is compared, with equal weights of all subjects that have common samples.
-        bounds: The least and the largest possible value, where they are known.
+        bounds: The least and the largest possible value, if they are known.
         alpha: Two-sided level of significance of `min_detectable`.
 
     Raises:
@@ -303,7 +303,7 @@ def _means(
     bounds: Bounds,
     alpha: float,
 ) -> Comparison:
-    """Compare means of any values, each sample with its weight. `bounds` are those of a difference."""
+    """Compare means of any values, each sample with its weight. `bounds` are of a difference."""
     estimate, free = _estimate(differences, common, subject, bounds)
     known = with_estimate(known, estimate)
     if known.n_clusters < 2:
@@ -324,7 +324,7 @@ def _means(
 
 
 def _estimate(differences: Floats, common: CommonSamples, subject: Integers, bounds: Bounds) -> tuple[Estimate, float]:
-    """The mean difference, or that of the subjects, with the degrees of freedom of its error bar."""
+    """The mean difference, of the samples or of the subjects, with the degrees of freedom of its error bar."""
     cluster = common.cluster
     if subject.max() == 0:
         estimate = estimate_mean(differences.tolist(), proportion=False, clusters=common.labels, bounds=bounds)

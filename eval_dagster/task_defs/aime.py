@@ -14,7 +14,7 @@ from eval_dagster.tasks.base import BaseTask
 class AIME24(BaseTask[str]):
     """The 30 problems of the American Invitational Mathematics Examination of 2024, whose answers are integers from 0 to 999.
 
-    A contest, and no paper's; the prompt is that of lm-eval's tasks of these names.
+    From a contest, without a paper; the prompt of lm-eval's tasks of these names.
     """
 
     NAME = "AIME 2024"

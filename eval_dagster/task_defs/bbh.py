@@ -99,7 +99,7 @@ class BBHCoT(BBH):
         return f" So the answer is {item['target']}."
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """What the text calls its answer last, else its last line; of an option the letter in parentheses."""
+        """The last text that is called the answer, else the last line; of an option the letter in parentheses."""
         said = _SAID.match(completion_text)
         answer = _bare(said[1] if said else completion_text.strip().rpartition("\n")[2])
         option = _OPTION.search(answer)

@@ -78,7 +78,7 @@ COUNTRIES = [country for continent, block in _TABLE.items() for country in _pars
 
 
 class _Capitals(BaseTask[str]):
-    """What the two tasks share: their rows and their question."""
+    """The rows and the question of both tasks."""
 
     DATASET_PATH = "capitals"
     SAMPLE_SPLIT = "test"

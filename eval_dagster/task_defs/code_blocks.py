@@ -6,5 +6,5 @@ _FENCED = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DO
 
 
 def code_block(text: str) -> str:
-    """The content of the first fenced block that has some, open to the end where it is never closed; without any, the text itself."""
+    """The content of the first fenced block that has some, open to the end if it is never closed; without any, the text itself."""
     return next((block for block in _FENCED.findall(text) if block.strip()), text)

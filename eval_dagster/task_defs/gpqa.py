@@ -16,7 +16,7 @@ _OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incor
 
 
 class _GPQA(BaseTask[str]):
-    """What all variants share: the rows, and their options in an order that follows from the row's content alone.
+    """The rows for all variants, and their options in an order that follows from the row's content alone.
 
     The diamond questions are among the main ones, and these among the extended ones, so that each set is an eval of its own. The diamond
     ones, of which published results are, go without a name.
@@ -87,7 +87,7 @@ class GPQAIDK(IDKMixin, GPQA):
 class GPQACoT(_GPQA):
     """GPQA, reasoned about before a letter is named, without examples.
 
-    The rule of the introduction is that of MMLU-Pro (Wang et al. 2024, arXiv:2406.01574).
+    The rule of the introduction is MMLU-Pro's (Wang et al. 2024, arXiv:2406.01574).
     """
 
     NAME = "GPQA (chain of thought)"

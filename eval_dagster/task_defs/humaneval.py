@@ -61,7 +61,7 @@ class HumanEvalInstruct(HumanEval):
         return f"Here is the completed function:\n```python\n{item['prompt']}\n"
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """The body up to what ends it, or, where the answer does not begin with an indented line, the program in its fence."""
+        """The body up to what ends it, or, if the answer does not begin with an indented line, the program in its fence."""
         first_line = next((line for line in completion_text.splitlines() if line.strip()), "")
         if first_line.startswith(("  ", "\t")) and not first_line.lstrip().startswith("```"):
             return _END.split(completion_text, maxsplit=1)[0]

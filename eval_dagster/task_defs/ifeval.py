@@ -8,7 +8,7 @@ from eval_dagster.tasks.base import BaseTask
 class IFEval(BaseTask[str]):
     """Requests with instructions that a program can check, for chat models (Zhou et al. 2023, arXiv:2311.07911).
 
-    There is no correct answer: the metrics read from the row which instructions there are.
+    It has no correct answers: the metrics read the instructions from the row.
     """
 
     NAME = "IFEval"

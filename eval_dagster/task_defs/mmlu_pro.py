@@ -15,7 +15,7 @@ _CUE = "Answer: Let's think step by step."
 
 
 class _MMLUPro(BaseTask[str]):
-    """What all variants share: the rows, and examples of the same field of knowledge, the first of those that its authors wrote."""
+    """The rows for all variants, and the first examples that the authors wrote for the same field of knowledge."""
 
     DATASET_PATH = "TIGER-Lab/MMLU-Pro"
     DATASET_REVISION = "b189ec765aa7ed75c8acfea42df31fdae71f97be"

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _OpenBookQA(BaseTask[str]):
-    """What all variants share: the rows and their parts."""
+    """The rows and their parts, for all variants."""
 
     DATASET_PATH = "allenai/openbookqa"
     DATASET_REVISION = "388097ea7776314e93a529163e0fea805b8a6454"

@@ -85,7 +85,7 @@ class TruthfulQAIDK(IDKMixin, TruthfulQAMC1):
 class TruthfulQAGeneration(_TruthfulQA):
     """The questions answered in words: is the answer nearer to a true or to a false one (Lin et al. 2021, arXiv:2109.07958)?
 
-    The prompt is that of lm-evaluation-harness, which ends with the question. The `A:` that a model then writes is no part of its answer.
+    The prompt is lm-evaluation-harness's, which ends with the question. The `A:` that a model then writes does not belong to its answer.
     """
 
     NAME = "TruthfulQA (generation)"

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle, answer_key_t
 
 
 class _WinoGrande(BaseTask[str]):
-    """What all variants share: the rows and their parts. A sentence is cut at its blank, which both options fill."""
+    """The rows and their parts, for all variants. A sentence is cut at its blank, which both options fill."""
 
     DATASET_PATH = "allenai/winogrande"
     DATASET_REVISION = "01e74176c63542e6b0bcb004dcdea22d94fb67b5"

@@ -35,14 +35,14 @@ def load_task(
     """Return the task class of an eval.
 
     Args:
-        spec: A name of the registry, or `path/to/file.py:name`, where the name is that of a class, of a function under `@doc_task`, of
+        spec: A name of the registry, or `path/to/file.py:name`, with the name of a class, of a function under `@doc_task`, of
             a `LightevalTaskConfig`, or the `name` of one in the file's `TASKS_TABLE`.
         registry: Task classes by name.
         folder: The folder that paths are relative to.
         environments: Paths of interpreters by the names of registries of other packages.
 
     Raises:
-        TaskDefinitionError: There is no such task, or it is incomplete.
+        TaskDefinitionError: The task is unknown or incomplete.
     """
     path, is_file, name = spec.partition(".py:")
     source, is_foreign, foreign_name = spec.partition(":")

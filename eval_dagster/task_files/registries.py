@@ -89,7 +89,7 @@ def registered(name: str) -> Registry:
 
 
 def opened_registry(name: str, folder: Path, environments: Mapping[str, str]) -> Registry:
-    """A registry by its name, with its environment where it has one.
+    """A registry by its name, with its environment if it has one.
 
     Args:
         name: Its name.

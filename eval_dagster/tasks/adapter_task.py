@@ -21,7 +21,7 @@ from eval_dagster.versions.hashes import stable_hash
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """What a benchmark gave for a row."""
+    """The result of a benchmark for a row."""
 
     values: Mapping[str, Item] | Exception
     """By metric; or what was raised."""
@@ -163,7 +163,7 @@ def _usual_bounds(name: str) -> tuple[float, float]:
 
 
 def metric_class(metric: BenchmarkMetric, version: str) -> type[BaseMetric[Any]]:
-    """A metric of a benchmark as a class; `version` is that of the benchmark."""
+    """A metric of a benchmark as a class; `version` is the benchmark's."""
     base: type[BaseMetric[Any]] = _Mean if metric.aggregate is None else _OfItems
     attributes: dict[str, Any] = {
         "NAME": metric.name,
@@ -180,7 +180,7 @@ def metric_class(metric: BenchmarkMetric, version: str) -> type[BaseMetric[Any]]
 
 
 def plain_row(sample: Sample) -> Row:
-    """A row as the benchmark read it: nulls are None. The `subject` that each row of the lake has is left out where it is not its own."""
+    """A row as the benchmark read it: nulls are None. The `subject` that each row of the lake has is left out if it is not its own."""
     row = dict(TaskRow(sample).items())
     own = {key: value for key, value in sample.row.items() if key != "subject"}
     if sample.row.get("subject") == sample.subject and stable_hash(own) == sample.content_id:

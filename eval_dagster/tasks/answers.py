@@ -15,7 +15,7 @@ def check_prompt(made: Any, sample: Sample) -> None:
     """Check the texts of a prompt, before anything is made of them.
 
     Raises:
-        DataError: One is no text, as if a hook returned None.
+        DataError: One is not a text, as if a hook returned None.
     """
     where = f"{place_of(sample)}: the task"
     if not isinstance(made, TaskSample):
@@ -106,7 +106,7 @@ def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
 
     Raises:
         DataError: It returned something else.
-        SampleError: There are no choices, or one is null, empty or white space: rows of data have such gaps.
+        SampleError: The choices are missing, or one is null, empty or white space: rows of data have such gaps.
     """
     if not isinstance(values, list | tuple):
         raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")

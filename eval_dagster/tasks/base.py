@@ -26,8 +26,8 @@ NO_SUBJECT = "no_subject"
 class BaseTask(Generic[SubjectType]):
     """A benchmark: the place of its rows, the prompt and the answer of a row, and the metrics.
 
-    A subclass sets the attributes and overrides the hooks below. Every hook gets one row of the dataset, to which `subject` is added where
-    the row has no such field. Where a field is null, `item["field"]` is an error and `item.get("field")` is None, so that hooks read
+    A subclass sets the attributes and overrides the hooks below. Every hook gets one row of the dataset, to which `subject` is added if
+    the row has no such field. If a field is null, `item["field"]` is an error and `item.get("field")` is None, so that hooks read
     optional fields by `get`. A prompt consists of: system prompt, few-shot pairs, instruction, cue.
     """
 
@@ -41,7 +41,7 @@ class BaseTask(Generic[SubjectType]):
     there are.
     """
     DATASET_REVISION: ClassVar[str | None] = None
-    """Full commit hash of the dataset; `HF_REVISION`, as eval-framework calls it, is read where this is not set."""
+    """Full commit hash of the dataset; `HF_REVISION`, as eval-framework calls it, is read if this is not set."""
     DATA_FILES: ClassVar[Sequence[str]] = ()
     """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Their change makes a new
     snapshot."""
@@ -73,7 +73,7 @@ class BaseTask(Generic[SubjectType]):
     """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own. A dataset that has one alone, or
     a folder without subfolders, needs none named."""
     SUBJECT_FIELD: ClassVar[str | None] = None
-    """Field of the row that names its subject, where the dataset has one configuration for all: `SUBJECTS` are the field's values."""
+    """Field of the row that names its subject, if the dataset has one configuration for all: `SUBJECTS` are the field's values."""
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ()
     """End a completion; not part of its text."""
     MAX_TOKENS: ClassVar[int | None] = None
@@ -91,7 +91,7 @@ class BaseTask(Generic[SubjectType]):
     A sample's id stays the hash of its content. Several rows of one name are reported, and evaluated as all others.
     """
     LANGUAGE: ClassVar[Any] = None
-    """Language of the rows, where it is one."""
+    """Language of the rows, if it is one."""
     SOURCE: ClassVar[str] = ""
     """Licence and origin of the rows, shown by `eval-dagster tasks`."""
     VERSION: ClassVar[str] = ""
@@ -317,7 +317,7 @@ class BaseTask(Generic[SubjectType]):
 
 
 def subject_name(subject: Any) -> str:
-    """The name of a subject: a string, the value of an enum's member, or those of a tuple with commas between them."""
+    """The name of a subject: a string, the value of an enum's member, or a tuple's names with commas between them."""
     if isinstance(subject, tuple):
         return ",".join(subject_name(part) for part in subject)
     return str(subject.value if isinstance(subject, Enum) else subject)

@@ -28,7 +28,7 @@ class DatasetSplit:
     revision: str | None = None
     """Full commit hash."""
     files: tuple[str, ...] = ()
-    """The files of the split in the folder or repository, where it is not named by the dataset."""
+    """The files of the split in the folder or repository, if it is not named by the dataset."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For these files: arguments of the reader of their kind in `datasets`, `column_names` of CSV for instance."""
 
@@ -54,9 +54,9 @@ class BenchmarkMetric:
     """Without a slash. The values of a row may have a part after it: `exact_match/strict`."""
     higher_is_better: bool = True
     aggregate: Callable[[Sequence[Item]], float] | None = None
-    """From the items of the rows, in their order, to the value. The mean where not given."""
+    """From the items of the rows, in their order, to the value. The mean if not given."""
     bounds: tuple[float, float] | None = None
-    """The least and the largest possible value, as `BaseMetric.BOUNDS`. Where not given, those that metrics of this name have as a rule."""
+    """The least and the largest possible value, as `BaseMetric.BOUNDS`. If not given, those that metrics of this name have as a rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +69,12 @@ class RenderSettings:
     examples_per_sample: bool
     """Whether the examples of a row depend on the row alone (`fewshot_sets: per_sample`), and not on the rows before it."""
     formatter: Formatter
-    """Writes messages as the text that the model reads. Its name is `plain` where there is no chat."""
+    """Writes messages as the text that the model reads. Its name is `plain` if there is no chat."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a model answered to one question about a row."""
+    """A model's answer to one question about a row."""
 
     prompt: str
     choices: Sequence[str] = ()
@@ -85,7 +85,7 @@ class Answer:
     texts: Sequence[str] = ()
     """Generated texts without their reasoning."""
     tokens: Sequence[Sequence[int]] = ()
-    """The ids of the tokens of each choice or text, where the backend gives them."""
+    """The ids of the tokens of each choice or text, if the backend gives them."""
     context: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the question's `context`."""
 
@@ -124,7 +124,7 @@ class Benchmark(Protocol):
         ...
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits that `read` opens; none where it makes the rows itself. `fewshot` is whether there are few-shot examples."""
+        """The splits that `read` opens; none if it makes the rows itself. `fewshot` is whether there are few-shot examples."""
         ...
 
     def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
@@ -134,7 +134,7 @@ class Benchmark(Protocol):
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
         """For each evaluated row, in their order, the questions about it. It is called on as many rows as are asked.
 
-        An exception in the place of the questions is the error of this row. Where the method raises, the eval fails.
+        An exception in the place of the questions is the error of this row. If the method raises, the eval fails.
 
         A question has a `prompt`, which is sent as it is, or `messages`.
         """
@@ -143,7 +143,7 @@ class Benchmark(Protocol):
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
         """The values of a row by metric, from the answers to all questions about it, in their order.
 
-        A value may be a `ScoreError`. Where the method raises, the row has an error under every metric.
+        A value may be a `ScoreError`. If the method raises, the row has an error under every metric.
         """
         ...
 
@@ -191,7 +191,7 @@ class Registry(Protocol):
         """The evals of a group whose benchmarks have no value in common: their settings, as in evals.yaml, by name.
 
         Raises:
-            TaskDefinitionError: There is no such group.
+            TaskDefinitionError: The group is unknown.
         """
         ...
 
@@ -201,5 +201,5 @@ class EnvironmentRegistry(Registry, Protocol):
     """A registry whose package may live in an environment of its own."""
 
     def within(self, python: Path | None) -> Registry:
-        """The registry with the interpreter that evals.yaml names for it under `environments`; None where it names none."""
+        """The registry with the interpreter that evals.yaml names for it under `environments`; None if it names none."""
         ...

@@ -26,7 +26,7 @@ class Doc:
     """One item of a benchmark, made from a dataset row. It is mutable, because lighteval's tasks change it before they return it.
 
     Raises:
-        DataError: A field is of the wrong type, or `gold_index` is no position of `choices`.
+        DataError: A field is of the wrong type, or `gold_index` is not a position of `choices`.
     """
 
     query: str
@@ -34,7 +34,7 @@ class Doc:
     choices: list[str]
     """The possible answers; empty, or the reference answers, where text is generated."""
     gold_index: int | list[int]
-    """Position of the correct choice, or of each of several; not used where there are no choices."""
+    """Position of the correct choice, or of each of several; not used if there are no choices."""
     instruction: str | None = None
     """The beginning of the first user turn, before all examples, with a blank line after it; it is no system message, as in lighteval."""
     images: list[Any] | None = None
@@ -55,7 +55,7 @@ class Doc:
     sampling_methods: list[SamplingMethod] = field(default_factory=list)
     """The kinds of answers; those that the task's metrics need where empty."""
     fewshot_sorting_class: str | None = None
-    """Class by which balanced few-shot examples are drawn; the gold answer where not given."""
+    """Class by which balanced few-shot examples are drawn; the gold answer if not given."""
     generation_size: int | None = None
     """Most tokens to generate."""
     stop_sequences: list[str] | None = None
@@ -87,7 +87,7 @@ class Doc:
         return list(self.gold_index) if isinstance(self.gold_index, Sequence) else [self.gold_index]
 
     def get_golds(self, gold_index: int | list[int] | None = None) -> list[str]:
-        """The correct answers' texts; none where there are no choices.
+        """The correct answers' texts; none without choices.
 
         Args:
             gold_index: Other positions than the Doc's own.

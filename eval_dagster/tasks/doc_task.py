@@ -31,12 +31,12 @@ _RESPONSE_TYPES = {
 
 
 class DocTask(BaseTask[str]):
-    """A benchmark whose rows become `Doc`s: a subclass overrides `doc`, and sets the attributes that say where the rows are.
+    """A benchmark whose rows become `Doc`s: a subclass overrides `doc`, and sets the attributes for the place of the rows.
 
     Where a `Doc` has no `sampling_methods`, they follow from `METRICS`: text for a completion metric, the log-probabilities of the choices
-    for a log-likelihood metric, and those of the query's own tokens where all log-likelihood metrics are perplexity metrics. A perplexity
-    metric scores the queries alone where any of the rows asks for their perplexity, else the correct choices.
-    `RESPONSE_TYPE` is that of the first metric. Metrics of several kinds each score the answers of their kind.
+    for a log-likelihood metric, and of the query's own tokens if all log-likelihood metrics are perplexity metrics. A perplexity
+    metric scores the queries alone if any of the rows asks for their perplexity, else the correct choices.
+    `RESPONSE_TYPE` is the first metric's. Metrics of several kinds each score the answers of their kind.
     """
 
     GENERATION_GRAMMAR: ClassVar[Any] = None
@@ -107,7 +107,7 @@ class DocTask(BaseTask[str]):
         return self._doc_of(item).unconditioned_query
 
     def _get_example_messages(self, item: Row) -> list[Message]:
-        """The turns of the examples: the `Doc`'s own examples where it has some, else the drawn ones."""
+        """The turns of the examples: the `Doc`'s own examples if it has some, else the drawn ones."""
         messages: list[Message] = []
         for example in self._in_turn(self._examples(item)):
             doc = self._doc_of(example)
@@ -212,14 +212,14 @@ def doc_task(
         subject_field: Field of the row that names its subject, as `BaseTask.SUBJECT_FIELD`.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
         id_field: Field of the row that names it for people, as `BaseTask.ID_FIELD`.
-        name: Shown to people; the function's where not given.
+        name: Shown to people; the function's if not given.
         dataset_revision: Full commit hash of the dataset.
         headline_metric: One of `metrics`.
         generation_size: Most tokens of a text, for a `Doc` without a number, as `BaseTask.MAX_TOKENS`.
         stop_sequences: End a text, for a `Doc` without any.
         generation_grammar: The form of a text, for a `Doc` without one.
-        num_samples: Texts for each prompt, where neither `Doc` nor eval sets it.
-        language: Language of the rows, where it is one.
+        num_samples: Texts for each prompt, if neither `Doc` nor eval sets it.
+        language: Language of the rows, if it is one.
         source: Licence and origin of the rows.
         data_files: Files that `load_rows` reads, as `BaseTask.DATA_FILES`.
         column_types: Types of columns of CSV files, as `BaseTask.COLUMN_TYPES`.
@@ -294,7 +294,7 @@ def with_task_name(function: DocFunction) -> Callable[[Row, str], Docs]:
 
 
 def wanted_methods(metrics: object) -> list[SamplingMethod]:
-    """The kinds of answers that the metrics need, in their order. Objects that are no metrics are ignored.
+    """The kinds of answers that the metrics need, in their order. Other objects than metrics are ignored.
 
     A perplexity that is needed beside the log-probabilities of choices comes last.
     """

@@ -1,4 +1,4 @@
-"""What turns a conversation into the text that a model reads."""
+"""The protocol that turns a conversation into the text that a model reads."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -23,7 +23,7 @@ class Formatter(Protocol):
         ...
 
     def answer_gap(self, question: str, answer: str) -> str:
-        """Return the text between a user turn and an answer where neither has white space there."""
+        """Return the text between a user turn and an answer if neither has white space there."""
         ...
 
     def version(self) -> str:
@@ -32,7 +32,7 @@ class Formatter(Protocol):
 
 
 def join_cue(cue: str, answer: str) -> str:
-    """Cue and answer, once each, with one space between them where neither has white space there."""
+    """Cue and answer, once each, with one space between them if neither has white space there."""
     if not cue or not answer or answer.startswith(cue):
         return answer or cue
     if cue[-1].isspace() or answer[0].isspace():

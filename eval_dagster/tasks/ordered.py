@@ -25,7 +25,7 @@ class OrderedTask(BaseTask[SubjectType]):
 
     @classmethod
     def reads_dataset(cls) -> bool:
-        """Whether the rows are those of `DATASET_PATH`, and not of the task's own making."""
+        """Whether the rows come from `DATASET_PATH`, instead of from the task itself."""
         raise NotImplementedError
 
     @classmethod
@@ -46,7 +46,7 @@ class OrderedTask(BaseTask[SubjectType]):
         raise NotImplementedError
 
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """What the metrics score."""
+        """The views that the metrics score."""
         raise NotImplementedError
 
 

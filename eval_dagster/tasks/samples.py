@@ -35,7 +35,7 @@ _MOST_BITS = 13_000
 
 
 class WrittenRow(Row):
-    """A row of a file of texts. Its id is that of the texts, whatever types their columns have."""
+    """A row of a file of texts. Its id follows from the texts, whatever types their columns have."""
 
     written: Row
     """The fields as each of them would be read alone."""
@@ -51,7 +51,7 @@ def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_f
     Args:
         rows_by_split: Rows by split, as `DatasetReader.read` returns them.
         subject: The subject that they belong to; its name is added to every row that has no field `subject`.
-        id_field: The field of a row that is its own name. Null, an empty text and a missing field are no name.
+        id_field: The field of a row that is its own name. Null, an empty text and a missing field do not count as names.
 
     Raises:
         DataError: A row holds a value that cannot be stored as JSON, such as an object of the task's own class.
@@ -97,7 +97,7 @@ def unreadable(reason: str) -> UnreadableRow:
 
 
 def unreadable_reason(row: Row) -> str | None:
-    """Why a row could not be read; None where it was."""
+    """Why a row could not be read; None if it was."""
     return str(row[_UNREADABLE]) if _UNREADABLE in row else None
 
 
@@ -144,7 +144,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _stored_key(key: object) -> str:
-    """A key of a row as its JSON has it: the keys of `_opened` are no row's own."""
+    """A key of a row as its JSON has it: no row has the keys of `_opened` itself."""
     name = storable(str(key))
     return name + _ESCAPE if _TAKEN.fullmatch(name) else name
 

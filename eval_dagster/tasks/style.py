@@ -105,7 +105,7 @@ class TaskStyler:
         return self.cue_text
 
     def get_fewshot_target_text(self, choices: list[str], correct_index: int) -> str:
-        """The answer of an example, the cue included: with one space between them, as where a choice is scored."""
+        """The answer of an example, the cue included: with one space between them, as if a choice is scored."""
         answer = self.get_ground_truth(choices, correct_index)
         if not self.cue_text:
             return answer
@@ -190,7 +190,7 @@ class ClozeStyle(TaskStyler):
         Args:
             question_prefix: Stands right before every question.
             cue_text: Opens the answer.
-            trailing_newline: Whether a line break ends the question; not where a choice continues its sentence.
+            trailing_newline: Whether a line break ends the question; not if a choice continues its sentence.
             leading_space_continuations: Whether a space stands before every choice.
         """
         super().__init__(question_prefix, cue_text)
@@ -254,7 +254,7 @@ def _position(choices: Sequence[str], index: int) -> int:
     """The index, checked: a negative one would silently count from the end.
 
     Raises:
-        DataError: It is no position of the choices.
+        DataError: It is not a position of the choices.
     """
     if not isinstance(index, int) or not 0 <= index < len(choices):
         raise DataError(f"the correct index is {index!r}; expected a position of the {len(choices)} choices {list(choices)}, from 0")

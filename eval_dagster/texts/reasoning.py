@@ -9,9 +9,9 @@ class SplitText(NamedTuple):
     """A generated text in two parts, without the white space between them."""
 
     reasoning: str | None
-    """Null where the text has none."""
+    """Null if the text has none."""
     answer: str
-    """Empty where the text ends inside its reasoning."""
+    """Empty if the text ends inside its reasoning."""
     is_cut: bool = False
     """Whether the text ends before its reasoning does, at the most tokens or at a stop sequence."""
 

@@ -37,7 +37,7 @@ class PlainConsole(Console):
 
 
 def _obeyed_by_none(text: str) -> str:
-    """A text without commands of CI systems, where one reads the output."""
+    """A text without commands of CI systems, if one reads the output."""
     if not any(map(os.environ.get, _CI_VARIABLES)):
         return text
     return _CI_COMMAND.sub(lambda found: r"\x23" if found[0] else "|", text)

@@ -100,7 +100,7 @@ def message_text(text: str) -> str:
 
 
 def starts_formula(text: str) -> bool:
-    """Whether a spreadsheet would compute a cell with this text. A number with a sign is no formula."""
+    """Whether a spreadsheet would compute a cell with this text. A number with a sign is not a formula."""
     return bool(_FORMULA.match(text)) and not _NUMBER.fullmatch(text.strip())
 
 

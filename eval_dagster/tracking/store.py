@@ -95,7 +95,7 @@ def quiet() -> Iterator[None]:
 def _follow_folder(file: Path) -> None:
     """Let the runs of a store that was moved or copied with its home have their artifacts beside it.
 
-    MLflow keeps an absolute address for each experiment and run. That of its first experiment, which a new store gets with it, says where
+    MLflow keeps an absolute address for each experiment and run. A new store's first experiment has the address where
     the store was made.
     """
     here = artifacts_of(file)

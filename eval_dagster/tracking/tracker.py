@@ -40,7 +40,7 @@ _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 class Tracker:
     """Writes results to one MLflow experiment.
 
-    Each method raises `TrackingError` if MLflow cannot be reached or refuses something, or if there is no such run.
+    Each method raises `TrackingError` if MLflow cannot be reached or refuses something, or if the run is unknown.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Tracker:
             home: Folder with `mlflow.db`, `mlartifacts` and the lock.
             tracking_uri: A server or a database instead of the home's own `mlflow.db`.
             experiment: Name of the experiment, which is created if needed.
-            locks: The locks of the home; those of this machine by default.
+            locks: The locks of the home; by default this machine's.
             addresses: Where browsers reach MLflow; servers that run on the home by default.
         """
         self._home = home.resolve()
@@ -124,7 +124,7 @@ class Tracker:
             return f"{base}/#/experiments/{found[0]}/runs/{run_id}" if base else None
 
     def page(self, *, public: bool = False) -> str | None:
-        """The address of the MLflow UI for browsers, as in `run_link`: set, that of the server, or of one that runs on the home."""
+        """The address of the MLflow UI for browsers, as in `run_link`: the set one, the server's, or of a server that runs on the home."""
         addresses = self._addresses.everywhere() if public else self._addresses
         known = os.environ.get(UI_VARIABLE) or self._addresses.public.get("mlflow")
         found = known or (shown_address(self._uri).replace("//***@", "//") if self.is_server else addresses.of("mlflow"))
@@ -301,7 +301,7 @@ class Tracker:
         return None if row is None else str(row[0])
 
     def _run_facts(self, run_id: str) -> tuple[str, str] | None:
-        """The experiment of a run, and `active` or `deleted`; None if there is no such run."""
+        """The experiment of a run, and `active` or `deleted`; None if the run is unknown."""
         try:
             return self._read_run(run_id)
         except (FileNotFoundError, sqlite3.Error):  # a server or another database, no store yet, or tables of another MLflow

@@ -23,7 +23,7 @@ class Definition:
 
     @cached_property
     def parts(self) -> Sequence[str | Reference]:
-        """What it computes: text, and references between it."""
+        """Its computation: text, and references between it."""
         return self._text(self.node)
 
     @property
@@ -36,7 +36,7 @@ class Definition:
 
     @cached_property
     def makers(self) -> Sequence[Reference]:
-        """What is called while it is executed: its decorators, or what makes the value that it assigns."""
+        """The calls while it is executed: its decorators, or what makes the value that it assigns."""
         found: list[ast.expr] = list(getattr(self.node, "decorator_list", ()))
         if isinstance(self.node, ast.Assign | ast.AnnAssign) and self.node.value is not None:
             found += [part.func for part in ast.walk(self.node.value) if isinstance(part, ast.Call)]
@@ -44,7 +44,7 @@ class Definition:
 
     @cached_property
     def changed(self) -> Sequence[Reference]:
-        """What it changes in place when it is called: `REGISTRY[name] = made`, `REGISTRY.append(made)`, or by a `global` statement."""
+        """The objects that a call changes in place: `REGISTRY[name] = made`, `REGISTRY.append(made)`, or by a `global` statement."""
         found: list[ast.expr | str] = []
         for node in ast.walk(self.node):
             match node:
@@ -65,7 +65,7 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Module:
-    """What a module holds, read from its source."""
+    """The content of a module, read from its source."""
 
     name: str
     package: str

@@ -1,6 +1,6 @@
 """Versions of this project's own code, kept in the user's cache: to compute them takes a second of each process.
 
-They hold for one state of the project's files, and where what its code takes from installed packages is no module of a user. Where they
+They hold for one state of the project's files, and only if its code takes no module of a user from installed packages. If they
 cannot be written, as in a folder that is read only, each process computes them.
 """
 
@@ -32,7 +32,7 @@ class KeptVersions:
         self._began_with = self._stamps()
 
     def find(self, objects: Sequence[Any]) -> str | None:
-        """The version of some objects together; None where none is kept."""
+        """The version of some objects together; None if none is kept."""
         key = self._key(objects)
         if key is None or not self._is_unchanged():
             return None
@@ -51,7 +51,7 @@ class KeptVersions:
                 temporary.write_text(json.dumps({"of": self._content, "versions": self._kept}), "utf-8")
 
     def _is_unchanged(self) -> bool:
-        """Whether the files are those of the start of this process, whose code a later edit is not part of."""
+        """Whether the files are as at the start of this process, whose code does not have a later edit."""
         return self._began_with == self._stamps()
 
     @cached_property
@@ -77,7 +77,7 @@ class KeptVersions:
         return {}
 
     def _key(self, objects: Sequence[Any]) -> str | None:
-        """The names of objects of the package; None where one is none, or is not what its name stands for."""
+        """The names of objects of the package; None if one is none, or is not what its name stands for."""
         names = [_name(each) or "" for each in objects]
         return " ".join(names) if all(re.split("[.:]", name)[0] == self._package.name for name in names) else None
 
@@ -96,7 +96,7 @@ def _stamps_in(folder: str) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _name(item: Any) -> str | None:
-    """The name of a module, or of what stands in one; None where an object is not what its name stands for."""
+    """The name of a module, or of what stands in one; None if an object is not what its name stands for."""
     if isinstance(item, str):
         return item
     if isinstance(item, ModuleType):

@@ -24,7 +24,7 @@ _loaded_sources: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 
 
 def source_of(name: str) -> str | None:
-    """The source of a module, of this project or not; None where there is none in Python."""
+    """The source of a module, of this project or not; None if there is none in Python."""
     if name == "__main__" and is_notebook():
         return notebook_source()
     path = _file_of(name)
@@ -61,7 +61,7 @@ def _file_on_path(name: str) -> Path | None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """What `importlib.util.find_spec` gives, which would import the packages around a module for it: torch, around those of models."""
+    """The result of `importlib.util.find_spec`, without importing the packages around a module: torch, around models."""
     parent = name.rpartition(".")[0]
     if not parent:
         return importlib.util.find_spec(name)

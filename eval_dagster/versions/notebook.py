@@ -9,7 +9,7 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
 def is_notebook() -> bool:
-    """Whether this process is that of a notebook, or of another session of IPython: its code lies in cells instead of a file."""
+    """Whether this process runs a notebook, or another session of IPython: its code lies in cells instead of a file."""
     main = sys.modules.get("__main__")
     return main is not None and getattr(main, "__file__", None) is None and isinstance(vars(main).get("In"), list)
 
@@ -23,7 +23,7 @@ def notebook_source() -> str:
 
 
 def source_of_cells(cells: Sequence[str]) -> str:
-    """The source of a module that these cells make, in the order in which they ran; cells that are no Python are left out."""
+    """The source of a module that these cells make, in the order in which they ran; cells that are not Python are left out."""
     statements = [statement for cell in cells for statement in _statements(cell)]
     kept = {index for index, statement in enumerate(statements) if isinstance(statement, _KEPT)}
     used = {name for index in kept for name in _names_used(statements[index])}

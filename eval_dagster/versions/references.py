@@ -1,4 +1,4 @@
-"""What the references of a definition mean: definitions, in whatever module of this project or its users they lie."""
+"""Resolves the references of a definition to definitions in modules of this project or its users."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ class References:
         return all(source_of(name) == source for name, source in self._sources.items() if source is not None)
 
     def module(self, name: str, *, is_wanted: bool = False) -> Module | None:
-        """A module; None where it belongs neither to this project nor to its users, unless it is wanted anyway, or has no source."""
+        """A module; None if it belongs neither to this project nor to its users, unless it is wanted anyway, or has no source."""
         if name not in self._modules or (is_wanted and self._modules[name] is None):
             source = source_of(name) if is_wanted or is_first_party(name) else None
             package = name if is_package(name) else name.rpartition(".")[0]
@@ -73,14 +73,14 @@ class References:
         return self._imports[module]
 
     def as_written(self, module: Module) -> str:
-        """All of a user's module where it looks at its own code: at names or docstrings, which are no part of a version elsewhere."""
+        """All of a user's module if it looks at its own code: at names or docstrings, which versions leave out elsewhere."""
         source = self._sources.get(module.name)
         if source is None or is_own(module.name) or not _REFLECTION.search(source):
             return ""
         return ast.dump(ast.parse(source))
 
     def parts(self, definition: Definition) -> Sequence[str | Sequence[Meaning]]:
-        """What a definition computes: text, and meanings of references between it."""
+        """The computation of a definition: text, and meanings of references between it."""
         if definition not in self._parts:
             self._parts[definition] = [
                 part if isinstance(part, str) else self.meanings(definition.module, part) for part in definition.parts
@@ -88,7 +88,7 @@ class References:
         return self._parts[definition]
 
     def meanings(self, module: Module, reference: Reference) -> Sequence[Meaning]:
-        """What a reference in a module means. Several where a name is given a value at several places."""
+        """The meanings of a reference in a module. Several if a name is given a value at several places."""
         if reference.is_whole:
             return [(module, "")]
         if reference.base is not None:
@@ -100,7 +100,7 @@ class References:
         return found
 
     def object(self, value: Any, rest: Sequence[str] = ()) -> Sequence[Meaning]:
-        """Where a class, a function or a module is defined; nothing where that is no module of this project or its users."""
+        """The definition of a class, a function or a module; nothing outside of this project and its users' modules."""
         if isinstance(value, ModuleType):
             found = self.module(value.__name__)
             return [] if found is None else (rest and self._named(found, rest, frozenset())) or [(found, ".".join(rest))]
@@ -111,7 +111,7 @@ class References:
         return [] if module is None or name not in module.names else self._named(module, (name, *rest), frozenset())
 
     def _named(self, module: Module, path: Sequence[str], seen: frozenset[tuple[str, str]]) -> Sequence[Meaning]:
-        """What a name in a module means; nothing where there is no such name."""
+        """The meaning of a name in a module; nothing for an unknown name."""
         name, *rest = path
         if (module.name, name) in seen:
             return []
@@ -133,7 +133,7 @@ class References:
     def _imported(
         self, module: Module, target: Import, rest: Sequence[str], seen: frozenset[tuple[str, str]] = frozenset()
     ) -> Sequence[Meaning]:
-        """What a name that is imported means."""
+        """The meaning of an imported name."""
         path = [*([] if target.name is None else [target.name]), *rest]
         name = imported_name(module.name, target.module)
         if not is_first_party(name):
@@ -155,7 +155,7 @@ class References:
             name, path = f"{name}.{path[0]}", path[1:]
 
     def _loaded(self, module: Module, name: str, rest: Sequence[str]) -> Sequence[Meaning]:
-        """What a name of a module that was imported is, where the text does not tell: it may be one of this project under another name."""
+        """The value of a name of an imported module, if the text does not tell: it may be one of this project under another name."""
         return self.object(getattr(sys.modules.get(module.name), name, None), rest)
 
 

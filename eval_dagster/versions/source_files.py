@@ -22,7 +22,7 @@ from typing import Any
 from eval_dagster.users_code import USER_MODULES, calling
 
 _SIBLINGS = re.compile(r"eval_framework\.(tasks\.benchmarks|metrics\.llm\.graders(?=\.\w+_grader$))\.")
-"""Packages whose modules are looked for beside a file that imports them, where they are not installed; of graders, those with prompts."""
+"""Packages whose modules are looked for beside a file that imports them, if they are not installed; of graders, those with prompts."""
 _OWN = {"eval_dagster"}
 _lock = threading.RLock()
 
@@ -38,7 +38,7 @@ class _Load:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Within the block, the modules of the package are those of this load. New ones become part of it."""
+        """Within the block, the package has the modules of this load. New ones become part of it."""
         with _lock:
             if _active.get(self.package) is self:
                 yield
@@ -126,7 +126,7 @@ def is_user_module(name: str) -> bool:
 
 
 def imported_name(importer: str, name: str) -> str:
-    """The full name of what a module imports under a name: that of a neighbour, where there is one."""
+    """The full name of what a module imports under a name: a neighbour's, if one has it."""
     package = importer.partition(".")[0]
     name = _sibling(package, name) if is_user_module(importer) and package in sys.modules else name
     neighbour = is_user_module(importer) and package in sys.modules and is_neighbour(package, name.partition(".")[0])
@@ -134,7 +134,7 @@ def imported_name(importer: str, name: str) -> str:
 
 
 def shown_name(module: str) -> str:
-    """What a module is called in a message: its file, where it was loaded by path."""
+    """The name of a module in messages: its file, if it was loaded by path."""
     return str(sys.modules[module].__file__) if is_user_module(module) and module in sys.modules else module
 
 
@@ -147,7 +147,7 @@ def shown_text(text: str) -> str:
 
 
 def neighbours(file: Path) -> list[str]:
-    """What a file could import from its folder."""
+    """The modules that a file could import from its folder."""
     return sorted(
         path.stem for path in file.parent.iterdir() if path != file and (path.suffix == ".py" or (path / "__init__.py").is_file())
     )

@@ -141,7 +141,7 @@ class StatementText:
         return False
 
     def _local(self, name: str) -> str | Import | None:
-        """What stands for a name that a scope around this place binds."""
+        """The text for a name that a scope around this place binds."""
         for depth, scope in enumerate(reversed(self._scopes)):
             if name in scope.names and not (scope.is_class and depth):
                 return scope.names[name]

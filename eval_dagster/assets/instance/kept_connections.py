@@ -21,7 +21,7 @@ from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 def kept_connections(instance: dg.DagsterInstance) -> Iterator[None]:
     """Keep one connection to each file of events open within the block. Instances with other databases, and nested blocks, do not change.
 
-    A commit does not wait for the disk. So a killed process loses no event; a power failure can lose those of the last seconds. Results
+    A commit does not wait for the disk. So a killed process loses no event; a power failure can lose the last seconds. Results
     are in the lake by then, and the next run reports them as current.
     """
     storage = instance.event_log_storage
@@ -78,7 +78,7 @@ class _Connections:
             engine.dispose()
 
     def _kept(self, shard: str) -> sa.Engine:
-        """The engine of a file, made anew where the file was replaced: another command moves a damaged one away."""
+        """The engine of a file, made anew if the file was replaced: another command moves a damaged one away."""
         engine, inode = self._engines.get(shard, (None, None))
         if engine is None or inode != self._inode(shard):
             if engine is not None:

@@ -131,7 +131,7 @@ def _death_in(home: Path, run_id: str) -> Death | None:
 
 
 def _attempts(place: Place, run_id: str, message: str) -> list[Attempt]:
-    """The failures that a process left in its place. Where it worked on all evals of a model, all of them failed."""
+    """The failures that a process left in its place. If it worked on all evals of a model, all of them failed."""
     if place.model is None:
         return []  # no eval without a model is a row
     now = datetime.now(UTC)
@@ -187,7 +187,7 @@ def _suspect(instance: dg.DagsterInstance, home: Path) -> None:
 
 
 def run_place(home: Path) -> str:
-    """Where runs of this process take their locks."""
+    """The place of the locks of this process's runs."""
     folder = _folder(home)
     folder.mkdir(parents=True, exist_ok=True)
     return place_of(folder)

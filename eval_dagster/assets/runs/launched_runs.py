@@ -118,7 +118,7 @@ def _events(instance: dg.DagsterInstance, run_id: str) -> RunEvents:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What a command launches."""
+    """The runs that a command launches."""
 
     project: Project
     evals: Sequence[str]
@@ -238,7 +238,7 @@ def _submitted(
 
 
 def _withdraw(instance: dg.DagsterInstance, runs: Sequence[dg.DagsterRun]) -> list[str]:
-    """Cancel the runs of a launch that have not ended; where none has been submitted, delete them. Returns their ids."""
+    """Cancel the runs of a launch that have not ended; if none has been submitted, delete them. Returns their ids."""
     if all(run.status is _CREATED for run in runs):
         for run in runs:
             instance.delete_run(run.run_id)
@@ -295,7 +295,7 @@ def _remote_job(location: CodeLocation, launch: Launch) -> Any:
 def _create(
     instance: dg.DagsterInstance, location: CodeLocation, job: Any, *, config: dict[str, object], tags: dict[str, str]
 ) -> dg.DagsterRun:
-    """A run with all that a launcher reads, as `dagster job launch` creates one. The tag of the home is that of the code location."""
+    """A run with all that a launcher reads, as `dagster job launch` creates one. It has the home tag of the code location."""
     plan = location.get_execution_plan(job, config, step_keys_to_execute=None, known_state=None, instance=instance)
     return instance.create_run(
         job_name=job.name,
@@ -320,7 +320,7 @@ def _create(
 
 
 def _gate(instance: dg.DagsterInstance, suite: str, since: str) -> dg.DagsterRun | None:
-    """The run that judges an evaluation. The tag of its home is that of the code location, which can be another one than here."""
+    """The run that judges an evaluation. It has the home tag of the code location, which can be another home."""
     tags = {SUITE_TAG: suite, SINCE_TAG: since}
     return next(iter(instance.get_runs(dg.RunsFilter(job_name=gate_job_name(suite), tags=tags))), None)
 

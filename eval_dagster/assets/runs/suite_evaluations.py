@@ -113,7 +113,7 @@ def find_evaluation(instance: dg.DagsterInstance, project: Project, suite: str, 
 def why_busy(instance: dg.DagsterInstance, project: Project, suite: str, since: str) -> str | None:
     """The reason why a tick at `since` is skipped: an earlier tick, or a run of the suite that a person started, is not finished.
 
-    Runs of the tick itself are no reason: a daemon that was killed while it requested them requests them again.
+    Runs of the tick itself do not count: a daemon that was killed while it requested them requests them again.
     """
     filters = dg.RunsFilter(tags=suite_tags(project.home, suite), statuses=_UNFINISHED)
     unfinished = [record.dagster_run for record in instance.get_run_records(filters) if _tick(record) != since]
@@ -211,7 +211,7 @@ def _evaluation(name: str, records: Sequence[dg.RunRecord], gate: dg.RunRecord |
 
 
 def _tick(record: dg.RunRecord) -> str | None:
-    """The time in a run's tags, that of its tick or command; None if there is none, or if it is later than the run."""
+    """The time of the tick or command in a run's tags; None if it is missing or later than the run."""
     run = record.dagster_run
     named = parsed(run.tags[SINCE_TAG]) if _is_named(run) else None
     return run.tags[SINCE_TAG] if named is not None and named <= record.create_timestamp + _CLOCKS_DIFFER else None
@@ -223,7 +223,7 @@ def _is_named(run: dg.DagsterRun) -> bool:
 
 
 def night_of(since: str | None) -> str | None:
-    """The time of an evaluation in UTC, by which notices name its night; None for a text that is no time with a zone."""
+    """The time of an evaluation in UTC, by which notices name its night; None if the text is not a time with a zone."""
     time = parsed(since or "")
     return None if time is None else time.astimezone(UTC).isoformat()
 

@@ -44,7 +44,7 @@ class LoopbackGuard:
             app: The application.
             pages: Regular expression of the paths that other sites may link to; it matches the whole path.
             graphql: Paths that execute GraphQL.
-            origins: Origins of reverse proxies; those of the environment if not given.
+            origins: Origins of reverse proxies; by default from the environment.
         """
         self.app, self.pages, self.graphql = app, re.compile(pages), frozenset(graphql)
         self.origins = frozenset(os.environ.get(ORIGINS_VARIABLE, "").split() if origins is None else origins)
@@ -88,7 +88,7 @@ class LoopbackGuard:
 
 
 def origin_of(url: str) -> str | None:
-    """The origin of an address as browsers write it; None if it is no address of a web page."""
+    """The origin of an address as browsers write it; None if it is not a web page's address."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -48,7 +48,7 @@ def serve(port: int, mlflow_port: int, origins: Sequence[str]) -> None:
 
 
 def _serve(project: Project, port: int, mlflow_port: int, mark: TextIO) -> None:
-    """Run both servers, and write into a file where they are."""
+    """Run both servers, and write their addresses into a file."""
     from eval_dagster.assets.instance.instance import prepare_instance
     from eval_dagster.assets.workspace import code_location, workspace_file
 
@@ -173,7 +173,7 @@ def _stop(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals | None) -> bool:
-    """Signal a process group, or only look for members if there is no number. Returns whether it has members."""
+    """Signal a process group, or without a number only look for members. Returns whether it has members."""
     try:
         os.killpg(group, number or 0)
     except ProcessLookupError:
@@ -204,7 +204,7 @@ def _require_guard(name: str, url: str) -> None:
 
 
 def allowed_origin(url: str) -> str:
-    """An origin that a person names. Raises `UsageError` for an address that is no origin."""
+    """An origin that a person names. Raises `UsageError` if the address is not an origin."""
     if (origin := origin_of(url)) is None or url not in (origin, f"{origin}/"):
         raise UsageError(f"--origin: {url!r} is no origin; write scheme, host and port alone, as in https://evals.example.org")
     return origin
@@ -217,7 +217,7 @@ def _hosts(port: int) -> str:
 
 
 def free_port(wanted: int) -> int:
-    """The first free port from one on. Raises `UsageError` where none of fifty is free."""
+    """The first free port from one on. Raises `UsageError` if none of fifty is free."""
     for port in range(wanted, min(wanted + 50, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -48,7 +48,7 @@ def missing_nights(now: datetime | None = None) -> Watched:
 
 
 def serve(port: int, *, trial: bool, url: str | None, origins: Sequence[str]) -> None:
-    """Serve the pages until Ctrl-C. Raises `QueryError` where there is no result yet."""
+    """Serve the pages until Ctrl-C. Raises `QueryError` without any result."""
     known = [allowed_origin(each) for each in origins] or os.environ.get(ORIGINS_VARIABLE, "").split()
     is_project = not trial and not reads_url(url)
     # An evals.yaml that cannot be read hides no result: the home keeps the last one that could.

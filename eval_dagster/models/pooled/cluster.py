@@ -28,7 +28,7 @@ _RESOURCES = (("CPU", "CPUs"), ("GPU", "GPUs"))
 
 
 def require_ray(name: str) -> None:
-    """Raise `RequirementError` where Ray is not installed. `name` is that of the model."""
+    """Raise `RequirementError` if Ray is not installed. `name` is the model's."""
     if importlib.util.find_spec("ray") is None:
         raise RequirementError(f"Model {name!r} has `workers`, which need Ray; install it by: pip install 'eval_dagster[ray]'")
 
@@ -83,7 +83,7 @@ def connect(name: str, config: WorkersConfig) -> None:
 
 
 def _require_same(name: str, address: str | None) -> None:
-    """Raise `ModelError` where this process is connected to another cluster than the one at an address."""
+    """Raise `ModelError` if this process is connected to another cluster than the one at an address."""
     import ray
 
     now = ray.get_runtime_context().gcs_address
@@ -96,7 +96,7 @@ def _require_same(name: str, address: str | None) -> None:
 
 
 def _require_port(address: str | None) -> None:
-    """Raise `OSError` where nothing listens at an address, for which Ray would wait a quarter of an hour."""
+    """Raise `OSError` if nothing listens at an address, for which Ray would wait a quarter of an hour."""
     host, colon, port = (address or "").rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
@@ -123,7 +123,7 @@ def alive_nodes() -> set[str]:
 
 
 def room() -> str:
-    """What the cluster has, and what of it is free."""
+    """The resources of the cluster, all and free."""
     import ray
 
     total, free = ray.cluster_resources(), ray.available_resources()
@@ -136,5 +136,5 @@ def _amount(total: Mapping[str, float], free: Mapping[str, float], key: str, wor
 
 
 def needs(config: WorkersConfig) -> str:
-    """What a worker asks of the cluster."""
+    """The resources that a worker asks of the cluster."""
     return f"{config.cpus:g} CPUs and {config.gpus:g} GPUs"

@@ -1,4 +1,4 @@
-"""The workers of a model: they are started, checked, loaded, replaced where they are lost, and ended."""
+"""The workers of a model: they are started, checked, loaded, replaced if they are lost, and ended."""
 
 import socket
 import time
@@ -159,7 +159,7 @@ class Crew:
         self._deaths = 0
 
     def require(self) -> None:
-        """Go on where a worker has a place.
+        """Go on if a worker has a place.
 
         Raises:
             ModelError: All were refused or could not start, or none got a place in time.
@@ -242,7 +242,7 @@ class Crew:
 
 
 def new_actor(config: WorkersConfig, task: WorkerTask, *, without: Mapping[str, str] | Sequence[str] = ()) -> Any:
-    """A new actor, which waits in the cluster until there is room. `without` are the ids of nodes where it may not be."""
+    """A new actor, which waits in the cluster until there is room. `without` are the ids of nodes if it may not be."""
     import ray
 
     options: dict[str, Any] = {"num_cpus": config.cpus, "num_gpus": config.gpus, "max_restarts": 0, "max_task_retries": 0}

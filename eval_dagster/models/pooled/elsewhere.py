@@ -1,6 +1,6 @@
 """The handle of a model that this process cannot open: its version is asked of a worker.
 
-That is so where the workers have an interpreter of their own, whose packages are not installed here, or GPUs and this machine has none.
+That is so if the workers have an interpreter of their own, whose packages are not installed here, or GPUs and this machine has none.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class ElsewhereHandle:
     """A model that workers alone can open."""
 
     def __init__(self, name: str, workers: WorkersConfig, task: WorkerTask) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         self._name = name
         self._workers = workers
         self._task = task
@@ -67,7 +67,7 @@ class ElsewhereHandle:
         return self._known().template
 
     def takes_messages(self) -> bool:
-        """Whether the model is sent messages where its prompt format is `chat`."""
+        """Whether the model is sent messages if its prompt format is `chat`."""
         return self._known().takes_messages
 
     def answers_vary(self) -> bool:
@@ -75,26 +75,26 @@ class ElsewhereHandle:
         return self._known().answers_vary
 
     def engine(self) -> str:
-        """Where the answers are computed. The engine itself is known to the workers alone."""
+        """The place of the answers' computation. Only the workers know the engine itself."""
         where = f"of {self._workers.python}" if self._workers.python else f"with {self._workers.gpus:g} GPUs each"
         return f"{self._task.section['backend']}, workers: {self._workers.count} {where}"
 
     def image_mark(self) -> str:
-        """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
+        """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
         return str(self._rendered("image_mark"))
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Messages by the model's own template, as a worker renders them. Raises `ModelError` where it has none."""
+        """Messages by the model's own template, as a worker renders them. Raises `ModelError` if it has none."""
         return str(self._rendered("render", list(messages), images))
 
     def load(self) -> PooledModel:
-        """Start the workers. Raises `ModelError` where none can be had."""
+        """Start the workers. Raises `ModelError` if none can be had."""
         expected = self._known()
         crew = Crew(name=self._name, config=self._workers, task=self._task, expected=expected, reporter=current_reporter())
         return PooledModel(crew)
 
     def _known(self) -> WorkerFacts:
-        """What the first worker reports. It ends at once, so that its GPUs are free."""
+        """The report of the first worker. It ends at once, so that its GPUs are free."""
         if self._facts is None:
             connect(self._name, self._workers)
             import ray
@@ -112,7 +112,7 @@ class ElsewhereHandle:
         return self._facts
 
     def _rendered(self, method: str, *arguments: Any) -> Any:
-        """What a worker without GPU makes of a prompt. It stays for the next one."""
+        """The prompt as a worker without GPU makes it. It stays for the next one."""
         connect(self._name, self._workers)
         if self._renderer is None:
             workers = self._workers.model_copy(update={"gpus": 0.0, "cpus": 0.0})
@@ -121,7 +121,7 @@ class ElsewhereHandle:
         return self._result(getattr(self._renderer, method).remote(*arguments))
 
     def _require_place(self, actor: Any) -> None:
-        """Raise `ModelError` where a worker gets no place within `patience_s`."""
+        """Raise `ModelError` if a worker gets no place within `patience_s`."""
         self._result(actor.place.remote(), timeout_s=self._workers.patience_s)
 
     def _result(self, ref: Any, timeout_s: float | None = None) -> Any:
@@ -151,7 +151,7 @@ class ElsewhereHandle:
 
 
 def open_handle(name: str, config: ModelConfig, *, folder: Path, home: Path) -> ModelHandle:
-    """The handle of a configured model. Nothing is checked, loaded or started yet. Arguments and errors are those of `open_model`."""
+    """The handle of a configured model. Nothing is checked, loaded or started yet. Arguments and errors as of `open_model`."""
     workers = config.workers
     if workers is None:
         return open_model(name, config, folder=folder, home=home)

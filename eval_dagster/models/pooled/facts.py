@@ -1,4 +1,4 @@
-"""What a worker reports about itself, and how it differs from what is expected."""
+"""A worker's report about itself, and how it differs from the expected one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from importlib import metadata
 
 _FIRST = ("python", "torch", "transformers", "tokenizers", "llguidance", "pillow", "vllm", "eval_dagster")
-"""Packages that are named first where several differ."""
+"""Packages that are named first if several differ."""
 _MOST = 6
 """Most packages that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a worker is."""
+    """The place of a worker."""
 
     node: str
     """Address of its node."""
@@ -40,7 +40,7 @@ class WorkerFacts:
     takes_messages: bool
     answers_vary: bool
     device: str
-    """What the model would run on; empty where its backend does not say."""
+    """What the model would run on; empty if its backend does not say."""
     packages: Mapping[str, str]
     """Versions of all installed packages, and of Python."""
 
@@ -52,7 +52,7 @@ def installed_packages() -> dict[str, str]:
 
 
 def differences(found: WorkerFacts, expected: WorkerFacts) -> str:
-    """What makes a worker answer as another model version."""
+    """The differences that make a worker another model version."""
     parts: list[str] = []
     if found.content != expected.content:
         parts.append(f"its weights, tokenizer or chat template are others ({found.content}, expected {expected.content})")

@@ -1,4 +1,4 @@
-"""The handle of a model with `workers`: that of the model itself, which is loaded by the workers."""
+"""The handle of a model with `workers`, which load the model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +68,7 @@ class PooledHandle:
         return self._own.template_version()
 
     def takes_messages(self) -> bool:
-        """Whether the model is sent messages where its prompt format is `chat`."""
+        """Whether the model is sent messages if its prompt format is `chat`."""
         return isinstance(self._own, ConversationalHandle) and self._own.takes_messages()
 
     def answers_vary(self) -> bool:
@@ -92,7 +92,7 @@ class PooledHandle:
         return PooledModel(Crew(name=self._name, config=self._workers, task=self._task, expected=self._facts(), reporter=reporter))
 
     def _facts(self) -> WorkerFacts:
-        """What each worker has to be like."""
+        """The facts that each worker has to report."""
         return WorkerFacts(
             version=self.version(),
             content=self.content_version(),
@@ -122,7 +122,7 @@ class WatchedPooledHandle(PooledHandle):
 
 
 def task_of(name: str, config: ModelConfig, folder: Path) -> WorkerTask:
-    """What the workers of a model have to know."""
+    """The instructions for the workers of a model."""
     assert config.workers is not None
     section = config.model_dump(mode="json", exclude={"workers"}, exclude_unset=True)
     every_s = max(0.25, 0.01 * config.workers.count)  # so that the driver is not busy with batches

@@ -73,7 +73,7 @@ class PooledModel:
             raise
 
     def wait(self, count: int) -> None:
-        """Return when so many workers have loaded the model, or all that were not refused. Raises `ModelError` where none can."""
+        """Return when so many workers have loaded the model, or all that were not refused. Raises `ModelError` if none can."""
         while len(self._crew.idle) < count and (self._crew.starting or not self._crew.idle):
             self._step()
 

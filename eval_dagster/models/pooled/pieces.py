@@ -1,6 +1,6 @@
 """Cuts the requests of a model into pieces, of which a worker answers one at a time.
 
-Workers share nothing. So the beginning that two requests share is computed twice where a cut separates them. Requests are sorted by their
+Workers share nothing. So the beginning that two requests share is computed twice if a cut separates them. Requests are sorted by their
 prompts, so that those with a common beginning are neighbours, and cut where neighbours share least.
 """
 
@@ -69,7 +69,7 @@ class _Costs:
 
 
 def cut(requests: Sequence[Request], workers: int) -> list[Piece]:
-    """Pieces for so many workers, the longest first: about eight a worker, or fewer where each cut would compute much twice.
+    """Pieces for so many workers, the longest first: about eight a worker, or fewer if each cut would compute much twice.
 
     Half of the work is in large pieces, which share more, and a quarter in small ones. Those are answered last, so that no worker waits
     long for another one.

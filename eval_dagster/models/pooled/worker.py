@@ -31,7 +31,7 @@ _MOST_ANSWERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTask:
-    """What a worker has to know. It needs no file of the driver."""
+    """The instructions for a worker. It needs no file of the driver."""
 
     name: str
     """The name of the model."""
@@ -72,7 +72,7 @@ class Worker:
         self._name = ""
 
     def place(self) -> Place:
-        """Where this worker is. It is called first, since it takes no time, where a version is a hash of all weights."""
+        """The place of this worker. It is called first, since it takes no time, if a version is a hash of all weights."""
         import ray
 
         place = Place(node=ray.util.get_node_ip_address(), node_id=ray.get_runtime_context().get_node_id(), pid=os.getpid())
@@ -80,7 +80,7 @@ class Worker:
         return place
 
     def describe(self) -> WorkerFacts:
-        """What this worker is, and the version of its model.
+        """The facts of this worker, and the version of its model.
 
         Raises:
             ModelNotFoundError: The weights or the device are not there.
@@ -99,7 +99,7 @@ class Worker:
         )
 
     def load(self) -> None:
-        """Load the model. Raises `ModelError` where that fails."""
+        """Load the model. Raises `ModelError` if that fails."""
         self._model = self._thread.submit(self._handle().load).result()
 
     def render(self, messages: Sequence[Message], images: int) -> str:
@@ -156,7 +156,7 @@ class Worker:
 
 
 def _end_with_driver(lifeline: tuple[str, int]) -> None:
-    """End this process when that of the driver ends: Ray takes seconds for it, in which the model would be asked for nobody.
+    """End this process when the driver's ends: Ray takes seconds for it, in which the model would be asked for nobody.
 
     Where the driver cannot be reached, Ray ends the worker.
     """
@@ -177,7 +177,7 @@ def attributed(response: ModelResponse, worker: str, seconds: float, gpus: float
 
 
 def section_of(name: str, values: Mapping[str, Any], folder: Path) -> Any:
-    """The checked section of a model. Raises `ConfigError` where the backend is not installed here, or has other keys."""
+    """The checked section of a model. Raises `ConfigError` if the backend is not installed here, or has other keys."""
     sections: dict[str, type[ModelSection]] = {
         **registered_sections(),
         "transformers": TransformersModel,
@@ -196,7 +196,7 @@ def section_of(name: str, values: Mapping[str, Any], folder: Path) -> Any:
 
 
 def device_text(setting: object) -> str:
-    """What a model with this setting of `device` runs on; empty without one."""
+    """The device of a model with this setting of `device`; empty without a setting."""
     if not isinstance(setting, str):
         return ""
     try:

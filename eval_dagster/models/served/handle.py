@@ -36,17 +36,17 @@ from eval_dagster.versions.hashes import stable_hash
 _FACTS = ("context_length", "max_model_len", "meta", "parent", "quantization", "root")
 """Keys of `/models` that describe the model. Others, such as a price, change under the same model."""
 ENGINE_VERSION = 2
-"""Version of the code that makes calls of requests and reads answers. Raise it where an answer may change."""
+"""Version of the code that makes calls of requests and reads answers. Raise it if an answer may change."""
 _LOOK_TIMEOUT_S = 15.0
 _LOOKS, _BETWEEN_LOOKS_S = 3, 0.2
-"""Times that the list of models is asked for, where the answer is none."""
+"""Times that the list of models is asked for, if the answer is none."""
 _PATIENCE_S = 60.0
 """Seconds without an answer to a canary after which a look ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointState:
-    """What the newest look at a server found."""
+    """The findings of the newest look at a server."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the server declares about the model, such as its path, the size of its file and the length of its context."""
@@ -63,7 +63,7 @@ class StateFile:
         return self._path.is_file()
 
     def read(self) -> EndpointState | None:
-        """The state; None where no look was made, or where the file is damaged."""
+        """The state; None before the first look, or if the file is damaged."""
         try:
             found = json.loads(self._path.read_text("utf-8"))
             return EndpointState(facts=found["facts"])
@@ -78,7 +78,7 @@ class StateFile:
 
 
 def declared(models: Any, name: str) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """What `/models` declares about a model, and the names of all models there. None where the model is not among them."""
+    """The declaration of a model in `/models`, and the names of all models there. None if the model is not among them."""
     entries = models.get("data") if isinstance(models, dict) else models
     listed = [each for each in (entries if isinstance(entries, list) else ()) if isinstance(each, dict) and isinstance(each.get("id"), str)]
     names = [each["id"] for each in listed]
@@ -92,7 +92,7 @@ def _aliases(entry: Mapping[str, Any]) -> list[Any]:
 
 
 def declared_length(facts: Mapping[str, Any]) -> int | None:
-    """The tokens of context that the server declares; None where it declares none."""
+    """The tokens of context that the server declares; None if it declares none."""
     found = (facts.get(name) for name in ("max_model_len", "context_length"))
     return next((length for length in found if isinstance(length, int) and not isinstance(length, bool) and length > 0), None)
 
@@ -103,7 +103,7 @@ class ServedHandle:
     SECTION = OpenAIModel
 
     def __init__(self, name: str, config: OpenAIModel, *, home: Path, folder: Path | None = None) -> None:
-        """`name` is that of the model, `home` the folder of all state, `folder` that of evals.yaml (the current one if None)."""
+        """`name` is the model's, `home` the folder of all state, `folder` the folder of evals.yaml (the current one if None)."""
         self._name = name
         self._config = config
         self._folder = home / "endpoints" / stable_hash(config.base_url.rstrip("/"))
@@ -146,7 +146,7 @@ class ServedHandle:
             self._file.write(self._state)
 
     def look(self, known: FindKnown, run_id: str) -> Look:
-        """Compare the server's answers with those that opened the epoch, and begin an epoch where they changed."""
+        """Compare the server's answers with those that opened the epoch, and begin an epoch if they changed."""
         if not self._config.canaries:
             return self._without_server(self._down) if self._down else Look()
         with self._watch.alone():
@@ -164,7 +164,7 @@ class ServedHandle:
     def version(self) -> str:
         """Hash of the model's name and address (or its pin), of what the server declares, and of the settings of its requests.
 
-        Raises `ModelNotFoundError` where nothing is known of the server and it cannot be asked.
+        Raises `ModelNotFoundError` if nothing is known of the server and it cannot be asked.
         """
         return self._version(self.content_version())
 
@@ -201,7 +201,7 @@ class ServedHandle:
         return True
 
     def apply_chat_template(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Render messages by the template of `tokenizer`. Raises `ModelError` where the server has the template, or there are images."""
+        """Render messages by the template of `tokenizer`. Raises `ModelError` if the server has the template, or there are images."""
         if self._tokenizer is None or self.takes_messages():
             raise ModelError(f"Model {self._name!r} has its chat template on its server; messages are sent to it as they are.")
         if images:
@@ -209,7 +209,7 @@ class ServedHandle:
         return self._tokenizer.render(messages)
 
     def template_version(self) -> str:
-        """Hash of `tokenizer` where it renders messages; else the same always, since no template is applied here."""
+        """Hash of `tokenizer` if it renders messages; else the same always, since no template is applied here."""
         if self._tokenizer is None or self.takes_messages():
             return stable_hash("the server's template")
         return self._tokenizer.template_version()
@@ -226,7 +226,7 @@ class ServedHandle:
         return self._model(self._config, self._replicas())
 
     def _replicas(self) -> list[Replica]:
-        """All servers of the model but those that would answer as another one; empty where there is one server alone."""
+        """All servers of the model but those that would answer as another one; empty if there is one server alone."""
         found: list[Replica] = []
         for address in self._config.replicas:
             config = self._config.model_copy(update={"base_url": address, "replicas": ()})
@@ -245,7 +245,7 @@ class ServedHandle:
         return [first, *found] if found else []
 
     def _problem(self, config: OpenAIModel) -> str | None:
-        """Why a server would answer as another model than the one that was looked at; None where it would not.
+        """Why a server would answer as another model than the one that was looked at; None if it would not.
 
         Raises:
             ModelUnreachableError: It does not answer.
@@ -313,7 +313,7 @@ class ServedHandle:
         return self._state
 
     def _last_state(self) -> EndpointState | None:
-        """What is kept; else what the last look recorded."""
+        """The kept state, else the state that the last look recorded."""
         found = self._file.read()
         if found is None and (facts := self._watch.last_facts()) is not None:
             found = EndpointState(facts=facts)
@@ -325,7 +325,7 @@ class ServedHandle:
         return Look(down=problem, warnings=(f"{problem} Cached answers of {self._name} are used, {state}.",))
 
     def _found(self, before: EndpointState | None) -> Mapping[str, Any]:
-        """What the first server declares; where it is down, another one that does not contradict `before`. Raises as `_declared` does."""
+        """The declaration of the first server; if it is down, of another that does not contradict `before`. Raises as `_declared` does."""
         try:
             return self._declared(self._config.base_url)
         except ModelUnreachableError:
@@ -337,7 +337,7 @@ class ServedHandle:
             raise
 
     def _declared(self, base_url: str) -> Mapping[str, Any]:
-        """What a server declares about the model. A server without a list of models declares nothing."""
+        """A server's declaration of the model. A server without a list of models declares nothing."""
         headers = headers_of(self._name, self._config)
 
         async def look() -> Any:
@@ -373,6 +373,6 @@ class ServedHandle:
 
 
 def _hasty(config: OpenAIModel) -> OpenAIModel:
-    """The section for a look, which ends soon where a server does not answer."""
+    """The section for a look, which ends soon if a server does not answer."""
     patience = min(_PATIENCE_S, config.patience_s)
     return config.model_copy(update={"attempts": 2, "patience_s": patience, "timeout_s": min(patience, config.timeout_s)})

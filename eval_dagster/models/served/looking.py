@@ -49,7 +49,7 @@ def cached_answer(row: Mapping[str, Any]) -> Answer:
 
 
 def answer_of(response: ModelResponse) -> Answer | None:
-    """The answer in a response; None where it failed, or has no text."""
+    """The answer in a response; None if it failed, or has no text."""
     if response.error is not None:
         return None
     if response.text:
@@ -86,7 +86,7 @@ class Question:
     """The name of a canary, the id of a request."""
     is_canary: bool
     reference: tuple[Answer, ...]
-    """Earlier answers; empty where there is none."""
+    """Earlier answers; empty if there is none."""
     allowance: float = 0.0
     answers: list[Answer] = field(default_factory=list)
     error: str | None = None
@@ -119,7 +119,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What one look saw."""
+    """The findings of one look."""
 
     at: str
     """ISO 8601, UTC."""
@@ -155,7 +155,7 @@ class Seen:
         }
 
     def described(self) -> str:
-        """What the look saw, in one line."""
+        """The findings of the look, in one line."""
         change, failed = self.change, self._failed
         seen = f"{change.n_different} of {change.n_compared} answers differ, p = {max(change.p_value, change.p_ties):.1g}"
         first = f"{len(self.answers())} canaries have answers, with which later looks are compared"
@@ -179,7 +179,7 @@ class Seen:
 
 
 class Looker:
-    """Asks a server, and compares its answers with those of an epoch."""
+    """Asks a server, and compares its answers with the answers of an epoch."""
 
     def __init__(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known]) -> None:
         """`known` are requests with cached answers, in a random order."""
@@ -193,7 +193,7 @@ class Looker:
         self._fingerprint: str | None = None
 
     def look(self, epoch: Epoch) -> Seen:
-        """Ask each question twice. Raises `StoppedError` where no request can succeed."""
+        """Ask each question twice. Raises `StoppedError` if no request can succeed."""
         self._calls, self._costs = 0, []
         canaries = [
             Question(asked=name, is_canary=True, reference=epoch.reference.get(name, ()), allowance=epoch.allowance(name))

@@ -1,4 +1,4 @@
-"""A served model that answers: many calls under way at once, each repeated where that can help."""
+"""A served model that answers: many calls under way at once, each repeated if that can help."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -38,7 +38,7 @@ class ServedModel:
         """`pace` gives what decides when a call may be sent; it is opened for each series of requests. `spend` holds to the caps.
 
         `tokenizer` is the one that evals.yaml names, `context` the number of tokens that the server declares for a prompt and its answer.
-        `replicas` are all servers of the model, with the one of `config`, where there are several. They divide the requests.
+        `replicas` are all servers of the model, with the one of `config`, if there are several. They divide the requests.
         """
         self._name = name
         self._config = config
@@ -103,7 +103,7 @@ class ServedModel:
             self._now = None
 
     def replies(self, calls: Sequence[Call]) -> list[CallReply | BadAnswerError]:
-        """The replies to single calls, or why there is none, in the order of the calls. They are no part of `usage`.
+        """The replies to single calls, or the reasons for missing ones, in the order of the calls. `usage` does not count them.
 
         Raises:
             CapReachedError, StoppedError: As `respond` does.

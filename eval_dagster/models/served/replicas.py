@@ -34,7 +34,7 @@ _RETRY_S = 2.0
 _START_S = 5.0
 """Seconds in which a server can begin its own part, before others take pieces of it."""
 _MOST_LOSSES = 3
-"""How often a request may be under way where a server goes down, before it is sent alone. Once more, and it counts as failed."""
+"""How often a request may be under way if a server goes down, before it is sent alone. Once more, and it counts as failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Replica:
     """The model's section, with the address of this server."""
     pace: Callable[[], AbstractAsyncContextManager[Pace]]
     problem: Callable[[], str | None]
-    """Why the server would answer as another model; None where it does not. Raises `ModelUnreachableError` where it is down."""
+    """Why the server would answer as another model; None if it does not. Raises `ModelUnreachableError` if it is down."""
 
 
 class _Work:
@@ -70,7 +70,7 @@ class _Work:
         """Requests that may break connections: each is sent last, and alone."""
 
     async def next(self, server: int) -> Piece | None:
-        """The next piece of a server; None where all requests are answered, or the server gets no more of them.
+        """The next piece of a server; None if all requests are answered, or the server gets no more of them.
 
         Waits while requests of other servers may come back.
         """
@@ -157,7 +157,7 @@ class Fleet:
         reporter: Reporter,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The arguments are those of `Series`, with what makes the client of a server. `name` is that of the model in evals.yaml."""
+        """The arguments of `Series`, and a function that makes the client of a server. `name` is the model's in evals.yaml."""
         self._name = name
         self._replicas = replicas
         self._client_of = client_of
@@ -264,7 +264,7 @@ class Fleet:
         self._reporter.note(f"{self._name}: the server at {self._replicas[index].config.base_url} is refused: {error}")
 
     async def _require_answer(self, replica: Replica, client: Client) -> None:
-        """Raise `ServerDownError` where no server answers. What it answers does not matter."""
+        """Raise `ServerDownError` if no server answers. What it answers does not matter."""
         try:
             await client.get("/models")
         except PushbackError as error:
@@ -273,7 +273,7 @@ class Fleet:
             return
 
     async def _is_back(self, index: int, error: StoppedError) -> bool:
-        """Wait until a server answers again, as the same model. False where it is not needed any more."""
+        """Wait until a server answers again, as the same model. False if it is not needed any more."""
         replica = self._replicas[index]
         while not self._work.is_over:
             await asyncio.sleep(_RETRY_S)

@@ -40,7 +40,7 @@ class AnsweringNames:
     """The names in the answers to a series of requests."""
 
     def __init__(self, name: str, config: OpenAIModel) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         self._name = name
         self._model = config.model
         self._expected = config.served_as or config.model
@@ -87,7 +87,7 @@ class AnswerHabits:
         """Whether a text came with reasoning."""
 
     def require(self, reply: Reply, body: Mapping[str, Any]) -> None:
-        """Require that an answer fits the others. `body` is that of its call.
+        """Require that an answer fits the others. `body` is its call's.
 
         Raises:
             BadAnswerError: It has the id of the answer to another request, or it has no text, and others show that the server lost it.
@@ -144,9 +144,9 @@ class Series:
         on_stop: Callable[[StoppedError], None] | None = None,
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`name` is that of the model in evals.yaml. `down_after_s` is that of `Attempts`.
+        """`name` is the model's in evals.yaml. `down_after_s` as in `Attempts`.
 
-        `on_stop` is called where no further call is sent, while those under way go on. No request is begun once `is_ending`.
+        `on_stop` is called if no further call is sent, while those under way go on. No request is begun once `is_ending`.
         """
         self._name = name
         self._config = config
@@ -237,7 +237,7 @@ class Series:
         return score_response(request, plan, await self._calls(self._planner.calls(plan)), self._config.price)
 
     async def _calls(self, calls: Sequence[Call]) -> list[CallReply]:
-        """Send the calls of a request, of which the first has its place. Where one fails, the others are not sent any more."""
+        """Send the calls of a request, of which the first has its place. If one fails, the others are not sent any more."""
         if len(calls) == 1:
             return [await self._call(calls[0], has_place=True)]
         tasks = [asyncio.create_task(self._call(call, has_place=index == 0)) for index, call in enumerate(calls)]
@@ -263,7 +263,7 @@ class Series:
         return CallReply(reply=reply, attempts=sent)
 
     async def _probe(self) -> None:
-        """Ask a canary, another one each time. It is no question of an eval, so that none is paid for twice."""
+        """Ask a canary, another one each time. It is not a question of an eval, so that none is paid for twice."""
         self._probes += 1
         prompt = PROMPTS[self._probes % len(PROMPTS)]
         await self._asked(replace(canary_call(prompt, self._config, with_logprobs=False), read=lambda _: None))

@@ -20,7 +20,7 @@ class Watch:
     """Looks at one server, which is asked for one model in one way."""
 
     def __init__(self, name: str, config: OpenAIModel, home: Path, endpoint: str) -> None:
-        """`name` is that of the model in evals.yaml; `endpoint` identifies what is asked, and how."""
+        """`name` is the model's in evals.yaml; `endpoint` identifies what is asked, and how."""
         self._name = name
         self._config = config
         self._lock = home / "endpoints" / "epochs" / f"{endpoint}.lock"
@@ -35,7 +35,7 @@ class Watch:
         return self._epoch
 
     def last_facts(self) -> Mapping[str, Any] | None:
-        """What the server declared at the newest recorded look; None where there is none."""
+        """The server's declaration at the newest recorded look; None before the first."""
         return self._file.last_facts()
 
     @contextmanager
@@ -47,7 +47,7 @@ class Watch:
             advance()
 
     def look(self, model: ServedModel, config: OpenAIModel, known: Sequence[Known], facts: Mapping[str, Any], run_id: str) -> Look:
-        """Look once, and again where the first look found a change. Where the second one finds it too, an epoch begins.
+        """Look once, and again if the first look found a change. If the second one finds it too, an epoch begins.
 
         Raises:
             StoppedError: No request can succeed. Nothing is recorded.
@@ -77,7 +77,7 @@ class Watch:
         )
 
     def difference(self, model: ServedModel, config: OpenAIModel) -> str | None:
-        """How the answers of another server of the model differ from those of the epoch; None where they do not. Nothing is recorded."""
+        """How the answers of another server of the model differ from the epoch's; None if they do not. Nothing is recorded."""
         looker = Looker(model, config, ())
         rounds = [looker.look(self.epoch)]
         if rounds[0].change.is_significant:

@@ -1,1 +1,1 @@
-"""The in-process engine for models of the transformers library. Torch is imported where a model is loaded."""
+"""The in-process engine for models of the transformers library. Torch is imported if a model is loaded."""

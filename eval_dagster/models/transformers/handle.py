@@ -91,7 +91,7 @@ class TransformersHandle:
         )
 
     def must_ask(self) -> bool:
-        """Never: the version is that of files on this machine, or of a commit."""
+        """Never: the version is made from files on this machine, or from a commit."""
         return False
 
     def must_prepare(self) -> bool:
@@ -99,7 +99,7 @@ class TransformersHandle:
         return not self._checkpoint.has_tokenizer()
 
     def content_version(self) -> str:
-        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
+        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` if they are not there."""
         fingerprint = self._checkpoint.fingerprint()
         if isinstance(self._config.source, HubSource | FolderSource):
             return stable_hash(fingerprint)
@@ -116,15 +116,15 @@ class TransformersHandle:
         )
 
     def engine(self) -> str:
-        """What would compute the answers, on which device, and why. Raises `ModelNotFoundError` if the device is not there."""
+        """The engine and device that would compute the answers, and why. Raises `ModelNotFoundError` if the device is not there."""
         return f"transformers {self._config.dtype} on {device_title(self._device(), self._config.device)}"
 
     def answers_vary(self) -> bool:
-        """Whether it computes on a GPU, where the size of a batch or of a piece follows from the free memory."""
+        """Whether it computes on a GPU, if the size of a batch or of a piece follows from the free memory."""
         return device_of(self._config.device) != "cpu"
 
     def image_mark(self) -> str:
-        """The text that stands for one image in a plain prompt. Raises `ModelError` where the model takes no images."""
+        """The text that stands for one image in a plain prompt. Raises `ModelError` if the model takes no images."""
         from eval_dagster.models.transformers.encoding.vision import image_mark
 
         return image_mark(self._processor)
@@ -144,7 +144,7 @@ class TransformersHandle:
             raise ModelError(f"Model {self._name!r}: {error}") from error
 
     def load(self) -> "LoadedModel":
-        """Load tokenizer and weights. Raises `ModelError` where they cannot be loaded."""
+        """Load tokenizer and weights. Raises `ModelError` if they cannot be loaded."""
         self.check()
         with current_reporter().track("import torch and transformers", total=1, unit="package") as advance:
             from eval_dagster.models.transformers.model import load_model

@@ -28,10 +28,10 @@ _CPU_TOKENS = 2048
 
 _CPU_ROWS = 16
 _GPU_ROWS = 256
-"""Most rows of a batch where the configuration names none. Fewer on a GPU whose memory is smaller; more gain little on a CPU."""
+"""Most rows of a batch if the configuration names none. Fewer on a GPU whose memory is smaller; more gain little on a CPU."""
 
 _DEFAULT_LENGTH = 2048
-"""Tokens of context where the model states none, as in lm-evaluation-harness."""
+"""Tokens of context if the model states none, as in lm-evaluation-harness."""
 
 _CHECK_TEXT = "The quick brown fox jumps over 13 lazy dogs; who could say, in the end, why they let it happen twice?"
 """Ordinary text for the self-checks of the engine."""
@@ -142,7 +142,7 @@ def _is_scored(request: Request) -> bool:
 
 
 def context_length(network: Any, tokenizer: Any) -> int | None:
-    """Tokens of a model's context, where it states them."""
+    """Tokens of a model's context, if it states them."""
     # A vision-language model has a configuration for its text within its own.
     config = network.config.get_text_config(decoder=True)
     lengths = [getattr(config, name, None) for name in LENGTH_NAMES]

@@ -19,7 +19,7 @@ class Adapter:
     """An adapter in a local folder, or in a repository on the Hugging Face Hub at one commit."""
 
     def __init__(self, name: str, source: FolderSource | HubSource, *, folder: Path, home: Path):
-        """`name` is that of the model, `folder` the folder of evals.yaml, `home` the folder of all state."""
+        """`name` is the model's, `folder` the folder of evals.yaml, `home` the folder of all state."""
         self._name = name
         self._source = source
         self._folder = folder
@@ -30,13 +30,13 @@ class Adapter:
 
         Raises:
             ModelNotFoundError: The files are not there.
-            ConfigError: They are no LoRA adapter, or one of a greater rank than vLLM's.
+            ConfigError: They are not a LoRA adapter, or its rank is greater than vLLM's.
         """
         if isinstance(self._source, FolderSource):
             self.most_rank()
 
     def fingerprint(self) -> Any:
-        """JSON-like value that differs where configuration or weights differ. Raises `ModelNotFoundError` where they are not there."""
+        """JSON-like value that differs where configuration or weights differ. Raises `ModelNotFoundError` if they are not there."""
         if isinstance(self._source, HubSource):
             return {"hub": self._source.hub, "commit": self._source.revision}
         folder = self.folder()
@@ -56,7 +56,7 @@ class Adapter:
         return folder
 
     def most_rank(self) -> int:
-        """The least rank of vLLM's that holds the adapter. Raises `ConfigError` for what is no LoRA adapter, or of a greater rank."""
+        """The least rank of vLLM's that holds the adapter. Raises `ConfigError` if it is not a LoRA adapter, or of a greater rank."""
         file = self.folder() / _CONFIG
         where = f"Model {self._name!r}: the adapter {file}"
         try:

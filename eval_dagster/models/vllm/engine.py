@@ -199,7 +199,7 @@ class Engine:
     def __init__(self, name: str, config: VllmModel, folder: Path, length: int, adapter: Adapter | None = None):
         """Load the weights, or share them with a loaded model. Any other model of vLLM ends.
 
-        `name` is that of the model in evals.yaml. Raises `ModelError` where vLLM refuses the model or the adapter.
+        `name` is the model's in evals.yaml. Raises `ModelError` if vLLM refuses the model or the adapter.
         """
         set_environment(config)
         import vllm

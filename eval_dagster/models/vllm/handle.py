@@ -1,4 +1,4 @@
-"""The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template are those of the `transformers` backend."""
+"""The handle of a model that vLLM runs on this machine. Prompts, tokens and chat template as with the `transformers` backend."""
 
 import gc
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class VllmHandle:
         )
 
     def must_ask(self) -> bool:
-        """Never: the version is that of files on this machine, or of a commit."""
+        """Never: the version is made from files on this machine, or from a commit."""
         return False
 
     def must_prepare(self) -> bool:
@@ -100,12 +100,12 @@ class VllmHandle:
         return not self._checkpoint.has_tokenizer()
 
     def content_version(self) -> str:
-        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` where they are not there."""
+        """Hash of weights, configuration, tokenizer and chat template. Raises `ModelNotFoundError` if they are not there."""
         found = self._weights()
         return stable_hash(found if self._adapter else found["checkpoint"])
 
     def engine(self) -> str:
-        """What would compute the answers, and on which device. Raises `RequirementError` where vLLM is not installed."""
+        """The engine and device that would compute the answers. Raises `RequirementError` if vLLM is not installed."""
         device = device_of("auto")
         where = "the CPU, since torch finds no GPU" if device == "cpu" else f"{device}, {device_kind(device)[1]}"
         several = f", each layer divided in {self._config.tensor_parallel}" if self._config.tensor_parallel > 1 else ""
@@ -149,7 +149,7 @@ class VllmHandle:
         return True
 
     def load(self) -> "LoadedVllmModel":
-        """Start vLLM's engine in this process, or share that of a loaded model. Raises `ModelError` where that fails."""
+        """Start vLLM's engine in this process, or share the engine of a loaded model. Raises `ModelError` if that fails."""
         self.check()
         with current_reporter().track("import vllm", total=1, unit="package") as advance:
             from eval_dagster.models.vllm.model import load_model

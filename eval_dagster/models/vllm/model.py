@@ -20,7 +20,7 @@ from eval_dagster.progress.reporting import current_reporter
 from eval_dagster.records import ModelResponse, Request
 
 _DEFAULT_LENGTH = 2048
-"""Tokens of context where the model states none, as in lm-evaluation-harness."""
+"""Tokens of context if the model states none, as in lm-evaluation-harness."""
 
 
 class LoadedVllmModel:
@@ -56,7 +56,7 @@ class LoadedVllmModel:
 def load_model(
     name: str, config: VllmModel, folder: Path, tokenizer: Any, context: int | None, adapter: Adapter | None = None
 ) -> LoadedVllmModel:
-    """Load the weights of a folder, and those of an adapter. `context` is the model's context in tokens, null where it states none.
+    """Load the weights of a folder, and of an adapter. `context` is the model's context in tokens, null if it states none.
 
     Raises `ModelError` where vLLM cannot load the model.
     """

@@ -3,8 +3,8 @@
 The input of a span lacks its last token. vLLM gives the log-probabilities of the tokens that may follow an input. So all choices of one
 token after a prompt are a single request, which reads the prompt from the prefix cache.
 
-The earlier tokens of a span stand in its input. vLLM gives their log-probabilities too, but not those of tokens that it reads from the
-cache: at their places it leaves what its memory held before. Where the cache holds a scored token, the input is computed without it.
+The earlier tokens of a span stand in its input. vLLM gives their log-probabilities too, but not for tokens that it reads from the
+cache: at their places it leaves what its memory held before. If the cache holds a scored token, the input is computed without it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,7 +128,7 @@ def token_by_token(job: ScoringJob) -> ScoringJob:
     """The same job, with each token of its spans as a span of its own: it needs no log-probabilities of prompts.
 
     With an adapter, vLLM fails when it computes those (0.32.0: its adapters expect the logits of last tokens alone). The prefix cache holds
-    nearly all of each input. Raises `ModelError` where the inputs would take too much memory.
+    nearly all of each input. Raises `ModelError` if the inputs would take too much memory.
     """
     spans = (*job.spans, *job.shared)
     scored = sum(len(span.tokens) for span in spans)

@@ -131,7 +131,7 @@ def _names(project: Project, result: GateResult) -> tuple[list[str], list[str]]:
 
 
 def _settings(section: BaseModel | None) -> dict[str, Any]:
-    """The settings in evals.yaml; none where it no longer has the section."""
+    """The settings in evals.yaml; none if it no longer has the section."""
     return {} if section is None else section.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -152,7 +152,7 @@ def headline_histories(project: Project, result: GateResult) -> list[History]:
 
 
 def _changes(lake: Lake, result: GateResult) -> list[Look]:
-    """Where scores left their bands: by this judgement, and by the last one of every suite, as in the relation `change_points`."""
+    """The change points of scores: by this judgement, and by the last one of every suite, as in the relation `change_points`."""
     return [*change_points(lake), *result.change_points]
 
 

@@ -40,7 +40,7 @@ class History:
 
 
 def history_of(points: Sequence[Point], metric: str, changes: Iterable[Look]) -> History:
-    """The history of a metric over materializations (at least one, the oldest first), with those of the changes that are its own.
+    """The history of a metric over materializations (at least one, the oldest first), with the changes of its own.
 
     Of several suites that found a change at the same result, one counts.
     """
@@ -78,7 +78,7 @@ def headline_of(point: Point) -> Mapping[str, Any] | None:
 def headline_markdown(lake: Lake, eval_name: str, model: str) -> str | None:
     """The picture of the headline score's history as Markdown, for Dagster's metadata. It embeds the picture, in about 20 KB at most.
 
-    Change points are those of the last judgement of a suite.
+    Change points are from the last judgement of a suite.
 
     Returns:
         None if there are fewer than two results, or if the picture cannot be drawn, which is logged.

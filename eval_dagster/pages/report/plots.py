@@ -46,7 +46,7 @@ class ScorePoint:
 
     at: datetime
     value: float | None
-    """Null where every sample is an error."""
+    """Null if every sample is an error."""
     ci_low: float | None
     """Lower end of the 95 % confidence interval."""
     ci_high: float | None
@@ -172,7 +172,7 @@ def label_places(count: int) -> list[int]:
 
 
 def time_labels(times: Sequence[datetime], places: Sequence[int]) -> list[str]:
-    """The days of results at some places, with the time of day on a second line where a day has several results; in UTC.
+    """The days of results at some places, with the time of day on a second line if a day has several results; in UTC.
 
     Args:
         times: Of all results that are drawn.

@@ -57,7 +57,7 @@ def _write(path: Path, lake: Lake, row: Regression, against: Point | None) -> No
 
 
 def _compared(lake: Lake, row: Regression) -> Point | None:
-    """What the gate found the result worse than; None where it is no longer in the lake."""
+    """The state that the gate found the result worse than; None if it is no longer in the lake."""
     is_anchor = row.against == "anchor"
     name, when = (row.anchor, row.anchor_materialized_at) if is_anchor else (row.baseline, row.baseline_materialized_at)
     if name is None or when is None:

@@ -57,7 +57,7 @@ def report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ())
 def write_report(project: Project, result: GateResult, *, run_ids: Sequence[str] = ()) -> Path:
     """Write the page to `<home>/reports/<suite>/<time of the judgement>.html`, and a copy to `latest.html` beside it.
 
-    The arguments are those of `report`. An existing page is replaced. A page that cannot be drawn has the verdicts alone, and says why.
+    The arguments as of `report`. An existing page is replaced. A page that cannot be drawn has the verdicts alone, and says why.
     Returns the path of the page.
     """
     return _write(project, result, run_ids)[0]
@@ -131,7 +131,7 @@ def _track(project: Project, result: GateResult, name: str, contents: Contents) 
     The copy has no links to pages of samples, which lie beside the page in the home alone.
 
     Returns:
-        The address of the report's run; None if that of MLflow's pages is not known.
+        The address of the report's run; None if the address of MLflow's pages is unknown.
 
     Raises:
         TrackingError: MLflow cannot be reached or refuses something.

@@ -156,7 +156,7 @@ def _template() -> Any:
 
 
 def _content(samples: ResultSamples) -> dict[str, Any]:
-    """What the page holds, each text once."""
+    """The content of the page, each text once."""
     shared: dict[str, dict[Any, int]] = {"examples": {}, "heads": {}, "tails": {}}
     rows = [_packed(dict(sample), shared) for sample in samples.samples]
     against = samples.against

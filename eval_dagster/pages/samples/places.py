@@ -1,4 +1,4 @@
-"""Where the pages of results are."""
+"""The places of the pages of results."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +15,6 @@ def page_path(home: Path, eval_name: str, model: str) -> Path:
 
 
 def shown_pages(home: Path, results: Iterable[tuple[str, str]]) -> list[str]:
-    """The pages of evals and models for people: each where there are a few, else their folder; none where there is no page."""
+    """The pages of evals and models for people: each if there are a few, else their folder; none without a page."""
     found = [str(path) for key in results if (path := page_path(home, *key)).exists()]
     return found if len(found) <= _FEW else [str(home / "pages")]

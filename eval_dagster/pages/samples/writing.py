@@ -22,7 +22,7 @@ _MOST_BEFORE_STAMP = 300
 def with_page(project: Project, result: StageResult) -> StageResult:
     """The result of `task_metrics` with the page of its samples, which is written unless it is there.
 
-    The page is no part of the result: a failure is a warning, and no cache depends on it. Trials have none, and neither have current
+    The page does not belong to the result: a failure is a warning, and no cache depends on it. Trials have none, and neither have current
     results of a shared lake that another machine computed.
     """
     if project.lake.is_trial or result.model is None:

@@ -94,7 +94,7 @@ def square(values: Iterable[float | None]) -> tuple[Scale, Scale]:
 
 
 def path(points: Sequence[tuple[float, float | None]]) -> str:
-    """A line through points; it is interrupted where a value is null."""
+    """A line through points; it is interrupted if a value is null."""
     parts, is_drawn = [], False
     for x, y in points:
         if y is not None:

@@ -64,7 +64,7 @@ def scatter(state: CatalogState, parameters: Parameters) -> str:
 
 
 def _known(name: str | None, names: Sequence[str], others: Sequence[str] | None = None) -> str | None:
-    """A name if it is one of some names, else the first of `others`, by default of the same names; null where there is none."""
+    """A name if it is one of some names, else the first of `others`, by default of the same names; null if there is none."""
     return name if name in names else next(iter(names if others is None else others), None)
 
 

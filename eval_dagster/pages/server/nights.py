@@ -29,7 +29,7 @@ _SHOWN = {Verdict.REGRESSED: "worse", Verdict.ERRORS: "errors", Verdict.IMPROVED
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What is known of nights that were not judged."""
+    """The nights that were not judged."""
 
     problem: str | None = None
     """Why the next night cannot start; null if nothing is known to keep it."""
@@ -133,7 +133,7 @@ def _night(state: CatalogState, suite: str, judged_at: datetime) -> dict[str, An
 
 
 def _samples(row: Regression) -> str:
-    """The address of the samples of a result beside those of what it was compared with."""
+    """The address of the samples of a result beside the samples that it was compared with."""
     against, against_at = compared_with(row)
     show = _SHOWN.get(row.verdict, "worse" if row.is_refuted else None) if against_at is not None or row.verdict is Verdict.ERRORS else None
     query = {"eval": row.eval, "model": row.model, "at": row.materialized_at, "metric": row.metric}

@@ -30,7 +30,7 @@ class ResultPages:
         """The page of eval, model and time; `against` and `against_at` name the result that it is compared with, else the one before.
 
         Raises:
-            UsageError: The time is none, or there is no such result.
+            UsageError: The time is invalid, or the result does not exist.
             LakeError: A part of the result was deleted, or is damaged.
         """
         result = find_result(state, names[0], names[1], time_of_address(names[2], repr(names[2])))
@@ -56,7 +56,7 @@ class ResultPages:
 
 
 def _written(lake: Lake, eval_name: str, model: str, materialized_at: datetime) -> bytes | None:
-    """The page that a run wrote for this materialization; null where it is another one."""
+    """The page that a run wrote for this materialization; null if it is another one."""
     with suppress(OSError):
         page = page_path(lake.home, eval_name, model).read_bytes()
         if page_stamp(materialized_at).encode() in page[:_HEAD]:

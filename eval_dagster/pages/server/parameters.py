@@ -13,13 +13,13 @@ class NotFoundError(UsageError):
 
 
 class Parameters:
-    """What stands behind the `?` of an address. Each method raises `UsageError` where a value is not as expected."""
+    """The parameters after the `?` of an address. Each method raises `UsageError` if a value is not as expected."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
 
     def text(self, name: str) -> str | None:
-        """A text; null where it is missing or empty."""
+        """A text; null if it is missing or empty."""
         return self._values.get(name) or None
 
     def required(self, name: str) -> str:
@@ -30,7 +30,7 @@ class Parameters:
         return found
 
     def number(self, name: str) -> float | None:
-        """A number; null where it is missing or empty."""
+        """A number; null if it is missing or empty."""
         found = self.text(name)
         if found is None:
             return None
@@ -54,14 +54,14 @@ class Parameters:
         return self.text(name) is not None
 
     def choice(self, name: str, choices: Sequence[str]) -> str | None:
-        """One of some words; null where it is missing or empty."""
+        """One of some words; null if it is missing or empty."""
         found = self.text(name)
         if found is not None and found not in choices:
             raise UsageError(f"found {name}={found!r} in the address; expected one of {', '.join(choices)}")
         return found
 
     def time(self, name: str) -> datetime | None:
-        """A time with its zone, UTC where it has none; null where it is missing or empty."""
+        """A time with its zone, UTC if it has none; null if it is missing or empty."""
         found = self.text(name)
         if found is None:
             return None
@@ -69,7 +69,7 @@ class Parameters:
 
 
 def time_of_address(text: str, shown: str) -> datetime:
-    """A time of an address in UTC; one without a zone is in UTC. Raises `UsageError`, with `shown` as what was found, where it is none."""
+    """A time of an address in UTC; one without a zone is in UTC. Raises `UsageError`, with `shown` as what was found, if it is none."""
     try:
         time = datetime.fromisoformat(text)
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)

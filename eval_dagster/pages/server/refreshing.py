@@ -43,7 +43,7 @@ class Refresher:
             self._thread.start()
 
     def footer(self) -> str | None:
-        """When the results were fetched, and why not later; null where nothing is fetched."""
+        """When the results were fetched, and why not later; null if nothing is fetched."""
         if self._lake.mirror is None:
             return None
         with self._lock:

@@ -41,21 +41,21 @@ class Result:
 
     @cached_property
     def scores(self) -> list[str]:
-        """The URL of the scores, as the argument of `read_parquet`. Raises `LakeError` where they were deleted."""
+        """The URL of the scores, as the argument of `read_parquet`. Raises `LakeError` if they were deleted."""
         if self.scores_file is None or not self.has_scores:
             raise LakeError(f"the scores of {self.name} are no longer in the lake")
         return [held_url_of(self.lake.root / self.scores_file)]
 
     @cached_property
     def prompts(self) -> list[str] | None:
-        """The URL of the prompts; null where they were deleted."""
+        """The URL of the prompts; null if they were deleted."""
         with suppress(LakeError):
             return self._of_version("prompts", self.lake.info(self.lake.root / self.metrics_file).inputs.get("rendered_prompts"))
         return None
 
     @cached_property
     def responses(self) -> list[str] | None:
-        """The URL of the responses; null where they were deleted."""
+        """The URL of the responses; null if they were deleted."""
         with suppress(LakeError):
             if self.scores_file is not None:
                 return self._of_version("responses", self.lake.info(self.lake.root / self.scores_file).inputs.get("model_outputs"))
@@ -79,7 +79,7 @@ class Result:
         return found
 
     def _of_version(self, table: str, version: str | None) -> list[str] | None:
-        """A file of a version: first of the files that are here, then of those of an object store. They all have the same rows."""
+        """A file of a version: a local one first, then one of an object store. They all have the same rows."""
         folder = self.lake.folder(table, self.eval, self.model)
         for list_files in (parquet_files, *([self.lake.files] if self.lake.mirror is not None else [])):
             # Newest first: scores are mostly computed from the newest file before them.
@@ -96,7 +96,7 @@ class Result:
 
 
 def find_result(state: CatalogState, eval_name: str, model: str, materialized_at: datetime | None = None) -> Result:
-    """The result of an eval and a model at a time, the newest by default. Raises `NotFoundError` where there is none."""
+    """The result of an eval and a model at a time, the newest by default. Raises `NotFoundError` if there is none."""
     found = _results(state, "model = $model", {"eval": eval_name, "model": model, "at": materialized_at})
     if not found:
         when = "" if materialized_at is None else f" of {materialized_at.isoformat()}"
@@ -107,7 +107,7 @@ def find_result(state: CatalogState, eval_name: str, model: str, materialized_at
 
 
 def previous_result(state: CatalogState, result: Result) -> Result | None:
-    """The materialization before a result; null where there is none."""
+    """The materialization before a result; null if there is none."""
     rows = state.rows(
         "select max(materialized_at) as at from _metrics_files where eval = $eval and model = $model and materialized_at < $at",
         {"eval": result.eval, "model": result.model, "at": result.materialized_at},

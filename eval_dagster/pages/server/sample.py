@@ -81,7 +81,7 @@ def _scores(state: CatalogState, result: Result, sample_id: str | None) -> list[
 
 
 def _turns(prompt: Row | None) -> list[tuple[str, str]]:
-    """The turns of a chat, each with its role; none where there is no list of messages."""
+    """The turns of a chat, each with its role; none without a list of messages."""
     try:
         messages = json.loads(prompt["messages"]) if prompt and prompt["messages"] else []
     except ValueError:
@@ -94,7 +94,7 @@ def _content(content: Any) -> str:
 
 
 def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
-    """The choices with their probabilities, which sum to 1 over the choices; empty where it is no question of choices."""
+    """The choices with their probabilities, which sum to 1 over the choices; empty if the question has no choices."""
     if not prompt or not prompt["choices"]:
         return []
     logprobs = (response or {}).get("choice_logprobs")
@@ -113,7 +113,7 @@ def _choices(prompt: Row | None, response: Row | None) -> list[Row]:
 
 
 def _past(state: CatalogState, result: Result, sample_id: str, metric: str) -> list[Row]:
-    """The score of a sample in the newest materializations, the newest first; null where the scores were deleted."""
+    """The score of a sample in the newest materializations, the newest first; null if the scores were deleted."""
     points = state.rows(
         "select materialized_at, any_value(scores_file) as scores_file from _metrics_files where eval = $eval and model = $model "
         "group by materialized_at order by materialized_at desc limit $most",
@@ -170,7 +170,7 @@ def _values(state: CatalogState, urls: Mapping[str, str], sample_id: str, metric
 
 
 def _labels(state: CatalogState, eval_name: str, sample_id: str) -> list[Row]:
-    """What people wrote about the answers to a sample, the newest first."""
+    """People's labels of the answers to a sample, the newest first."""
     return state.rows(
         "select * from human_labels where eval = $eval and sample_id = $sample order by labelled_at desc",
         {"eval": eval_name, "sample": sample_id},

@@ -73,7 +73,7 @@ Row = dict[str, Any]
 
 
 class Search:
-    """The samples that an address asks for: all, with a note, where it asks for a choice that this metric or result cannot have."""
+    """The samples that an address asks for: all, with a note, if it asks for a choice that this metric or result cannot have."""
 
     def __init__(
         self, state: CatalogState, parameters: Parameters, result: Result, against: Result | None, metric: Mapping[str, Any]
@@ -127,7 +127,7 @@ class Search:
 
     @property
     def notes(self) -> list[str]:
-        """What is not as the address asks, and why."""
+        """Notes on what differs from the address, and why."""
         found = [] if self._refusal is None else [f"All samples are listed: {self._refusal}."]
         if self.show in _OF_TWO and self._against is None:
             found.append(f"Nothing is compared, so that no sample is {self.show}.")
@@ -168,7 +168,7 @@ class Search:
         return found
 
     def _text_conditions(self) -> list[str]:
-        """The places where a text is searched: those of the page of a result, where they are still in the lake."""
+        """The places to search for a text: the same as on a result's page, if they are still in the lake."""
         found = ["contains(lower(concat_ws(' ', sample_id, sample_name, subject)), lower($text))"]
         for files, conditions in _TEXTS.items():
             if self._values[files]:
@@ -177,7 +177,7 @@ class Search:
         return found
 
     def rows(self, number: int) -> tuple[list[Row], int, int]:
-        """The samples of a part, its number, and how many samples there are; the last part where there are fewer."""
+        """The samples of a part, its number, and how many samples there are; the last part if there are fewer."""
         rows = self._part(number)
         if not rows and number > 1:
             total = int(self._run("select count(*) as n {}")[0]["n"])

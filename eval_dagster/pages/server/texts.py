@@ -1,4 +1,4 @@
-"""What the pages of samples share: prompts and responses of some samples, and the result that a result is compared with."""
+"""Shared by the pages of samples: prompts and responses of some samples, and the result that a result is compared with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from eval_dagster.pages.server.parameters import Parameters
 from eval_dagster.pages.server.results import Result, find_result, previous_result
 
 NOTHING = "-"
-"""The value of `against` where nothing is compared: no name of a model."""
+"""The value of `against` if nothing is compared: no name of a model."""
 
 NAMED_SCORES = (
     "(select * from read_parquet($scores) union all by name select null::varchar as sample_name, null::varchar as item, "
@@ -31,7 +31,7 @@ def compared_with(state: CatalogState, parameters: Parameters, result: Result) -
 
 
 def or_alone(against: Result | None, make: Callable[[Result | None, str | None], str]) -> str:
-    """A page with a comparison; without one, and with a note, where the other result was deleted or is damaged."""
+    """A page with a comparison; without one, and with a note, if the other result was deleted or is damaged."""
     try:
         return make(against, None)
     except LakeError as error:
@@ -50,7 +50,7 @@ def prompts_before(
 def prompts_of(
     state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, prompt, choices, gold"
 ) -> dict[str, Row]:
-    """Columns of the prompts of some samples, by sample id; none where the prompts were deleted."""
+    """Columns of the prompts of some samples, by sample id; none if the prompts were deleted."""
     if result.prompts is None or not ids:
         return {}
     query = f"select {columns} from read_parquet($files) where sample_id in (select unnest($ids))"
@@ -60,7 +60,7 @@ def prompts_of(
 def answers_of(
     state: CatalogState, result: Result, ids: Sequence[str], columns: str = "sample_id, text, text_post_processed, choice_logprobs, error"
 ) -> dict[str, Row]:
-    """Columns of the responses to some samples, by sample id; none where the responses were deleted."""
+    """Columns of the responses to some samples, by sample id; none if the responses were deleted."""
     if result.responses is None or not ids:
         return {}
     newer = "union all by name select null::double as cost, null::varchar as served_model where false"

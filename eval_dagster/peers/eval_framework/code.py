@@ -104,7 +104,7 @@ def run_python_code(
 
 
 def unittest_merge_snippets(code: str, test_code: str) -> str:
-    """The program with its tests, which run where it is started."""
+    """The program with its tests, which run if it is started."""
     start = "" if "unittest.main(" in test_code else "\n\nif __name__ == '__main__':\n  unittest.main()"
     return f"{code}\n\n{test_code}{start}"
 
@@ -134,7 +134,7 @@ def execute_python_code_with_tests(
 
 
 def _imported(code: str) -> set[str]:
-    """The packages that a program imports; none where it is no program, which then fails as such."""
+    """The packages that a program imports; none if it does not parse, so that it fails as a program."""
     try:
         nodes = list(ast.walk(ast.parse(code)))
     except SyntaxError:

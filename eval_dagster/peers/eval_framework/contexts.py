@@ -1,4 +1,4 @@
-"""What a task gives a metric beside the gold answer, as eval-framework names it."""
+"""The context that a task gives a metric beside the gold answer, as eval-framework names it."""
 
 import sys
 from collections import deque
@@ -172,7 +172,7 @@ def described(made: TaskSample, number: int, classes: ContextClasses) -> list[Me
 
     Args:
         made: The question.
-        number: Its number among those of its subject, from 0.
+        number: Its number within its subject, from 0.
         classes: Those of its task.
     """
     given: Any = made.context

@@ -9,7 +9,7 @@ from eval_dagster.tasks.formatter import Formatter
 
 
 class BaseFormatter:
-    """Turns messages into one text. The model continues the last message where it is the assistant's."""
+    """Turns messages into one text. The model continues the last message if it is the assistant's."""
 
     def format(self, messages: Sequence[Message], output_mode: str = "string") -> str:
         """Return the text.
@@ -85,7 +85,7 @@ def prompt_text(messages: Sequence[Message], formatter: Formatter) -> str:
 
 
 def lost_space(made: TaskSample, formatter: Formatter) -> str:
-    """The space between question and choices where the question alone has it: the formatters of plain text remove it."""
+    """The space between question and choices if the question alone has it: the formatters of plain text remove it."""
     choices = made.possible_completions or ()
     is_lost = bool(choices) and made.messages[-1].content.endswith(" ") and not any(choice[:1].isspace() for choice in choices)
     return " " if is_lost and not formatter.has_special_tokens else ""

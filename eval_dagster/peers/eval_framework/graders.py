@@ -52,7 +52,7 @@ class PromptTemplateWithParseMap(PromptTemplate):
 
 
 class GradingOutput(BaseModel):
-    """What a judge was asked, and its answer. A grader's own class has the values."""
+    """The question to a judge, and its answer. A grader's own class has the values."""
 
     judge_prompt: str
     judge_response: str

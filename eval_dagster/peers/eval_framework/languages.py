@@ -25,7 +25,7 @@ Config = TypeVar("Config")
 
 
 class LanguageNotSupportedError(ValueError):
-    """There is no configuration for a language."""
+    """A language has no configuration."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _detector() -> Any:
 
 @cache
 def detect_language_of(string: str) -> Any:
-    """The language of a text among `AVAILABLE_LANGUAGES`, as `lingua` has it; None where it cannot be found.
+    """The language of a text among `AVAILABLE_LANGUAGES`, as `lingua` has it; None if it cannot be found.
 
     Raises:
         RequirementError: `lingua` is not installed.
@@ -87,6 +87,6 @@ def detect_language_of(string: str) -> Any:
 
 
 def code_of(text: str) -> str:
-    """The code of a text's language; empty where it cannot be found."""
+    """The code of a text's language; empty if it cannot be found."""
     found = detect_language_of(text)
     return str(found.iso_code_639_1.name.lower()) if found else ""

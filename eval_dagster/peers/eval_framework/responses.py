@@ -1,4 +1,4 @@
-"""What metrics of eval-framework see: `Completion` and `Loglikelihood` with its members."""
+"""The responses as metrics of eval-framework see them: `Completion` and `Loglikelihood` with its members."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class ConcatCompression(NamedTuple):
         choices: list[str] | None = None,
         completion: str | None = None,
     ) -> Self | None:
-        """Count the bytes and the tokens; None where one of the counts is 0 or a choice is missing.
+        """Count the bytes and the tokens; None if one of the counts is 0 or a choice is missing.
 
         Raises:
             ValueError: Not exactly one of `choices` and `completion` is given.
@@ -46,7 +46,7 @@ class ConcatCompression(NamedTuple):
 
 
 class _Response:
-    """Members that both kinds of responses have. Their fields can be set, as those of eval-framework's."""
+    """Members that both kinds of responses have. Their fields can be set, as in eval-framework."""
 
     ground_truth: Any
 
@@ -97,7 +97,7 @@ class Completion(_Response, records.Completion):
         completion_text: str = "",
         **others: Any,
     ) -> None:
-        """Take the fields of eval-framework, or those of `eval_dagster.records.Completion`."""
+        """Take the fields of eval-framework, or of `eval_dagster.records.Completion`."""
         self.completion = completion_text if completion is _MISSING else completion
         self.raw_completion = others.pop("raw_text", self.completion) if raw_completion is _MISSING else raw_completion
         vars(self).update({"id": id, "subject": subject, "prompt": prompt, "context": context, "error": error, "messages": messages})
@@ -191,7 +191,7 @@ class Loglikelihood(_Response, records.Loglikelihood):
         error: Error | None = None,
         **others: Any,
     ) -> None:
-        """Take the fields of eval-framework; further ones are those of `eval_dagster.records.Loglikelihood`."""
+        """Take the fields of eval-framework; further ones as in `eval_dagster.records.Loglikelihood`."""
         by_text = isinstance(loglikelihoods, Mapping)
         object.__setattr__(self, "loglikelihoods", dict(loglikelihoods) if isinstance(loglikelihoods, Mapping) else list(loglikelihoods))
         vars(self).update({"id": id, "subject": subject, "prompt": prompt, "error": error})

@@ -11,6 +11,6 @@ FROZEN_HF_REVISIONS_LOCKFILE = _FOLDER / "frozen_dataset_revisions.json"
 
 
 def commit_in(lockfile: Path, dataset_path: str) -> str | None:
-    """The commit of a dataset in a lock file; None where it names none."""
+    """The commit of a dataset in a lock file; None if it names none."""
     commits: dict[str, str] = json.loads(lockfile.read_text("utf-8"))
     return commits.get(dataset_path)

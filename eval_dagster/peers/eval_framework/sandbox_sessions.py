@@ -14,7 +14,7 @@ from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 """What the sandbox shows of the machine's programs."""
 _SECONDS = 120.0
-"""Most seconds of all commands of a session together, where a command has no limit of its own."""
+"""Most seconds of all commands of a session together, if a command has no limit of its own."""
 _MEMORY_BYTES = 2**33
 """A JavaScript engine reserves far more address space than it uses."""
 _TOO_LONG = 124
@@ -61,7 +61,7 @@ _LANGUAGES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Output(NamedTuple):
-    """What a command wrote, and its status."""
+    """The output of a command, and its status."""
 
     stdout: str
     stderr: str

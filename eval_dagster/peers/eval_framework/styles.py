@@ -24,7 +24,7 @@ class TaskStyler(style.TaskStyler):
     question_prefix = "Question: "
 
     def __init__(self, question_prefix: str = "Question: ", cue_text: str = "Answer:", **others: Any) -> None:
-        """Take the words; `others` are those of a style."""
+        """Take the words; `others` are a style's."""
         super().__init__(question_prefix, cue_text, **others)
         self._cue_text = cue_text
 

@@ -143,7 +143,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
     # ---- prompt
 
     def _sample_fewshot_examples(self, item: Row) -> list[Row]:
-        """The examples before a row. Where the splits are one, one more is drawn, and the row itself is left out."""
+        """The examples before a row. If the splits are one, one more is drawn, and the row itself is left out."""
         pool = self.dataset[self.FEWSHOT_SPLIT or ""]
         if self.FEWSHOT_SPLIT != self.SAMPLE_SPLIT:
             return self.rnd.sample(pool, self.num_fewshot)
@@ -242,7 +242,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         )
 
     def _gold_indices(self, made: TaskSample) -> list[int]:
-        """Positions of the gold answers among the choices; none where no choice is one, so that every answer is wrong."""
+        """Positions of the gold answers among the choices; none if no choice is one, so that every answer is wrong."""
         truths = [made.ground_truth] if isinstance(made.ground_truth, str) else list(made.ground_truth or ())
         choices = list(made.possible_completions or ())
         found = [place for place, choice in enumerate(choices) if choice in truths]
@@ -273,7 +273,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return ContextClasses([type(self), *self.METRICS])
 
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """What the metrics score: with eval-framework's view for its metrics."""
+        """The views that the metrics score: eval-framework's view for its metrics."""
         return answered(self, self.context_classes, sample, prompt, response)
 
     # ---- about the task

@@ -1,4 +1,4 @@
-"""The views of responses: those of eval-framework for its metrics, with this project's for all others."""
+"""The views of responses: eval-framework's for its metrics, this project's for all others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

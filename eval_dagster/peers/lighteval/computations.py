@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of lighteval's metrics: of texts and of choices. Names and arguments are those of lighteval."""
+"""Sample functions of lighteval's metrics: of texts and of choices. Names and arguments as in lighteval."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -25,9 +25,9 @@ class SampleLevelComputation:
     IS_PROPORTION: ClassVar[bool] = False
     """Whether every value is 0 or 1."""
     BEST: ClassVar[float | None] = None
-    """The value of the correct answer, where that is known."""
+    """The value of the correct answer, if that is known."""
     BOUNDS: ClassVar[tuple[float, float] | None] = None
-    """The least and the largest possible value, where they are known."""
+    """The least and the largest possible value, if they are known."""
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Any:
         """Return the value, or a mapping of several by name."""
@@ -91,7 +91,7 @@ class ExactMatches(SampleLevelComputation):
 
 
 class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
-    """The F measure of the sets of words of a text and a correct one; 0 where one of them has no word."""
+    """The F measure of the sets of words of a text and a correct one; 0 if one of them has no word."""
 
     BEST = 1.0
 
@@ -205,7 +205,7 @@ class AccGoldLikelihood(SampleLevelComputation):
 
 
 class TruthfulqaMCMetrics(SampleLevelComputation):
-    """MC1 and MC2 of TruthfulQA (Lin et al. 2021, arXiv:2109.07958), where a `Doc` holds the choices of both, one after the other.
+    """MC1 and MC2 of TruthfulQA (Lin et al. 2021, arXiv:2109.07958), for a `Doc` with the choices of both, one after the other.
 
     `specific["len_mc1"]` is the number of choices of the first question, of which the first is correct. In the second question the
     correct choices are those up to the first gap among the gold positions, as lighteval has it.
@@ -241,7 +241,7 @@ def match_type(given: str) -> str:
     """The kind of a match.
 
     Raises:
-        TaskDefinitionError: There is no such kind.
+        TaskDefinitionError: The kind is unknown.
     """
     if given not in _MATCHES:
         raise TaskDefinitionError(f"a metric has the kind of match {given!r}; expected one of: {', '.join(_MATCHES)}")

@@ -56,15 +56,15 @@ class LightevalTaskConfig:
     evaluation_splits: Sequence[str] = ("validation",)
     """Several are one after the other."""
     few_shots_split: str | None = None
-    """The first of the available ones that are not evaluated and whose names hold train, dev, valid or default, where not given."""
+    """The first of the available ones that are not evaluated and whose names hold train, dev, valid or default, if not given."""
     few_shots_select: str | None = None
-    """`balanced` where not given, `random`, `random_sampling`, `random_sampling_from_train` or `sequential`."""
+    """`balanced` if not given, `random`, `random_sampling`, `random_sampling_from_train` or `sequential`."""
     generation_size: int | None = None
-    """Most tokens of a text, where the `Doc` does not say; below 1 without a limit."""
+    """Most tokens of a text, if the `Doc` does not say; below 1 without a limit."""
     generation_grammar: Any = None
-    """What a text must match, where the `Doc` does not say."""
+    """What a text must match, if the `Doc` does not say."""
     stop_sequence: Sequence[str] | None = None
-    """End a text, where the `Doc` does not say."""
+    """End a text, if the `Doc` does not say."""
     num_samples: Sequence[int] | int | None = None
     """Texts for each prompt; the largest of these numbers and those that the metrics need."""
     original_num_docs: int = -1

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Corpus functions of lighteval's metrics, and what they take of each sample. Names and arguments are those of lighteval.
+"""Corpus functions of lighteval's metrics, and their data of each sample. Names and arguments as in lighteval.
 
 A function with `STATISTICS` gives its value from sums over the samples; others take all samples' items.
 """
@@ -23,18 +23,18 @@ class CorpusLevelComputation:
     """Computes a metric of all samples; a subclass overrides `compute_corpus`."""
 
     STATISTICS: ClassVar[tuple[str, ...]] = ()
-    """Names of what is summed; none where the items themselves are needed."""
+    """Names of what is summed; none if the items themselves are needed."""
 
     def compute_corpus(self, items: Sequence[Any]) -> Any:
         """Return the value of all samples' items."""
         raise NotImplementedError
 
     def statistics(self, item: Any) -> Sequence[float]:
-        """What one sample adds to the sums."""
+        """The terms that one sample adds to the sums."""
         raise NotImplementedError
 
     def aggregate(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The value of sums, whose last axis is that of the statistics."""
+        """The value of sums, whose last axis holds the statistics."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class LoglikelihoodPreparator:
         self.is_single_token = is_single_token
 
     def prepare(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Choice:
-        """Return them; only the first correct one where the choices are single tokens."""
+        """Return them; only the first correct one if the choices are single tokens."""
         golds = doc.gold_indices
         return Choice(golds=golds[0] if self.is_single_token else golds, preds=first_highest(model_response.logprobs))
 
@@ -88,7 +88,7 @@ class PerplexityPreparator:
         self.units_type = units_type
 
     def prepare(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Likelihood:
-        """Return them, of the query before its preprocessing where the `Doc` has it."""
+        """Return them, of the query before its preprocessing if the `Doc` has it."""
         return self.of_text(doc.query if doc.original_query is None else doc.original_query, model_response)
 
     def of_text(self, text: str, response: ModelResponse) -> Likelihood:
@@ -120,7 +120,7 @@ class CorpusLevelPerplexityMetric(CorpusLevelComputation):
         return item.logprobs, float(item.weights), 1.0
 
     def aggregate(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the perplexity; not a number where nothing is summed."""
+        """Return the perplexity; not a number if nothing is summed."""
         by = sums[..., 2 if self.metric_type == "perplexity" else 1]
         with np.errstate(all="ignore"):
             each = np.where(by > 0, -sums[..., 0] / by, np.nan)
@@ -170,7 +170,7 @@ class MatthewsCorrCoef(CorpusLevelComputation):
     """The correlation coefficient of Matthews, of chosen and correct positions (Gorodkin 2004, for several classes)."""
 
     def compute_corpus(self, items: Sequence[Choice]) -> float:
-        """Return the value; 0 where one side names one class alone."""
+        """Return the value; 0 if one side names one class alone."""
         gold, chosen = [_first(gold) for gold, _ in items], [_first(chosen) for _, chosen in items]
         labels = sorted({*gold, *chosen}, key=str)
         of_gold, of_chosen = (np.array([values.count(label) for label in labels], dtype=float) for values in (gold, chosen))

@@ -11,7 +11,7 @@ from eval_dagster.tasks import doc
 class Doc(doc.Doc):
     """A `Doc` whose choices may be None, and whose choice may be a list of equally correct texts.
 
-    Such a list becomes choices of their own, all of which are correct where it is.
+    Such a list becomes choices of their own, all of which are correct if it is.
     """
 
     __hash__ = None  # type: ignore[assignment]  # it is mutable

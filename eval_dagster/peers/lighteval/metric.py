@@ -16,7 +16,7 @@ _MEANS = (np.mean, mean, fmean)
 
 @dataclass
 class Metric:
-    """One metric, or several that are computed together. Fields and their order are those of lighteval."""
+    """One metric, or several that are computed together. Fields and their order as in lighteval."""
 
     metric_name: Any
     """The name, or in a grouping those of all values."""
@@ -59,7 +59,7 @@ class Metric:
         return bool(_of_name(self.higher_is_better, name, True))
 
     def aggregation(self, name: str) -> Any:
-        """What makes one number of all samples' values of a name; None for their mean."""
+        """The function from all samples' values of a name to one number; None for their mean."""
         found = _of_name(self.corpus_level_fn, name, None)
         return None if any(found is each for each in _MEANS) else found
 

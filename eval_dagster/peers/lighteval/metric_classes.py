@@ -22,7 +22,7 @@ _VERSION = "2"
 """Version of the scores of these metrics. Before 2, `Metrics` was shared by the files of a process, so that one file could change what
 another one scored by."""
 DOC_INDEX = "lighteval_doc"
-"""Field of the context with the position of a sample's `Doc`, where a row has several."""
+"""Field of the context with the position of a sample's `Doc`, if a row has several."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Origin:
     """Makes the `Doc`s of a row."""
 
     def value(self, view: Completion | Loglikelihood, response: Any) -> Any:
-        """What the sample function gives, whatever its type."""
+        """The result of the sample function, whatever its type."""
         doc = self.docs(view.row)[context_field(view, DOC_INDEX) or 0]
         return self.metric.sample_value(self.name, doc, response)
 
     def number(self, view: Completion | Loglikelihood, response: Any) -> float:
-        """What the sample function gives.
+        """The result of the sample function.
 
         Raises:
-            DataError: It is no number.
+            DataError: It is not a number.
         """
         value = self.value(view, response)
         if not isinstance(value, SupportsFloat):

@@ -29,7 +29,7 @@ def chat_messages(doc: Doc, examples: Sequence[Doc]) -> list[Message]:
 
 
 def query_of(doc: Doc) -> str:
-    """The query without the instruction at its beginning; stripped where the `Doc` has an instruction there."""
+    """The query without the instruction at its beginning; stripped if the `Doc` has an instruction there."""
     if doc.instruction is not None and doc.query.startswith(doc.instruction):
         return doc.query.removeprefix(doc.instruction).strip()
     return doc.query

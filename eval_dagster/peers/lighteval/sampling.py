@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of several texts of one prompt: pass@k, maj@n, avg@n and G-Pass@k. Names and arguments are those of lighteval."""
+"""Sample functions of several texts of one prompt: pass@k, maj@n, avg@n and G-Pass@k. Names and arguments as in lighteval."""
 
 from collections.abc import Callable, Sequence
 from math import ceil, comb
@@ -32,7 +32,7 @@ class SamplingMetric(SampleLevelComputation):
         self.scoring = None if isinstance(given, str) else given
 
     def preprocess(self, text: str) -> str:
-        """The text, stripped and normalized where this is wanted."""
+        """The text, stripped and normalized if this is wanted."""
         text = text.strip() if self.strip_strings else text
         return self.normalize(text) if self.normalize and text else text
 

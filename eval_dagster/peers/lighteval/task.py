@@ -29,7 +29,7 @@ class DocMaker:
     """Rows for which it is false are left out."""
 
     def made_of(self, row: Row, *, is_example: bool = False) -> Docs:
-        """What the function gives for a row.
+        """The result of the function for a row.
 
         It gets a copy, in which nulls are None, with lighteval's field `__few_shots`. The random generators of Python and NumPy depend
         on the row alone meanwhile.
@@ -48,13 +48,13 @@ class DocMaker:
 
 
 class LightevalTask(DocTask):
-    """The task that a `LightevalTaskConfig` describes. Its prompts are those of lighteval."""
+    """The task that a `LightevalTaskConfig` describes. It has lighteval's prompts."""
 
     DOCS: ClassVar[DocMaker]
     """Makes the `Doc`s of the rows."""
 
     def doc(self, row: Row) -> Docs:
-        """What the prompt function makes of a row; None where the filter leaves it out."""
+        """The result of the prompt function for a row; None if the filter leaves it out."""
         return self.DOCS.made_of(row, is_example=self._is_example)
 
     _is_example = False

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of texts that use packages or models: ROUGE and answers that are extracted. Names are those of lighteval."""
+"""Sample functions of texts that use packages or models: ROUGE and answers that are extracted. Names as in lighteval."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class ROUGE(SampleLevelComputation):
         return (0.0, 100.0) if self.bootstrap else bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float | dict[str, float]:
-        """Return the aggregate over the pairs; by name where there are several variants.
+        """Return the aggregate over the pairs; by name if there are several variants.
 
         With `bootstrap`, the pairs are each text and the correct text of its position, and values are in percent. lighteval resamples
         these pairs at random and takes the middle; this is their mean, which of one pair is the same.
@@ -71,7 +71,7 @@ class IndicesExtractionConfig:
 
     prefix_for_extraction: str = "NativeLetters"
     try_extract_without_anchor: bool = False
-    """Whether a label counts anywhere in the text, where none follows the word answer or begins a line."""
+    """Whether a label counts anywhere in the text, if none follows the word answer or begins a line."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class MultilingualExtractiveMatchMetric(SampleLevelComputation):
 
 
 def label_in(text: str, count: int, config: IndicesExtractionConfig) -> str | None:
-    """The label of one of `count` choices that a text names; None where it names none.
+    """The label of one of `count` choices that a text names; None if it names none.
 
     The patterns are tried from the most to the least certain one. Of several matches of a pattern the last one counts.
     """

@@ -27,7 +27,7 @@ ADVICE = (
     "lm-eval can have an environment of its own, with packages that eval_dagster lacks or has in other versions: "
     "`eval-dagster environments add lm_eval`"
 )
-"""What to do where a task lacks a package. A worker in such an environment says something else."""
+"""What to do if a task lacks a package. A worker in such an environment says something else."""
 _lock = threading.RLock()
 
 
@@ -93,7 +93,7 @@ def _fetching(config: Mapping[str, Any]) -> str | None:
 
 
 def _resolved(value: Any) -> Any:
-    """What a group sets, with the functions that it names by their paths."""
+    """The settings of a group, with the functions that it names by their paths."""
     from lm_eval.tasks._yaml_loader import _import_fun_from_str
 
     if isinstance(value, Mapping):
@@ -105,7 +105,7 @@ def _resolved(value: Any) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a module cannot be imported. The missing package is enough where that is the reason."""
+    """Why a module cannot be imported. The missing package is enough if that is the reason."""
     if isinstance(error, TaskDefinitionError | RequirementError):
         return str(error)
     # lm-eval advises to install packages in versions that this project does not work with.
@@ -188,7 +188,7 @@ def functions_in(value: Any) -> Iterator[Any]:
 
 
 def file_of(definition: Any) -> str:
-    """The file of a function or a class; empty where that is not known. lm-eval gives modules of several files one name."""
+    """The file of a function or a class; empty if that is not known. lm-eval gives modules of several files one name."""
     while isinstance(definition, partial):
         definition = definition.func
     code = getattr(inspect.unwrap(definition), "__code__", None) if callable(definition) else None
@@ -201,7 +201,7 @@ def file_of(definition: Any) -> str:
 
 
 def is_of_task(file: str) -> bool:
-    """Whether a file is that of a task, of the package or a user, and of no other part of an installed package."""
+    """Whether a file belongs to a task of the package or a user, and to no other part of an installed package."""
     return "/lm_eval/tasks/" in file or bool(file and "/site-packages/" not in file and not file.startswith(sys.base_prefix))
 
 
@@ -214,7 +214,7 @@ class Members:
 
 
 def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
-    """The tasks of a name: itself, those of a tag, or those of a group with what the group sets for them.
+    """The tasks of a name: itself, a tag's tasks, or a group's tasks with the group's settings.
 
     Raises:
         TaskDefinitionError: A group names what is not there.

@@ -15,7 +15,7 @@ _ON_HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@[^/]+)?/(.+)")
 
 
 def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) -> list[DatasetSplit]:
-    """The splits that a task reads; none where it makes the rows itself."""
+    """The splits that a task reads; none if it makes the rows itself."""
     if callable(config.get("custom_dataset")):
         return []
     if "class" in config:
@@ -28,7 +28,7 @@ def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) ->
 
 
 def example_split(config: Mapping[str, Any]) -> str | None:
-    """The split of examples, where it is not the evaluated one."""
+    """The split of examples, if it is not the evaluated one."""
     settings = config.get("fewshot_config") or {}
     if not isinstance(settings, Mapping):
         return None

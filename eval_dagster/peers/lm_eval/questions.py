@@ -24,7 +24,7 @@ class Asked:
     context: str
     """The context of the question, with its examples."""
     turns: Sequence[Message]
-    """The examples and the question as lm-eval's own code writes them one after the other; empty where a task writes them itself."""
+    """The examples and the question as lm-eval's own code writes them one after the other; empty if a task writes them itself."""
 
 
 def asked_of(task: Any, doc: Row, *, num_fewshot: int, formatter: Formatter, has_chat: bool) -> Asked:
@@ -80,7 +80,7 @@ def _keep_templates() -> None:
 
 
 def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSample]:
-    """The questions: choices after the same context are one. Where the turns are known, its messages are those, for people and checks."""
+    """The questions: choices after the same context are one. If the turns are known, its messages are those, for people and checks."""
     scored: dict[str, tuple[list[str], list[int]]] = {}
     others: list[TaskSample] = []
     for position, each in enumerate(asked.instances):
@@ -128,7 +128,7 @@ def _verbatim(prompt: str, kind: ResponseType, positions: list[int], *, repeats:
 
 
 def gold_positions(task: Any, doc: Row, positions: Sequence[int]) -> list[int]:
-    """Positions of the correct choices among those of a question, for people; empty where the task does not tell."""
+    """Positions of the correct choices of a question, for people; empty if the task does not tell."""
     try:
         if len(positions) == 1 and task.OUTPUT_TYPE == "loglikelihood":
             return [0]

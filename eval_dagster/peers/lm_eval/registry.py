@@ -91,7 +91,7 @@ class LmEvalRegistry(ProcessRegistry):
         """The evals of a group, by name.
 
         Raises:
-            TaskDefinitionError: There is no such group, or it sets what an eval cannot set.
+            TaskDefinitionError: The group is unknown, or it sets what an eval cannot set.
         """
         if self._given is None:
             return own_suite(name)
@@ -204,7 +204,7 @@ class LmEvalBenchmark:
 
     @property
     def response_type(self) -> ResponseType:
-        """What the first task asks for."""
+        """The kind of answer that the first task asks for."""
         given = self._first.get("output_type") or getattr(self._first.get("class"), "OUTPUT_TYPE", None) or "generate_until"
         return _RESPONSE_TYPES.get(given, ResponseType.LOGLIKELIHOODS)
 
@@ -252,7 +252,7 @@ class LmEvalBenchmark:
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
         """The requests of lm-eval for each document, or what was raised.
 
-        One generator draws the examples of all documents in their order, as in lm-eval; or one a document, where the settings say so.
+        One generator draws the examples of all documents in their order, as in lm-eval; or one a document, if the settings say so.
         """
         task, has_chat = self._task(subject, rows), settings.formatter.name not in _NO_CHAT
         files = self._files(subject)
@@ -271,7 +271,7 @@ class LmEvalBenchmark:
             yield asked
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
-        """The values of a document under each filter: `exact_match/strict-match`, and `acc` where there is no filter."""
+        """The values of a document under each filter: `exact_match/strict-match`, and `acc` without a filter."""
         task = self._task(subject, rows)
         instances = answered(subject, row, answers)
         values: dict[str, Item] = {}
@@ -303,7 +303,7 @@ class LmEvalBenchmark:
         return self._over[key][1]
 
     def _require_alike(self) -> None:
-        """Raise `TaskDefinitionError` where the tasks differ in what they ask for or how they score."""
+        """Raise `TaskDefinitionError` if the tasks differ in what they ask for or how they score."""
         if len(self._leaves) == 1:
             return
         kinds: dict[str, list[str]] = {}

@@ -19,7 +19,7 @@ class Environment:
     python: Path
 
     def release(self, distribution: str) -> str | None:
-        """The installed version of a distribution; None where it is not installed, or where that is not known."""
+        """The installed version of a distribution; None if it is not installed, or if that is unknown."""
         for folder in self._site_packages():
             for found in folder.glob("*.dist-info"):
                 name, _, version = found.name.removesuffix(".dist-info").partition("-")
@@ -28,9 +28,9 @@ class Environment:
         return None
 
     def stamp(self, packages: Sequence[str]) -> str | None:
-        """A text that changes when a distribution or a file of the packages changes; None where that cannot be seen.
+        """A text that changes when a distribution or a file of the packages changes; None if that cannot be seen.
 
-        It cannot where the interpreter has no folder of packages beside it, or a package is installed from a folder of its own (editable).
+        It cannot if the interpreter has no folder of packages beside it, or a package is installed from a folder of its own (editable).
         """
         folders = list(self._site_packages())
         found: list[object] = []
@@ -57,7 +57,7 @@ class Environment:
 
 
 def environment_for(name: str, given: Path | None, distribution: str, release: str | None) -> Environment:
-    """The environment of a registry: the one that evals.yaml names, else our own where it has the package.
+    """The environment of a registry: the one that evals.yaml names, else our own if it has the package.
 
     Raises:
         RequirementError: There is none, or it has another release than the supported one.

@@ -18,13 +18,13 @@ def make_environment(registry: type[ProcessRegistry], folder: Path, python: Path
     Args:
         registry: Its class.
         folder: That of evals.yaml.
-        python: The interpreter to make it with; one that is new enough where not given.
+        python: The interpreter to make it with; one that is new enough if not given.
 
     Returns:
         The interpreter of the environment, relative to the folder.
 
     Raises:
-        RequirementError: There is no interpreter that is new enough, or a step failed.
+        RequirementError: No interpreter is new enough, or a step failed.
     """
     environment = Path(FOLDER) / registry.NAME
     made = environment / "bin" / "python"

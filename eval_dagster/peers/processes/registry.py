@@ -33,7 +33,7 @@ class ProcessRegistry:
     PACKAGES: ClassVar[Sequence[str]]
     """The importable packages whose files decide what the worker gives. What it described is kept until one of them changes."""
     RELEASE: ClassVar[str | None] = None
-    """The version that is supported; any where not given."""
+    """The version that is supported; any if not given."""
     EXTRA_REQUIREMENTS: ClassVar[Sequence[str]] = ()
     """What `eval-dagster environments add` installs beside the distribution."""
     PYTHON: ClassVar[str | None] = None
@@ -49,7 +49,7 @@ class ProcessRegistry:
         return made
 
     def names(self) -> Mapping[str, Listed]:
-        """All names. Raises RequirementError where there is no environment."""
+        """All names. Raises `RequirementError` without an environment."""
         listed: Mapping[str, str] = self._kept("names", lambda process: process.call("names"))
         return {name: Listed(kind=kind) for name, kind in listed.items()}
 
@@ -58,7 +58,7 @@ class ProcessRegistry:
 
         Raises:
             TaskDefinitionError: There is none, or the worker refuses it.
-            RequirementError: There is no environment.
+            RequirementError: The environment is missing.
         """
 
         def describe(process: WorkerProcess) -> Any:
@@ -80,7 +80,7 @@ class ProcessRegistry:
         raise TaskDefinitionError(f"{self.NAME} has no groups that are suites; `task: {self.NAME}:{name}` is one eval")
 
     def environment(self) -> Environment:
-        """The environment. Raises RequirementError where there is none that can be used."""
+        """The environment. Raises `RequirementError` if none can be used."""
         return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE)
 
     def _process(self, environment: Environment, stamp: str | None) -> WorkerProcess:
@@ -94,7 +94,7 @@ class ProcessRegistry:
         return process
 
     def _kept(self, what: str, ask: Callable[[WorkerProcess], Any]) -> Any:
-        """What the worker gives, kept on disk: to start it and import its package takes seconds."""
+        """The worker's answer, kept on disk: to start it and import its package takes seconds."""
         environment = self.environment()
         stamp = environment.stamp(self.PACKAGES)
         if stamp is None:
@@ -107,7 +107,7 @@ def worker_file(module: str) -> Path:
     """The file of a worker.
 
     Raises:
-        TaskDefinitionError: There is no such module.
+        TaskDefinitionError: The module does not exist.
     """
     spec = find_spec(module)
     if spec is None or spec.origin is None:

@@ -1,4 +1,4 @@
-"""What calls to a served model use: dollars and tokens, estimated before the answer and known after it."""
+"""Amounts that calls to a served model use: dollars and tokens, estimated before the answer and known after it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,14 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a call may use."""
+    """The most that a call may use."""
 
     expected: Amount
     """With an answer as long as the longest one so far."""
     most: Amount
-    """With the longest answer that it may have; infinite where no length is known."""
+    """With the longest answer that it may have; infinite if no length is known."""
     unknown: Amount
-    """What counts where the usage stays unknown."""
+    """What counts if the usage stays unknown."""
 
     def fits(self, cap: Amount, spent: Amount, under_way: Amount, count: int) -> bool:
         """Whether a call may be sent beside `count` others that may use `under_way`. A call alone may exceed what is expected of it."""
@@ -101,7 +101,7 @@ class Estimates:
         return Amount(cost=math.fsum(each.cost for each in amounts), tokens=math.fsum(each.tokens for each in amounts))
 
     def known(self) -> Known:
-        """What other processes may expect."""
+        """The estimates for other processes."""
         return {str(maximum): (seen.longest, seen.extra) for maximum, seen in self._seen.items()}
 
     def expect(self, known: Known) -> None:
@@ -112,9 +112,9 @@ class Estimates:
             seen.count = max(seen.count, 1)
 
     def used(self, call: Call, reply: Reply) -> Amount | None:
-        """What an answered call used, from which later estimates learn. Where the server gives no counts, from the size of its answer.
+        """The amount that an answered call used. Later estimates learn from it. If the server gives no counts, from the size of its answer.
 
-        None where that is unknown too.
+        None if that is unknown too.
         """
         output = _content_tokens(reply.content) if reply.output_tokens is None else reply.output_tokens
         if output is None:
@@ -131,7 +131,7 @@ class Estimates:
 
 
 def dollars(price: Price, prompt: float, output: float, cached: int) -> float:
-    """What tokens cost. `cached` of the tokens of the prompt were in the server's cache."""
+    """The cost of tokens. `cached` of the tokens of the prompt were in the server's cache."""
     cached_price = price.input if price.cached_input is None else price.cached_input
     of_output = output * price.output if price.output else 0.0  # the tokens may be infinite
     return ((prompt - cached) * price.input + cached * cached_price + of_output) / 1_000_000
@@ -147,7 +147,7 @@ def _text_tokens(texts: list[str]) -> float:
 
 
 def _content_tokens(content: Any) -> int | None:
-    """About how many tokens an answer has: those of a text, or the one of a call that scores."""
+    """About how many tokens an answer has: as many as its text, or one if the call scores."""
     if isinstance(content, Text):
         return math.ceil(_text_tokens([content.text, content.reasoning or "", *content.tool_calls]))
     return None if content is None else 1

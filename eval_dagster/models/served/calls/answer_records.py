@@ -1,4 +1,4 @@
-"""The answer of a server as a record. What has another form than this is no answer."""
+"""The answer of a server as a record. Anything of another form is rejected."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 
 def _text_or_none(value: Any) -> str | None:
-    """A text; None for anything else, where no answer is refused for a value that says nothing about the text."""
+    """A text; None for anything else, if no answer is refused for a value that says nothing about the text."""
     return value if isinstance(value, str) and value else None
 
 
@@ -66,7 +66,7 @@ class Choice(Record):
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     hidden_tokens: int = 0
-    """Tokens by the usage of the server, and those of reasoning among them; null where they are not known."""
+    """Tokens by the usage of the server, and those of reasoning among them; null if they are not known."""
 
     @property
     def shown(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads the answers of a server, and says what is wrong with one that is no answer."""
+"""Parses the answers of a server, and rejects malformed ones with the reason."""
 
 import importlib
 import json
@@ -40,7 +40,7 @@ FEW_ATTEMPTS = 3
 
 
 def schema_problem(text: str, schema: str) -> str | None:
-    """Why a text does not match a schema; None where it does. Without the package jsonschema, only that it is JSON is checked."""
+    """Why a text does not match a schema; None if it does. Without the package jsonschema, only that it is JSON is checked."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,14 +84,14 @@ class BadAnswerError(Exception):
         self.may_be_billed = may_be_billed
         """Whether the server may have done the work."""
         self.reply: Reply | None = None
-        """What the server reported with it, such as the tokens; null where that is not known."""
+        """What the server reported with it, such as the tokens; null if that is not known."""
         self.attempts = 1
         """Times that the call was sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a server replies to a call."""
+    """A server's reply to a call."""
 
     content: Any
     """What the call reads in it, such as a `Text`."""
@@ -115,7 +115,7 @@ class Text:
     finish_reason: str
     """`stop` or `length`."""
     server_reason: str | None = None
-    """The word of the server for it; null where it gave none."""
+    """The word of the server for it; null if it gave none."""
     reasoning: str | None = None
     tool_calls: tuple[str, ...] = ()
 
@@ -129,7 +129,7 @@ def cut(text: str) -> str:
 def parsed(body: bytes) -> Any:
     """The JSON of a response.
 
-    Raises `BadAnswerError` where it is none, as with the numbers NaN and Infinity, or where it says two things in one place.
+    Raises `BadAnswerError` if it is invalid, for instance with NaN or Infinity, or if it has two values for one key.
     """
     try:
         return json.loads(body, parse_constant=_refuse, object_pairs_hook=_object)
@@ -151,7 +151,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_object(found: Any) -> Mapping[str, Any]:
-    """A JSON object. Raises `BadAnswerError` where it is none."""
+    """A JSON object. Raises `BadAnswerError` if it is none."""
     if not isinstance(found, dict):
         raise BadAnswerError(f"the server answered with JSON that is no object: {cut(json.dumps(found))}")
     return found
@@ -300,7 +300,7 @@ class TextReader:
         return ending
 
     def _require_full(self, choice: Choice, text: str) -> None:
-        """Require that a text that is cut has the tokens that it may have, or ends where the context does."""
+        """Require that a text that is cut has the tokens that it may have, or ends if the context does."""
         tokens, prompt = choice.output_tokens, choice.prompt_tokens
         if tokens is None:  # a token has a byte at least
             tokens = len(text.encode()) + _FEW if text else self.most
@@ -359,7 +359,7 @@ def _is_filtered(found: Any) -> bool:
 
 
 def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | None, str | None]:
-    """The text and the reasoning of a content that is a list of parts, each null where there is none.
+    """The text and the reasoning of a content that is a list of parts, each null if there is none.
 
     Raises `BadAnswerError` for a refusal and for a part of another kind.
     """
@@ -380,7 +380,7 @@ def _joined(content: str | Sequence[Mapping[str, Any]] | None) -> tuple[str | No
 
 
 def _usage(usage: Any) -> dict[str, Any]:
-    """The counts of tokens; null where the server leaves one out, or gives one that cannot be."""
+    """The counts of tokens; null if the server leaves one out, or gives one that cannot be."""
     usage = usage if isinstance(usage, dict) else {}
     prompt, output, total = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens", "total_tokens"))
     if prompt is not None and output is not None and total is not None:
@@ -396,13 +396,13 @@ def _usage(usage: Any) -> dict[str, Any]:
 def believable(reply: Reply, bytes_sent: int, most_output: int | None, least_prompt: int = 1) -> Reply:
     """The reply without a count of tokens that cannot be: one that is far too small or too large for the prompt, or for the text.
 
-    A prompt has fewer tokens than the call has bytes. A text may have some more tokens than it was allowed, where a server counts reasoning
+    A prompt has fewer tokens than the call has bytes. A text may have some more tokens than it was allowed, if a server counts reasoning
     beside it.
 
     Args:
         reply: The reply.
         bytes_sent: Bytes of the body of the call.
-        most_output: Most tokens of the text; None where nothing limits it.
+        most_output: Most tokens of the text; None if nothing limits it.
         least_prompt: Fewest tokens that the prompt can have.
     """
     prompt, output, content = reply.prompt_tokens, reply.output_tokens, reply.content
@@ -421,7 +421,7 @@ def _least_tokens(text: str) -> int:
 
 
 def _part(details: Any, name: str, whole: int | None) -> int | None:
-    """A count that is part of another one; null where it is not, or where the whole is not known."""
+    """A count that is part of another one; null if it is not, or if the whole is unknown."""
     found = _count(details.get(name)) if isinstance(details, dict) else None
     return None if found is None or whole is None or found > whole else found
 

@@ -1,4 +1,4 @@
-"""What is sent to a server: a call for each text that a request asks for.
+"""The bodies of calls to a server: a call for each text that a request asks for.
 
 A call asks for one text. Several texts of a prompt are several calls with seeds of their own, because servers differ in what they return
 and count for `n` above 1.
@@ -34,9 +34,9 @@ class Call:
     path: str
     body: Mapping[str, Any]
     read: Callable[[Choice], Any]
-    """Reads the choice of the response. Raises `BadAnswerError` where it is no answer."""
+    """Reads the choice of the response. Raises `BadAnswerError` if it is no answer."""
     instead: "Call | None" = None
-    """The call that is sent after a bad answer, where a repetition would get the same answer; None to repeat this call."""
+    """The call that is sent after a bad answer, if a repetition would get the same answer; None to repeat this call."""
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class Call:
 
     @property
     def texts(self) -> list[str] | None:
-        """The texts of the prompt; null where the prompt is token ids."""
+        """The texts of the prompt; null if the prompt is token ids."""
         asked = self.body.get("prompt") or ""
         if isinstance(asked, list):
             return None
@@ -69,7 +69,7 @@ class Call:
 
     @property
     def most_output(self) -> int | None:
-        """Most tokens of the answer; null where nothing limits it."""
+        """Most tokens of the answer; null if nothing limits it."""
         return self.body.get("max_tokens") or self.body.get("max_completion_tokens") or None
 
 
@@ -82,7 +82,7 @@ def about_tokens(request: Request) -> int:
 def text_calls(request: Request, config: OpenAIModel, encode: Encode | None = None, context: int | None = None) -> list[Call]:
     """The calls that generate the texts of a request, in their order. With `encode` the prompt is sent as the ids of its tokens.
 
-    `context` is the number of tokens of a prompt and its answer; None where it is not known.
+    `context` is the number of tokens of a prompt and its answer; None if it is not known.
 
     Raises:
         ModelError: The request asks for what no server with this interface can do.

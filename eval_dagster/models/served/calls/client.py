@@ -108,7 +108,7 @@ class Client:
     """Sends calls to a server. Use it as `async with`, in one event loop."""
 
     def __init__(self, name: str, base_url: str, headers: Headers, timeout_s: float) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         self._name = name
         self._base_url = base_url.rstrip("/")
         self._headers = headers
@@ -141,7 +141,7 @@ class Client:
         """Send a call once.
 
         Raises:
-            BadAnswerError: What came back is no answer.
+            BadAnswerError: The reply is not an answer.
             PushbackError: The server has too much to do, or the connection broke.
             StoppedError: No call can succeed: the key is refused, the model is unknown, the quota is spent.
         """
@@ -242,7 +242,7 @@ def _is_quota(body: bytes) -> bool:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """The seconds of the header `Retry-After`, which has seconds or a date; null where it has neither."""
+    """The seconds of the header `Retry-After`, which has seconds or a date; null if it has neither."""
     if value is None:
         return None
     try:

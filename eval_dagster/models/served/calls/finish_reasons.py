@@ -29,7 +29,7 @@ def ending_of(word: str | None, own: Mapping[str, Ending]) -> Ending | None:
     """The meaning of a word; None if it is unknown.
 
     Args:
-        word: As the server wrote it; None where it gave none, which counts as an interruption.
+        word: As the server wrote it; None if it gave none, which counts as an interruption.
         own: The words of this server, by evals.yaml. The key `null` is an answer without a word.
     """
     if word is None:

@@ -17,7 +17,7 @@ class _Ended:
 
 
 class Stream(Generic[T]):
-    """What asynchronous work puts out, one item after the other, as soon as each is there."""
+    """The items of asynchronous work, each as soon as it is there."""
 
     def __init__(self, work: Callable[[Put[T]], Awaitable[None]]) -> None:
         """`work` is given the function that puts an item out."""
@@ -29,7 +29,7 @@ class Stream(Generic[T]):
         self._is_ready = threading.Event()
 
     def __iter__(self) -> Iterator[T]:
-        """The items. An exception of the work is raised after them. Where the caller ends before the work, the work is cancelled."""
+        """The items. An exception of the work is raised after them. If the caller ends before the work, the work is cancelled."""
         thread = threading.Thread(target=self._run, name="served model", daemon=True)
         thread.start()
         try:

@@ -9,7 +9,7 @@ from eval_dagster.models.served.calls.answer_records import Choice, LogprobConte
 from eval_dagster.models.served.calls.answers import BadAnswerError, cut
 
 _PREFIX = "token_id:"
-"""vLLM writes the id of a token after it, where a call asks for `return_tokens_as_token_ids`."""
+"""vLLM writes the id of a token after it, if a call asks for `return_tokens_as_token_ids`."""
 _LEAST, _MOST = -1_000.0, 0.01
 """Bounds of a log-probability. Below them is a mark, such as -9999 for a token that is not among the likely ones. A rounding error may lie
 a little above 0."""
@@ -29,7 +29,7 @@ class TokenLogprob:
 
     token: str
     token_id: int | None
-    """Null where the server does not tell."""
+    """Null if the server does not tell."""
     logprob: float | None
     """Natural logarithm; null for the first token of a text."""
     best: Sequence["TokenLogprob"] = ()
@@ -41,7 +41,7 @@ class TokenLogprob:
 
     @property
     def highest(self) -> float:
-        """The log-probability of the most probable token; minus infinity where none is given."""
+        """The log-probability of the most probable token; minus infinity if none is given."""
         return max((each.logprob for each in self.best if each.logprob is not None), default=-math.inf)
 
 

@@ -1,4 +1,4 @@
-"""Attempts at a call: it is sent again where that can help, until a person has to do something."""
+"""Attempts at a call: it is sent again if that can help, until a person has to do something."""
 
 import asyncio
 import math
@@ -64,7 +64,7 @@ class Attempts:
         down_after_s: float | None = None,
         probe: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """`name` is that of the model in evals.yaml.
+        """`name` is the model's in evals.yaml.
 
         `probe` asks the server something that it can answer, by which a server that is down differs from one that refuses a request.
 

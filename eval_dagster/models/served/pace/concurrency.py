@@ -26,7 +26,7 @@ _UP, _DOWN = 1.25, 0.8
 _STEP_GAIN = 1.06
 """Throughput at the higher of two such levels by that of the lower one, from which the higher one is kept."""
 _FIRST_ROUNDS, _ROUNDS = 0.25, 2.0
-"""Answers of a measurement by level: at least, where the result is clear, and otherwise."""
+"""Answers of a measurement by level: at least, if the result is clear, and otherwise."""
 _FULL = 0.9
 """Requests under way by level, from which an answer shows what the level is good for."""
 _FEWEST = 4
@@ -76,7 +76,7 @@ class _Measurement:
         return self.tokens / self.seconds
 
     def error(self) -> float:
-        """Standard error of the speed, relative (that of a ratio of sums)."""
+        """Relative standard error of the speed, which is a ratio of sums."""
         speed = self.speed()
         residuals = self._tokens_squared - 2 * speed * self._products + speed * speed * self._seconds_squared
         return math.sqrt(max(0.0, residuals) * self.answers / (self.answers - 1)) / self.tokens
@@ -232,7 +232,7 @@ class ConcurrencyLevel:
             self._go(now, _Phase.LOWER, self._found_level * _DOWN)
 
     def _keep(self, now: float, rate: float) -> None:
-        """Keep a level that gained, and try a higher one: twice as many, or a quarter more where the server has pushed back before."""
+        """Keep a level that gained, and try a higher one: twice as many, or a quarter more if the server has pushed back before."""
         self._stay = _STAY
         self._found_level, self._found_rate = self.level, rate
         if self.ceiling is None:

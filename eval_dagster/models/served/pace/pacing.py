@@ -139,7 +139,7 @@ class Pace:
     """
 
     def __init__(self, settings: PaceSettings, folder: Path | None = None, *, seed: int | None = None) -> None:
-        """Pace the requests of this process, or with a folder those of all processes that use it. The seed is that of the jitter."""
+        """Pace the requests of this process, or with a folder the requests of all processes that use it. `seed` is the jitter's."""
         self._settings = settings
         self._endpoint = SharedEndpoint(folder) if folder is not None else None
         self._level = settings.level()

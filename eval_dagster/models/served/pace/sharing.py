@@ -1,7 +1,7 @@
 """Shares an endpoint among the processes of a home.
 
 Each process holds the lock of a file of its own in the folder of the endpoint. The lock ends with the process, so
-the locked files are those of the live processes. The first of them leads: its answers move the level, and the others follow. They exchange
+the locked files belong to the live processes. The first of them leads: its answers move the level, and the others follow. They exchange
 the level, pushbacks and pauses through the file `level.json`, which stays for the next run.
 """
 
@@ -26,7 +26,7 @@ _STALE_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class SharedState:
-    """What the processes at an endpoint exchange."""
+    """The state that the processes at an endpoint exchange."""
 
     level: int
     """Requests under way, of all processes together."""

@@ -23,7 +23,7 @@ class LocalTokenizer:
     """The tokenizer that a model's key `tokenizer` names. It is loaded when it is first needed."""
 
     def __init__(self, name: str, files: TokenizerFiles) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         self._name = name
         self._files = files
 
@@ -44,7 +44,7 @@ class LocalTokenizer:
         """Render messages by the chat template; a last message of the assistant is left open.
 
         Raises:
-            ModelError: There is no chat template, or it refuses these messages.
+            ModelError: The chat template is missing, or it refuses these messages.
         """
         if not self._tokenizer.chat_template:
             raise ModelError(f"Model {self._name!r}: its `tokenizer` has no chat template. Set `send: messages` for it in evals.yaml.")
@@ -54,7 +54,7 @@ class LocalTokenizer:
             raise ModelError(f"Model {self._name!r}: {error}") from error
 
     def prompt(self, request: Request) -> tuple[int, ...]:
-        """The ids of the tokens of a prompt. Raises `ModelError` for an empty one where there is no token to start with."""
+        """The ids of the tokens of a prompt. Raises `ModelError` for an empty one without a token to start with."""
         return self._codec.encode_prompt(request, None).tokens
 
     def tokens(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class LocalTokenizer:
         return windows_of(start, tokens, length)
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token that is given as text; null where the text is not that of one token."""
+        """The id of a token that is given as text; null if the text is not one token."""
         ids = self.tokens(token, add_special_tokens=False)
         return ids[0] if len(ids) == 1 and self._tokenizer.decode(list(ids)) == token else None
 

@@ -9,7 +9,7 @@ from eval_dagster.models.served.calls.answers import BadAnswerError
 from eval_dagster.models.served.calls.client import PushbackError, StoppedError
 
 _ATTEMPTS, _FEW = 5, 3
-"""Attempts at a call, and those where the answer tells what the server cannot do: it may be wrong once."""
+"""Attempts at a call, and those if the answer tells what the server cannot do: it may be wrong once."""
 _SPENT = (402, 429)
 """Statuses of a spent quota. With another one, the server lacks this path, or refuses it."""
 T = TypeVar("T")

@@ -43,7 +43,7 @@ def refused(error: ModelError) -> ModelResponse:
 
 
 def failed(error: BadAnswerError, price: Price | None = None) -> ModelResponse:
-    """The response to a request without an answer, with the usage of the last reply where the server gave one."""
+    """The response to a request without an answer, with the usage of the last reply if the server gave one."""
     report = None if error.reply is None else report_of([CallReply(reply=error.reply, attempts=error.attempts)], price)
     return ModelResponse(error=f"{error.kind}: {error}", retryable=error.kind not in _FINAL, report=report)
 
@@ -101,7 +101,7 @@ def _tokens(contents: Iterator[Sequence[ScoredToken]], count: int) -> Iterator[S
 
 
 def report_of(replies: Sequence[CallReply], price: Price | None) -> ServerReport:
-    """What the server reports about some calls, together."""
+    """The server's report about some calls together."""
     found = [each.reply for each in replies]
     report = ServerReport(
         prompt_tokens=_total(found, "prompt_tokens"),
@@ -116,18 +116,18 @@ def report_of(replies: Sequence[CallReply], price: Price | None) -> ServerReport
 
 
 def _names(names: Iterable[str | None]) -> str | None:
-    """The name that the server gave, or the names where it gave several."""
+    """The name that the server gave, or the names if it gave several."""
     return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 def _total(replies: Sequence[Reply], name: str) -> int | None:
-    """The sum of a count; null where a reply lacks it."""
+    """The sum of a count; null if a reply lacks it."""
     counts = [getattr(reply, name) for reply in replies]
     return None if None in counts else sum(counts)
 
 
 def cost_of(report: ServerReport, price: Price | None) -> float | None:
-    """US dollars for an answer; null without a price, or where the server does not count the tokens."""
+    """US dollars for an answer; null without a price, or if the server does not count the tokens."""
     if price is None or report.prompt_tokens is None or report.output_tokens is None:
         return None
     return dollars(price, report.prompt_tokens, report.output_tokens, report.cached_tokens or 0)

@@ -34,7 +34,7 @@ _MOST_KEPT_TOKENS = 2**24
 Planned = ScorePlan | ModelResponse | None
 """How a request is scored, or why it cannot be; None for a request for texts."""
 Attempts = Callable[[Callable[[], Awaitable[ScorePlan]]], Awaitable[ScorePlan]]
-"""Repeats an attempt where that can help."""
+"""Repeats an attempt if that can help."""
 
 
 class ScoringPrice:
@@ -52,7 +52,7 @@ class ScoringPrice:
         self._prompt_tokens += plan.sent_tokens
 
     def line(self, model: str, price: Price | None) -> str:
-        """One line for a reader, with the cost where there is a price. Tokens that the server has in its cache may cost less."""
+        """One line for a reader, with the cost if there is a price. Tokens that the server has in its cache may cost less."""
         what = [f"{number:,} {name}" for number, name in ((self._choices, "choices"), (self._texts, "texts")) if number]
         cost = ""
         if price is not None:
@@ -70,7 +70,7 @@ async def find_scorer(name: str, config: OpenAIModel, client: Client, local: Tok
         name: The model's name in evals.yaml.
         config: Its section.
         client: The client of its server.
-        local: The tokenizer that the section names; that of the server if None.
+        local: The tokenizer that the section names; the server's if None.
         context: Tokens of context that the server declares, if it does.
 
     Raises:
@@ -158,7 +158,7 @@ class ScorePlanner:
     """Plans the scored requests of a series."""
 
     def __init__(self, name: str, config: OpenAIModel, attempts: Attempts) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         self._name = name
         self._config = config
         self._attempts = attempts
@@ -168,7 +168,7 @@ class ScorePlanner:
     async def prepare(
         self, requests: Sequence[Request], client: Client, tokenizer: Tokenizer | None, context: int | None, reporter: Reporter
     ) -> None:
-        """Find out how the server scores. Where each token is a call, report the number of calls before the first one.
+        """Find out how the server scores. If each token is a call, report the number of calls before the first one.
 
         Raises `StoppedError` if the quota is spent.
         """

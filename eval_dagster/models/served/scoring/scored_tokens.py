@@ -16,7 +16,7 @@ class Tokenizer(Protocol):
     """Encodes what is scored."""
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> Tokens:
-        """The ids of a text's tokens. Raises `BadAnswerError` where a server gives none."""
+        """The ids of a text's tokens. Raises `BadAnswerError` if a server gives none."""
         ...
 
     async def choices(self, request: Request) -> list[Pair]:
@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         ...
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token that is given as text; null where it is not known."""
+        """The id of a token that is given as text; null if it is not known."""
         ...
 
 

@@ -35,7 +35,7 @@ class ScorePlan:
 
     @property
     def calls_of_pair(self) -> list[int]:
-        """How many calls each pair has, those of `scored` first."""
+        """How many calls each pair has, the `scored` pairs first."""
         return [len(tail) if self.way == "forced" else 1 for _, tail in (*self.scored, *self.alone)]
 
     @property
@@ -58,7 +58,7 @@ class Scorer:
     def __init__(self, config: OpenAIModel, tokenizer: Tokenizer, way: Way, whole: int, context: int | None) -> None:
         """`whole` is a token of whole characters.
 
-        `context` is the number of tokens that the server declares for a prompt and its answer; None where it declares none.
+        `context` is the number of tokens that the server declares for a prompt and its answer; None if it declares none.
         """
         self.way = way
         self._config = config

@@ -50,7 +50,7 @@ def echo_call(config: OpenAIModel, head: Tokens, tail: Tokens, id_of: IdOf) -> C
 def forced_call(config: OpenAIModel, context: Tokens, token: int, whole: int, id_of: IdOf) -> Call:
     """The call that scores one token after a context: a bias makes it certain.
 
-    A token may be a part of a character. llama.cpp reports no log-probability of such a token where the text ends with it. Then `whole`, a
+    A token may be a part of a character. llama.cpp reports no log-probability of such a token if the text ends with it. Then `whole`, a
     token of whole characters, is forced instead, and the token is found in the list of the most probable ones.
     """
     instead: Call | None = None
@@ -67,7 +67,7 @@ def _one_token(config: OpenAIModel, context: Tokens, forced: int, read: Any, **m
 def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf, listed: Any) -> list[ScoredToken]:
     """The tokens of an echoed prompt from a position on. All of its tokens have to be those that were sent.
 
-    `listed` likely tokens were asked for beside each. Where there is one more, it is the token itself.
+    `listed` likely tokens were asked for beside each. If there is one more, it is the token itself.
     """
     _require_whole(choice)
     found = read_token_logprobs(choice)
@@ -84,7 +84,7 @@ def _echoed(choice: Choice, *, tokens: Tokens, first: int, id_of: IdOf, listed: 
 
 
 def _require_whole(choice: Choice) -> None:
-    """Raise `BadAnswerError` where the server says that it broke off or refused."""
+    """Raise `BadAnswerError` if the server says that it broke off or refused."""
     if choice.error or ending_of(choice.finish_reason or "stop", {}) in ("interrupted", "refused"):
         raise BadAnswerError(f"the server broke the answer off: {cut(choice.shown)}")
 

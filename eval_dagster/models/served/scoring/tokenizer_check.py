@@ -1,4 +1,4 @@
-"""Compares the tokenizer that evals.yaml names with that of the server, on texts by which tokenizers differ."""
+"""Compares the tokenizer that evals.yaml names with the server's, on texts by which tokenizers differ."""
 
 import asyncio
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class _Seen:
 async def require_same_tokens(name: str, config: OpenAIModel, client: Client, local: LocalTokenizer) -> None:
     """Require that a local tokenizer gives the tokens of the server's.
 
-    The server's are those of `/tokenize`. Where there is none, they are those of an echoed prompt, or their number is that of `usage`.
+    The server's come from `/tokenize`; without it from an echoed prompt, or `usage` gives their number.
 
     Raises:
         ModelError: The two differ, or the server tells nothing about tokens.

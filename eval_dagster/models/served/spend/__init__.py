@@ -1,1 +1,1 @@
-"""What requests cost, and the caps on it."""
+"""The cost of requests, and the caps on it."""

@@ -1,4 +1,4 @@
-"""Keeps a served model under its caps: a call is sent where it fits under them, with the calls that are under way.
+"""Keeps a served model under its caps: a call is sent if it fits under them, with the calls that are under way.
 
 Near a cap, calls are sent one by one. So the total ends within one call of the cap, above or below.
 """
@@ -58,10 +58,10 @@ def utc_day() -> str:
 
 
 class Ledger:
-    """What a model spends in a day. Use it as `with Ledger(...) as ledger`, in one thread."""
+    """The spend of a model in a day. Use it as `with Ledger(...) as ledger`, in one thread."""
 
     def __init__(self, folder: Path, model: str, today: Callable[[], str] = utc_day) -> None:
-        """`folder` is that of the endpoint in a home, and `model` the name in evals.yaml."""
+        """`folder` is the endpoint's in a home, and `model` the name in evals.yaml."""
         self._folder = folder
         self._path = folder / _NAME
         self._model = model
@@ -95,7 +95,7 @@ class Ledger:
             self._database.close()
 
     def take(self, estimate: Estimate, cap: Amount) -> int | None:
-        """Write down a call that is about to be sent. Returns its number; None where it does not fit under the cap of the day."""
+        """Write down a call that is about to be sent. Returns its number; None if it does not fit under the cap of the day."""
         day = self._today()
         with self._transaction():
             if not self._fits(estimate, cap, day):
@@ -115,14 +115,14 @@ class Ledger:
                 self._database.execute(_ADD, (self._model, found[0], used.cost, used.tokens, json.dumps(known)))
 
     def spent(self) -> Amount:
-        """What the model has spent today, without the calls that are under way."""
+        """The model's spend of today, without the calls that are under way."""
         with self._faults():
             found = self._database.execute("select cost, tokens from spent where model = ? and day = ?", (self._model, self._today()))
             cost, tokens = found.fetchone() or (0.0, 0.0)
         return Amount(cost=cost, tokens=tokens)
 
     def known(self) -> Known:
-        """What `settle` was given last today."""
+        """The last argument of `settle` today."""
         with self._faults():
             select = "select known from spent where model = ? and day = ?"
             found = self._database.execute(select, (self._model, self._today())).fetchone()
@@ -154,7 +154,7 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction that waits for those of other processes."""
+        """A transaction that waits for other processes' transactions."""
         with self._faults():
             self._database.execute("begin immediate")
             try:
@@ -195,10 +195,10 @@ class _Sent:
 
 
 class Spend:
-    """What a loaded model spends in a run."""
+    """The spend of a loaded model in a run."""
 
     def __init__(self, name: str, config: OpenAIModel, folder: Path) -> None:
-        """`name` is that of the model in evals.yaml, and `folder` that of the endpoint in the home."""
+        """`name` is the model's in evals.yaml, and `folder` the endpoint's in the home."""
         self._name = name
         self._run_cap = _cap(config.cost_per_run, config.tokens_per_run)
         self._day_cap = _cap(config.cost_per_day, config.tokens_per_day)
@@ -222,7 +222,7 @@ class Spend:
             yield ledger
 
     def too_little_for(self, calls: Sequence[Call]) -> str | None:
-        """Why calls beside the requests must wait: they may need more than half of what a cap leaves. None where they need not."""
+        """Why calls beside the requests must wait: they may need more than half of what a cap leaves. None if they need not."""
         needed = self._estimates.most_of(calls)
         caps = [("this run", self._run_cap, self.spent)]
         if self._day_cap is not None:
@@ -237,7 +237,7 @@ class Spend:
         return None
 
     def take(self, call: Call, ledger: Ledger | None) -> _Sent | None:
-        """Count a call that is about to be sent; None where it has no room at present."""
+        """Count a call that is about to be sent; None if it has no room at present."""
         estimate = self._estimates.of(call, len(self._sent))
         if self._run_cap is not None and not self._fits_run(estimate, self._run_cap):
             return None
@@ -306,17 +306,17 @@ class Spend:
 
 
 class CappedClient(Client):
-    """A client that sends a call only where it fits under the caps of the model."""
+    """A client that sends a call only if it fits under the caps of the model."""
 
     def __init__(self, name: str, config: OpenAIModel, headers: Headers, spend: Spend) -> None:
-        """`name` is that of the model in evals.yaml."""
+        """`name` is the model's in evals.yaml."""
         super().__init__(name, config.base_url, headers, config.timeout_s)
         self._spend = spend
         self._problem: StoreError | None = None
         """Why the ledger cannot be written to."""
 
     async def __aenter__(self) -> Self:
-        """Open the connections, and the ledger where there is a daily cap."""
+        """Open the connections, and the ledger if there is a daily cap."""
         self._first, self._end = asyncio.Lock(), asyncio.Event()
         with ExitStack() as stack:
             self._ledger = stack.enter_context(self._spend.ledger())

@@ -16,7 +16,7 @@ from eval_dagster.records import GenerationSettings, Message, Request, Role
 MOST_TOKENS = 12
 """Tokens of an answer. Longer greedy texts differ between runs of an unchanged server more often."""
 VERSION = 1
-"""Version of the calls of canaries and of how their answers are read. Raise it where these change: the earlier answers, which would differ
+"""Version of the calls of canaries and of how their answers are read. Raise it if these change: the earlier answers, which would differ
 for that reason, are then no reference. Epochs go on."""
 PROMPTS = (
     "The capital of Portugal is",
@@ -53,7 +53,7 @@ def canaries_by_name(count: int) -> dict[str, str]:
 
 
 def is_chat(config: OpenAIModel) -> bool:
-    """Whether canaries are sent as messages: where the conversations of requests are."""
+    """Whether canaries are sent as messages: if the conversations of requests are."""
     return config.prompt_format == "chat" and config.send == "messages"
 
 

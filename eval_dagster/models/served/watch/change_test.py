@@ -25,7 +25,7 @@ _GRID = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer to a question: its text, and the tokens with their log-probabilities where the server gives them."""
+    """An answer to a question: its text, and the tokens with their log-probabilities if the server gives them."""
 
     text: str
     is_cut: bool = False
@@ -43,12 +43,12 @@ class Compared:
     after: Sequence[Answer]
     """Two at least, so that what asking twice differs by is known."""
     allowance: float = 0.0
-    """A difference up to this is no evidence. 0 where no noise between the times is known."""
+    """A difference up to this is no evidence. 0 if no noise between the times is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What the comparison of several questions found."""
+    """The result of comparing several questions."""
 
     p_value: float
     """Probability of such a difference where asking earlier and asking twice now differ alike (exact permutation test)."""
@@ -122,7 +122,7 @@ def _relabelled(each: Compared) -> list[tuple[float, float]]:
 
 
 def _excess(each: Compared, between: float, within: float) -> float:
-    """What the times differ by beyond the noise within them and beyond the allowance."""
+    """The difference of the times beyond the noise within them and beyond the allowance."""
     if _has_logprobs(each):  # variances add up, so that mean squares are compared
         return math.sqrt(max(0.0, between - within - max(FLOOR, each.allowance) ** 2))
     return max(0.0, between - within - each.allowance)

@@ -1,7 +1,7 @@
 """Epochs of an endpoint: times in which its answers stayed the same, with the answers that opened each of them.
 
 The rows of the relation `endpoint_states` are the record. A file in the home holds the newest state, so that the version of a model is
-read without the lake. Where the file is lost, it is made of the rows.
+read without the lake. If the file is lost, it is made of the rows.
 """
 
 import json
@@ -50,7 +50,7 @@ class Epoch:
     """The answers of the newest look, where only the allowance kept it from beginning an epoch."""
 
     def mark(self) -> Any:
-        """What the version of a model has of the epoch. After a loss of all records, an equal number has another time."""
+        """The part of the epoch in a model's version. After a loss of all records, an equal number has another time."""
         return [self.number, self.began_at] if self.number else 0
 
     def next(self, answers: Answers, at: str) -> "Epoch":
@@ -70,7 +70,7 @@ class Epoch:
         )
 
     def allowance(self, prompt: str) -> float:
-        """The difference of a canary that is no evidence of a change.
+        """The difference of a canary that does not show a change.
 
         An epoch whose reference was not seen again may have begun by noise between restarts, which asking twice does not show. Without this
         allowance, such a server would begin an epoch every night.
@@ -80,7 +80,7 @@ class Epoch:
     def judge(self, pairs: Sequence[Compared], answers: Answers) -> tuple[Change, bool]:
         """The change that a look found, and whether there is one but for the allowance.
 
-        Answers that were seen before are no noise between restarts, which is another each time: the server went back to the model of the
+        Answers that were seen before are not noise between restarts, which is another each time: the server went back to the model of the
         epoch before, or it answers as in the look before. They have no allowance.
         """
         change = find_change(pairs)
@@ -104,7 +104,7 @@ class EpochFile:
         self._lake = Lake(home)
 
     def read(self) -> Epoch:
-        """The current epoch, by the file; by the rows where the file is lost."""
+        """The current epoch, by the file; by the rows if the file is lost."""
         return self._of_file() or self.read_newest()
 
     def read_newest(self) -> Epoch:
@@ -128,7 +128,7 @@ class EpochFile:
             temporary.write_text(json.dumps(asdict(epoch), ensure_ascii=False), "utf-8")
 
     def last_facts(self) -> Mapping[str, Any] | None:
-        """What the server declared at the newest recorded look."""
+        """The server's declaration at the newest recorded look."""
         rows = self._rows(("looked_at", "epoch", "facts"))
         return json.loads(rows[-1]["facts"]) if rows else None
 
@@ -143,7 +143,7 @@ class EpochFile:
         return None
 
     def _rows(self, columns: Sequence[str], *, after: str = "") -> list[dict[str, Any]]:
-        """The rows of this endpoint, the oldest first; only those of later looks than `after`, if given."""
+        """The rows of this endpoint, the oldest first; if `after` is given, only of later looks."""
         where, since = pc.field("endpoint") == self._endpoint, datetime.fromisoformat(after) if after else None
         if since is not None:
             where &= pc.field("looked_at") > since

@@ -11,7 +11,7 @@ def render(owner: Any, messages: Sequence[Message], *, in_parts: bool, images: i
     """Render messages by the template of a tokenizer or a processor. A last assistant message is left open, to be continued.
 
     With `in_parts` each content is a list of images and texts, as templates of vision-language models expect. The images stand before the
-    text of the last user turn. Raises `ModelError` if there is no user turn for them, or the template refuses these messages.
+    text of the last user turn. Raises `ModelError` without a user turn for them, or if the template refuses these messages.
     """
     is_open = bool(messages) and messages[-1].role is Role.ASSISTANT
     conversation = [{"role": message.role.value, "content": _content(message, in_parts)} for message in messages]

@@ -8,7 +8,7 @@ from eval_dagster.errors import ModelError, PromptTooLongError
 from eval_dagster.records import Request
 
 _TRUNCATION_ROOM = 256
-"""New tokens for which a prompt is truncated where the request has no maximum."""
+"""New tokens for which a prompt is truncated if the request has no maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Codec:
     """Encodes requests for one tokenizer and one context length."""
 
     def __init__(self, tokenizer: Any, *, max_length: int, truncate: bool, images: Callable[[], ImageCodec] = no_images):
-        """`images` gives the encoder of requests with images, or raises `ModelError` where there is none."""
+        """`images` gives the encoder of requests with images, or raises `ModelError` if there is none."""
         self.tokenizer = tokenizer
         self.max_length = max_length
         self._truncate = truncate
@@ -75,8 +75,8 @@ class Codec:
         White space at the end of the prompt moves to the front of each choice. Prompt and choice are encoded together; the choice's
         tokens are those after the first `len(encode(prompt))`. A prompt without a token is the model's prefix token.
 
-        Raises `PromptTooLongError` if a choice does not fit the context, and truncation is off or would leave no prompt; `ModelError` if
-        there is no choice, or one has no token of its own.
+        Raises `PromptTooLongError` if a choice does not fit the context, and truncation is off or would leave no prompt; `ModelError`
+        without choices, or if one has no token of its own.
         """
         context, choices = split_choices(request)
         if request.images:
@@ -92,7 +92,7 @@ class Codec:
         """Encode a prompt with room for up to `max_tokens` tokens after it; without a maximum, for as many as the context holds.
 
         With truncation, the prompt is cut so that `max_tokens` fit (256 without a maximum), if that leaves any of the prompt. Otherwise
-        `max_tokens` is an upper bound: a text ends where the context ends, which has room for at least one token.
+        `max_tokens` is an upper bound: a text ends if the context ends, which has room for at least one token.
 
         Raises `PromptTooLongError` if the prompt leaves no room in the context, and truncation is off or would leave no prompt.
         """

@@ -28,7 +28,7 @@ class ProcessorCodec:
     def encode_choices(self, request: Request) -> EncodedChoices:
         """Encode a prompt with images and its choices by the rule of `Codec.encode_choices`.
 
-        Raises `PromptTooLongError` if a choice does not fit the context; `ModelError` if there is no choice, one has no token of its own,
+        Raises `PromptTooLongError` if a choice does not fit the context; `ModelError` without a choice, or if one has no token of its own,
         an image cannot be read, or marks and images differ in number.
         """
         context, choices = split_choices(request)
@@ -42,7 +42,7 @@ class ProcessorCodec:
         return prompt, tuple(Span(input=whole.tokens[:-1], tokens=tokens, tensors=_without_last(whole)) for whole, tokens in pairs)
 
     def encode_prompt(self, request: Request, max_tokens: int | None) -> EncodedPrompt:
-        """Encode a prompt with images, with room for up to `max_tokens` tokens after it, or for fewer where the context ends.
+        """Encode a prompt with images, with room for up to `max_tokens` tokens after it, or for fewer if the context ends.
 
         Raises `PromptTooLongError` if the prompt leaves no room in the context; `ModelError` if an image cannot be read, or marks and
         images differ in number.
@@ -89,7 +89,7 @@ def image_mark(processor: Any) -> str:
 
 
 def read_image(png: bytes, index: int) -> Any:
-    """An image file, read. Raises `ModelError`, naming the image by its index, where it cannot be."""
+    """An image file, read. Raises `ModelError`, naming the image by its index, if it cannot be."""
     try:
         from PIL import Image
 

@@ -56,7 +56,7 @@ class Decoder:
 
 
 def _by_length(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split the samples where all later prompts are at most half as long, since each row takes the memory of the longest prompt."""
+    """Split the samples if all later prompts are at most half as long, since each row takes the memory of the longest prompt."""
     longest_left = list(accumulate((len(sample.prompt) for sample in reversed(samples)), max))[::-1]
     parts: list[list[Sample]] = []
     longest = 0

@@ -96,7 +96,7 @@ class GenerationEngine:
             yield from settle(outcomes, settings.num_samples)
 
     def _may_change(self, sample: Sample) -> bool:
-        """Whether a text may become so long that its positions, and those of all rows computed with it, change."""
+        """Whether a text may become so long that its positions, and the positions of all rows computed with it, change."""
         return self._constant is not None and len(sample.prompt) + sample.owner.prompt.max_tokens > self._constant
 
     def _plan(self, settings: GenerationSettings) -> TextPlan:

@@ -23,7 +23,7 @@ class Grammars:
     def compile(self, grammar: Grammar, ends: tuple[int, ...]) -> Any:
         """The matcher of a grammar, at its start. Copy it; do not advance it.
 
-        `ends` are the tokens that end a text. They are allowed where the grammar is complete. Raises `ModelError` if the package is not
+        `ends` are the tokens that end a text. They are allowed if the grammar is complete. Raises `ModelError` if the package is not
         installed or the grammar is not valid.
         """
         key = (grammar, ends)

@@ -24,7 +24,7 @@ class Text:
     tokens: tuple[int, ...]
     finish_reason: str
     logits: tuple[float, ...]
-    """The logit of each token; empty where the request does not ask for logits."""
+    """The logit of each token; empty if the request does not ask for logits."""
     padding: int
     """Tokens of padding before the prompt."""
 
@@ -67,7 +67,7 @@ class TextPlan:
     """The grammar, compiled, at its start."""
 
     def text(self, codec: Codec, row: Sequence[int], logits: Sequence[float], end: int | None, *, padding: int) -> Text:
-        """Cut generated tokens at the end of the text: at an end token, or at `end`, where it was stopped."""
+        """Cut generated tokens at the end of the text: at an end token, or at `end`, if it was stopped."""
         tokens = tuple(row[:end])
         ended = next((index for index, token in enumerate(tokens) if token in self.ends), None)
         if ended is not None:

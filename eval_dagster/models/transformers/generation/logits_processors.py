@@ -45,7 +45,7 @@ class PassCounter:
     """Logits processor that changes nothing and counts the passes of a padded batch as they come."""
 
     def __init__(self, usage: GenerationUsage, prompt_length: int):
-        """`prompt_length` is that of the longest prompt: what the others are padded to."""
+        """`prompt_length` is the longest prompt's: the others are padded to it."""
         self._usage = usage
         self._prompt_length = prompt_length
 
@@ -76,7 +76,7 @@ class GumbelNoise:
 
 
 def warpers(settings: GenerationSettings) -> list[Any]:
-    """The logits processors that shape the distribution from which a token is drawn; none where the temperature is 0."""
+    """The logits processors that shape the distribution from which a token is drawn; none if the temperature is 0."""
     if settings.temperature == 0:
         return []
     processors: list[Any] = [TemperatureLogitsWarper(settings.temperature)]

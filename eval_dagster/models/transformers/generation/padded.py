@@ -35,7 +35,7 @@ class PaddedGenerator:
         """Generate texts, the longest prompts first; each in a batch of its own if `alone`.
 
         A prompt that leaves room for fewer tokens than others also has its own batch, because a finished row goes on to the end of its
-        batch and would exceed the context. Where only the context ends a text, a batch ends where its first row reaches the context. A text
+        batch and would exceed the context. Where only the context ends a text, a batch ends if its first row reaches the context. A text
         that was cut by this is generated again alone.
         """
         most = plan.settings.max_tokens
@@ -97,6 +97,6 @@ class PaddedGenerator:
 
 
 def _is_cut_short(outcome: Outcome[Sample, Text]) -> bool:
-    """Whether a text ends where its batch did, with room left for more of its own."""
+    """Whether a text ends if its batch did, with room left for more of its own."""
     text, most = outcome.result, outcome.item.owner.prompt.max_tokens
     return isinstance(text, Text) and text.finish_reason == "length" and len(text.tokens) < most

@@ -1,7 +1,7 @@
 """Keys and values of a batch whose rows join and leave. The token of each row is written in place, without a copy.
 
 The rows are aligned as `generate` pads them: the last tokens of all rows in one column, padding on the left. So masks, windows and
-positions are those of a padded batch in transformers, for every architecture.
+positions are as in a padded batch of transformers, for every architecture.
 """
 
 from dataclasses import dataclass

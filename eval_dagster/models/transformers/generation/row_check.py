@@ -21,7 +21,7 @@ _TOLERANCE = 1e-3
 """Root mean square of the differences, in standard deviations of the logits, that float32 stays far below."""
 
 _EPSILONS = 16
-"""The same in steps of the dtype, where that is more."""
+"""The same in steps of the dtype, if that is more."""
 
 _ROUNDINGS = 3
 """The rows may differ by this multiple of the effect of rounding."""
@@ -84,7 +84,7 @@ def _logits(plain: Any, text: Sequence[int], device: str) -> torch.Tensor:
 
 @torch.inference_mode()
 def _logits_one_by_one(plain: Any, text: Sequence[int], start: int, device: str) -> torch.Tensor:
-    """The logits of a text from `start`, where each token is added to a cache of the network's own."""
+    """The logits of a text from `start`, if each token is added to a cache of the network's own."""
     ids = torch.tensor([text], device=device)
     cache, logits = plain(input_ids=ids[:, :start], use_cache=True).past_key_values, []
     for place in range(start, len(text)):

@@ -88,7 +88,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def with_memory(compute: Callable[[], Result]) -> Result:
-    """What a function returns; it is called again after memory ran out, when what is kept for later has been given back."""
+    """The value of a function; it is called again after memory ran out, when what is kept for later has been given back."""
     try:
         return compute()
     except Exception as error:

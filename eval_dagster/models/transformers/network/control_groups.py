@@ -1,4 +1,4 @@
-"""Control groups of Linux: the folders with the limits of this process, such as those of its container."""
+"""Control groups of Linux: the folders with the limits of this process, such as its container's."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -73,7 +73,7 @@ def _core(cpu: int) -> str:
 
 
 def cpu_quota() -> float | None:
-    """The CPU limit of the control groups of this process, such as those of its container, in cores; None without a limit."""
+    """The CPU limit of the control groups of this process, such as its container's, in cores; None without a limit."""
     quotas = [quota for version, group in own_groups("cpu") if (quota := _quota(version, group)) is not None]
     return min(quotas, default=None)
 
@@ -91,7 +91,7 @@ def _quota(version: int, group: Path) -> float | None:
 
 
 def busy_neighbours() -> float:
-    """Other threads of this machine that run or wait for a core; 0 where the system does not count them."""
+    """Other threads of this machine that run or wait for a core; 0 if the system does not count them."""
     counts = []
     for _ in range(_LOOKS):
         try:

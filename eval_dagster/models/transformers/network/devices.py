@@ -80,13 +80,13 @@ def _rounding_settings() -> Iterator[str]:
 
 
 def _rounds_to_tf32(owner: Any) -> bool:
-    """Whether products of float32 have fewer digits. Torch refuses to read `allow_tf32` where its newer name was used to set it."""
+    """Whether products of float32 have fewer digits. Torch refuses to read `allow_tf32` if its newer name was used to set it."""
     found = getattr(owner, "fp32_precision", None)
     return bool(owner.allow_tf32) if found is None else found == "tf32"
 
 
 def _driver_version() -> str:
-    """The version of CUDA that the driver supports; empty where it does not say, as a driver of AMD."""
+    """The version of CUDA that the driver supports; empty if it does not say, as a driver of AMD."""
     number = ctypes.c_int()
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))

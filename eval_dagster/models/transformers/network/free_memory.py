@@ -43,7 +43,7 @@ def _free_main_memory() -> int:
 
 
 def _left_in(group: Path, most: str, used: str, read_files: str) -> list[int]:
-    """Free bytes under the limit of a control group; empty without a limit, or where a container hides the group."""
+    """Free bytes under the limit of a control group; empty without a limit, or if a container hides the group."""
     try:
         limit, taken = (int((group / name).read_text("utf-8")) for name in (most, used))
         counts = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())

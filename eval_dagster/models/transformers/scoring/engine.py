@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens: over a tree of prefixes where a check shows that this is exact for the network, else by batches.
+"""Log-probabilities of tokens: over a tree of prefixes if a check shows that this is exact for the network, else by batches.
 
 The other tokens of a batch change a log-probability by rounding only: in float32 by less than 1e-4.
 """
@@ -51,7 +51,7 @@ class ScoringJob:
 
 
 class PendingJob:
-    """A job some of whose spans are not scored yet: those of the job first, then the shared ones."""
+    """A job some of whose spans are not scored yet: its own spans first, then the shared ones."""
 
     def __init__(self, job: ScoringJob):
         self.job = job

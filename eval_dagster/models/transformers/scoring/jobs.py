@@ -13,7 +13,7 @@ from eval_dagster.records import ModelResponse, Request
 
 
 def choices_job(request: Request, codec: Codec) -> ScoringJob:
-    """The scoring of a request's choices after its prompt and, where there is one, after its unconditioned prompt.
+    """The scoring of a request's choices after its prompt and, if there is one, after its unconditioned prompt.
 
     Raises `ModelError` if the choices cannot be encoded; see `Codec.encode_choices`.
     """

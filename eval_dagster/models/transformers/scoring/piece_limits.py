@@ -13,7 +13,7 @@ _CPU_CHAIN = 1024
 """Tokens of a piece of one sequence alone on a CPU. Each sees all before it, and fewer pieces read the cache less often."""
 
 _GPU_TOKENS = 8192
-"""Tokens of a piece on a GPU, where a pass has a high fixed cost."""
+"""Tokens of a piece on a GPU, if a pass has a high fixed cost."""
 
 _CPU_LOGITS = 256 * 2**20
 _GPU_LOGITS = 2**30
@@ -58,5 +58,5 @@ def token_bytes(config: Any, itemsize: int) -> int:
 
 
 def _most(value: Any) -> Any:
-    """The greatest, where a configuration has one value a layer."""
+    """The greatest, if a configuration has one value a layer."""
     return max(value) if isinstance(value, Sequence) else value

@@ -32,7 +32,7 @@ class PieceLimits:
     """Entries of the mask: each token has one for each token of the piece, and for each that is cached before it."""
 
     def halve(self) -> bool:
-        """Allow half as much; false where that is too little to be of use."""
+        """Allow half as much; false if that is too little to be of use."""
         if self.tokens <= LEAST_TOKENS:
             return False
         self.tokens //= 2

@@ -48,7 +48,7 @@ def check_tree(
 ) -> Verdict:
     """Compare scores over trees with plain ones: a tree with each of the stems. `attention` describes pieces to the network.
 
-    The other arguments are those of `check`. The verdict is that of the first stem with which the scores are not exact, else of the last.
+    The other arguments as of `check`. The verdict is about the first stem whose scores are not exact, else about the last.
     """
     for stem in stems:
         tree = TreeScorer(network, attention, limits=lambda: PieceLimits(**_LIMITS), device=device, usage=ScoringUsage())

@@ -71,7 +71,7 @@ def score_tokens(logits: torch.Tensor, rows: Sequence[int], tokens: Sequence[int
 
 
 def span_score(scores: Sequence[TokenScore]) -> SpanScore | Failure:
-    """The score of a span of one token or more; a failure where the model gave no number."""
+    """The score of a span of one token or more; a failure if the model gave no number."""
     logprobs, logits, greedy = zip(*scores, strict=True)
     return SpanScore(logprobs=logprobs, logits=logits, is_greedy=all(greedy)) if all(map(isfinite, logprobs)) else NOT_FINITE
 

@@ -57,7 +57,7 @@ class _Work:
         return found
 
     def settle(self, index: int) -> InputScore | None:
-        """The outcome of an input; None where a token has no score that is a number."""
+        """The outcome of an input; None if a token has no score that is a number."""
         parts = []
         for span, scores in zip(self.inputs[index].spans, self.scores[index], strict=True):
             if len(scores) < len(span):
@@ -70,7 +70,7 @@ class TreeScorer:
     """Scores inputs with one network that honours masks and positions."""
 
     def __init__(self, network: Any, attention: TreeAttention, *, limits: Callable[[], PieceLimits], device: str, usage: ScoringUsage):
-        """`attention` describes pieces to the network. `limits` gives those of a piece now; it is asked when a run begins."""
+        """`attention` describes pieces to the network. `limits` gives the limits of a piece now; it is asked when a run begins."""
         self._network = network
         self._attention = attention
         self._measure = limits

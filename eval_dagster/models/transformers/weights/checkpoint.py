@@ -184,7 +184,7 @@ def named_weights(folder: Path) -> list[str]:
 
 
 def _object(file: Path) -> dict[str, Any]:
-    """The content of a JSON file that has to be an object. Raises `ValueError` with the file's path where it is none."""
+    """The content of a JSON file that has to be an object. Raises `ValueError` with the file's path if it is none."""
     try:
         found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:

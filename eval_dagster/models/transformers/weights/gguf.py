@@ -123,7 +123,7 @@ class GGUFCheckpoint(Checkpoint):
 
 @contextmanager
 def _alone(file: Path) -> Iterator[Path]:
-    """Yield a folder with a link to the file and nothing else, since what lies beside the file is no part of the model's version."""
+    """Yield a folder with a link to the file and nothing else, since the model's version does not cover what lies beside the file."""
     # The dequantiser draws a progress bar that no setting turns off.
     with TemporaryDirectory() as folder, redirect_stderr(io.StringIO()):
         (Path(folder) / file.name).symlink_to(file.absolute())

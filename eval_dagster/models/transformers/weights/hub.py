@@ -1,4 +1,4 @@
-"""Weights on the Hugging Face Hub at one commit: read from the local cache where they are in it, downloaded otherwise."""
+"""Weights on the Hugging Face Hub at one commit: read from the local cache if they are in it, downloaded otherwise."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class HubCheckpoint(Checkpoint):
         return {"hub": self._repository, "commit": self._commit}
 
     def context_length(self) -> int | None:
-        """Tokens of context that `config.json` states, where it is in the local cache."""
+        """Tokens of context that `config.json` states, if it is in the local cache."""
         folder = self._cached()
         return None if folder is None else configured_length(folder)
 

@@ -40,7 +40,7 @@ def from_folder(kind: Any, folder: Path, **settings: Any) -> Any:
 
 
 def load_tokenizer(name: str, folder: Path) -> Any:
-    """Load the tokenizer in the folder of a model. Raises `ModelError` where that fails; `name` is the model's in evals.yaml."""
+    """Load the tokenizer in the folder of a model. Raises `ModelError` if that fails; `name` is the model's in evals.yaml."""
     try:
         return from_folder(AutoTokenizer, folder)
     except Exception as error:

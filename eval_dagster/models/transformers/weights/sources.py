@@ -1,4 +1,4 @@
-"""Where a model's weights come from: a Hub repository, a folder, a GGUF file, or a GGUF file in an installed package."""
+"""The sources of a model's weights: a Hub repository, a folder, a GGUF file, or a GGUF file in an installed package."""
 
 import importlib.util
 import sys

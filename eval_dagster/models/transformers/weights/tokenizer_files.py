@@ -23,7 +23,7 @@ class TokenizerFiles(ABC):
 
     @abstractmethod
     def fingerprint(self) -> Any:
-        """JSON-like value that differs where the tokenizer or its chat template differs. Loads nothing."""
+        """JSON-like value that differs if the tokenizer or its chat template differs. Loads nothing."""
 
     @abstractmethod
     def folder(self) -> Path:
@@ -31,7 +31,7 @@ class TokenizerFiles(ABC):
 
 
 def open_tokenizer(name: str, source: Source, *, folder: Path, home: Path) -> TokenizerFiles:
-    """The tokenizer of a model's key `tokenizer`. `folder` is that of evals.yaml, `home` the folder of all state."""
+    """The tokenizer of a model's key `tokenizer`. `folder` is the folder of evals.yaml, `home` the folder of all state."""
     if isinstance(source, FolderSource):
         return _FolderFiles(name, (folder / Path(source.folder).expanduser()).absolute(), Digests(home / "models" / "digests.json"))
     checkpoint = open_checkpoint(name, source, folder=folder, home=home)
@@ -104,7 +104,7 @@ class _GGUFFiles(TokenizerFiles):
 
 @contextmanager
 def _own_key() -> Iterator[None]:
-    """Name the key `tokenizer` in errors, where a model's weights have `source`."""
+    """Name the key `tokenizer` in errors, if a model's weights have `source`."""
     try:
         yield
     except ModelNotFoundError as error:

@@ -41,7 +41,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
     """The parts of the names of several values."""
     AGGREGATORS: ClassVar[Sequence[Any]] = ()
     DIRECTIONS_OF_NAMES: ClassVar[Mapping[str, bool]] = {}
-    """Whether higher is better, where the values differ in that: by the name of the value, in which `{NAME}` is the metric's."""
+    """Whether higher is better, if the values differ in that: by the name of the value, in which `{NAME}` is the metric's."""
     DIRECTIONS = classproperty(
         lambda cls: {full_name(cls.NAME, name.replace("{NAME}", cls.NAME)): value for name, value in cls.DIRECTIONS_OF_NAMES.items()}
     )
@@ -84,7 +84,7 @@ class BaseLLMJudgeMetric(BaseMetric[Completion]):
         """Make the metric.
 
         Raises:
-            RequirementError: There is no judge model.
+            RequirementError: The judge model is missing.
         """
         _, *parameters = inspect.signature(cls.__init__).parameters.values()
         needed = [each for each in parameters if each.default is each.empty and each.kind not in _VARIABLE]
@@ -128,7 +128,7 @@ def _with_view(calculate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _averaged(results: list[MetricResult]) -> list[MetricResult]:
-    """The results, with those of one name as their mean. A result without value and error is left out where another one has a value."""
+    """The results; several of one name as their mean. A result without value and error is left out if another one has a value."""
     if any(each.value is not None for each in results):
         results = [each for each in results if each.value is not None or each.error is not None]
     by_name: dict[str, list[MetricResult]] = defaultdict(list)

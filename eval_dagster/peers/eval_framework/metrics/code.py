@@ -35,7 +35,7 @@ class CodeCompletionAssertion(BaseMetric[Completion]):
 
 
 class CodeExecutionBaseContext(BaseMetricContext):
-    """A program's tests and where they run."""
+    """A program's tests and their place."""
 
     run_env: str
     code_prompt: str

@@ -134,7 +134,7 @@ class ParagraphCounter(_Counter):
 
 
 class ResponseToOriginalLengthRatio(BaseMetric[Completion]):
-    """The characters of the text divided by those of the user's last message. There is no value for an empty message."""
+    """The characters of the text divided by the characters of the user's last message. An empty message has no value."""
 
     NAME = "Response to Original Length Ratio"
     HIGHER_IS_BETTER = False

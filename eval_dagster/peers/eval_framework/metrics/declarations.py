@@ -1,4 +1,4 @@
-"""What eval-framework's metrics do not declare, and their code shows: which values are better, whether programs run, and what is parsed."""
+"""Undeclared facts of eval-framework's metrics, read from their code: which values are better, whether programs run, and what is parsed."""
 
 import ast
 import inspect
@@ -30,7 +30,7 @@ def directions(metric: type) -> dict[str, bool]:
 
 
 def _text(written: ast.AST | None) -> str:
-    """The text of an expression of constants and `self.NAME`; for others their source, which is no name of a value."""
+    """The text of an expression of constants and `self.NAME`; for others their source, which names no value."""
     if isinstance(written, ast.Constant):
         return str(written.value)
     if isinstance(written, ast.JoinedStr):
@@ -51,7 +51,7 @@ def reads_latex(metric: type) -> bool:
 
 
 def _used(metric: type) -> Iterator[Any]:
-    """What the methods of a class use by the names of their module."""
+    """The names of the module that the methods of a class use."""
     methods = [each.__func__ if isinstance(each, staticmethod | classmethod) else each for each in vars(metric).values()]
     for function in (inspect.unwrap(each) for each in methods if isinstance(each, FunctionType)):
         yield from (function.__globals__.get(name) for name in function.__code__.co_names)

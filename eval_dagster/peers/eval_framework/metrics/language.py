@@ -21,7 +21,7 @@ class LanguageChecker(_LanguageMetric):
         """Return 1 or 0.
 
         Raises:
-            LogicError: The gold answer is no code of a known language.
+            LogicError: The gold answer is not the code of a known language.
         """
         if response.ground_truth not in AVAILABLE_LANGUAGES:
             raise LogicError(f"the gold answer is {response.ground_truth!r}; expected one of {', '.join(AVAILABLE_LANGUAGES)}")
@@ -39,7 +39,7 @@ class GermanCompletionChecker(_LanguageMetric):
 
 
 class LanguageConsistencyChecker(_LanguageMetric):
-    """Whether the text has the language of the user's messages. There is no value where neither has one."""
+    """Whether the text has the language of the user's messages. Without a language on either side it has no value."""
 
     NAME = "Language Consistency"
 

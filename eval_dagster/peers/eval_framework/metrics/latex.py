@@ -29,7 +29,7 @@ class _Algebra:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer; None where the process ended, or did not answer in time."""
+        """The answer; None if the process ended, or did not answer in time."""
         with self._lock:
             process = self._running()
             assert process.stdin is not None

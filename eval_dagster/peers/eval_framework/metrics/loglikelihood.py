@@ -116,7 +116,7 @@ class BaseLoglikelihoodMetric(BaseMetric[Loglikelihood]):
 
 
 class ConfidenceWeightedAccuracy(BaseLoglikelihoodMetric):
-    """The probability of the most probable choice where it is a gold answer, else 0."""
+    """The probability of the most probable choice if it is a gold answer, else 0."""
 
     NAME = "Confidence-weighted Accuracy"
     BEST = 1.0
@@ -166,7 +166,7 @@ class TernaryScore(_AbstainingMetric):
 
 
 class DistributionalCorrectnessScore(_AbstainingMetric):
-    """The probability of the gold answers less that of wrong ones, times that of not abstaining (Burns 2025, arXiv:2510.04302)."""
+    """The probability of the gold less the wrong answers, times the probability of not abstaining (Burns 2025, arXiv:2510.04302)."""
 
     NAME = "Distributional Correctness Score"
     BEST = 1.0

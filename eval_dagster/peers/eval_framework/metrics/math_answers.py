@@ -104,7 +104,7 @@ def last_boxed_only_string(string: str) -> str | None:
 
 
 def remove_boxed(s: str) -> str:
-    r"""What `\boxed` holds.
+    r"""The content of `\boxed`.
 
     Raises:
         AssertionError: The text has another form.

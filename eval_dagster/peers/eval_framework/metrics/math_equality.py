@@ -19,7 +19,7 @@ _REMOVED = (
 
 
 def is_equiv_minerva(x1: str, x2: str, timeout_seconds: int = 5) -> bool:
-    """Whether the difference of two expressions is 0. False where one cannot be read, or it takes longer."""
+    """Whether the difference of two expressions is 0. False if one cannot be read, or it takes longer."""
     return bool(ask_algebra({"difference": [x1, x2], "seconds": timeout_seconds}))
 
 

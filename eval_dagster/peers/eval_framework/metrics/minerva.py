@@ -33,7 +33,7 @@ class MathMinervaCompletion(BaseMetric[Completion]):
         """Return both values.
 
         Raises:
-            DataError: There is no gold answer.
+            DataError: The gold answer is missing.
         """
         gold = next(iter(response.ground_truth_list), None)
         if not gold:

@@ -112,7 +112,7 @@ class F1SquadNormalized(F1):
 
 
 def calculate_f1(ref_tokens: Sequence[Hashable], hyp_tokens: Sequence[Hashable]) -> float:
-    """The F1 of two bags of tokens; 1 where both are empty."""
+    """The F1 of two bags of tokens; 1 if both are empty."""
     if not ref_tokens or not hyp_tokens:
         return float(not ref_tokens and not hyp_tokens)
     return _f1(sum((Counter(ref_tokens) & Counter(hyp_tokens)).values()), len(hyp_tokens), len(ref_tokens))
@@ -134,7 +134,7 @@ class _Rouge(BaseMetric[Completion]):
         """Return the value.
 
         Raises:
-            DataError: There is no gold answer.
+            DataError: The gold answer is missing.
         """
         if response.completion == "":
             return [result(self, 0.0)]
