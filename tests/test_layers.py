@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ARROWS = {
+    "dagster_internals": "",
     "texts": "",
     "errors": "",
     "users_code": "errors",
@@ -56,8 +57,8 @@ ARROWS = {
     "notifications": "errors gate lake.catalog lake.files lake.format project results statistics stores texts versions",
     "pages.report": "errors gate lake.attempts lake.catalog lake.files lake.format pages.samples project results statistics "
     "stores texts versions",
-    "assets": "config errors gate lake.attempts lake.catalog lake.files notifications pages.report pipeline progress project "
-    "remembered stages statistics stores texts users_code versions",
+    "assets": "config dagster_internals errors gate lake.attempts lake.catalog lake.files notifications pages.report pipeline "
+    "progress project remembered stages statistics stores texts users_code versions",
     "task_defs": "metrics records tasks versions",
     "api": "config errors lake.catalog lake.files models pipeline progress project stages tasks versions",
     "peers.workers": "",
@@ -83,14 +84,14 @@ ARROWS = {
     "models.vllm": "config errors models models.transformers.encoding models.transformers.generation "
     "models.transformers.network models.transformers.scoring models.transformers.weights progress records versions",
     "pages.server": "errors gate lake.catalog lake.files lake.format metrics pages.report pages.samples results statistics texts",
-    "cli": "addresses assets config datasets errors freshness gate lake.attempts lake.catalog lake.files lake.remote "
-    "lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server peers.processes "
-    "pipeline progress project prompts records remembered results retention sandbox stages statistics stores task_files tasks "
-    "texts users_code",
+    "cli": "addresses assets config dagster_internals datasets errors freshness gate lake.attempts lake.catalog lake.files "
+    "lake.remote lake.tables metrics models models.transformers.weights notifications pages.report pages.samples pages.server "
+    "peers.processes pipeline progress project prompts records remembered results retention sandbox stages statistics stores "
+    "task_files tasks texts users_code",
     "pages": "",
 }
 """For each package, and each module beside the packages, what it imports of eval_dagster. A package comes after all that it imports."""
-DAGSTER = {"assets", "cli"}
+DAGSTER = {"assets", "cli", "dagster_internals"}
 """Packages that may import Dagster."""
 
 

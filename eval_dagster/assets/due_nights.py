@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 
 import dagster as dg
-from dagster._utils.schedules import cron_string_iterator
 
 from eval_dagster.config.schema import SuiteConfig
+from eval_dagster.dagster_internals.definitions import cron_string_iterator
 from eval_dagster.gate.results import judged_times
 from eval_dagster.remembered import Remembered
 

@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster._core.storage.tags import RUN_KEY_TAG
 from pydantic import Field
 
 from eval_dagster.assets.evaluation import evaluate_all_stages
 from eval_dagster.assets.resources import ProjectResource
 from eval_dagster.assets.tags import home_tags, model_tags, suite_tags
 from eval_dagster.config.values import identifier
+from eval_dagster.dagster_internals.definitions import RUN_KEY_TAG
 from eval_dagster.errors import EvalDagsterError
 from eval_dagster.gate.acceptances import accept_states, acceptance_line
 from eval_dagster.project import Project
 from eval_dagster.texts.visible_text import visible
 
 if TYPE_CHECKING:  # what `define_asset_job` returns has no public name
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+    from eval_dagster.dagster_internals.definitions import UnresolvedAssetJobDefinition
 
 LEADERBOARD_JOB = "refresh_leaderboard"
 EVALUATION_JOB = "evaluate_all"

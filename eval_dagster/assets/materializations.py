@@ -7,11 +7,10 @@ from typing import Any
 
 import dagster as dg
 from dagster import MetadataValue
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
-from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 
 from eval_dagster.assets.previews import preview_metadata, table_metadata
 from eval_dagster.assets.provenance import Provenance
+from eval_dagster.dagster_internals.definitions import DATA_VERSION_TAG, AssetMaterializationPlannedData, DagsterEvent
 from eval_dagster.lake.files import Lake
 from eval_dagster.pages.report.histories import headline_markdown
 from eval_dagster.pipeline import Outcome

@@ -15,9 +15,6 @@ from itertools import groupby
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from eval_dagster.assets.due_nights import Night, due_nights
 from eval_dagster.assets.failed_nights import evaluation_messages, tell_untold
@@ -27,6 +24,8 @@ from eval_dagster.assets.notifications import tell_broken, tell_missed
 from eval_dagster.assets.runs.skipped_nights import waiting_notice
 from eval_dagster.assets.runs.suite_evaluations import SuiteEvaluation, find_evaluation
 from eval_dagster.assets.workspace import code_location, workspace_file
+from eval_dagster.dagster_internals.definitions import InstigatorState, InstigatorStatus, InstigatorType
+from eval_dagster.dagster_internals.workspace import WorkspaceFileTarget, WorkspaceProcessContext
 from eval_dagster.errors import ConfigError, EvalDagsterError, StoreError
 from eval_dagster.gate.results import judged_times
 from eval_dagster.notifications.delivery import send_left

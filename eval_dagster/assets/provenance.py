@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from types import ModuleType
 
 import dagster as dg
-from dagster._core.definitions.data_version import (
+
+from eval_dagster.dagster_internals.definitions import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     get_input_data_version_tag,
     get_input_event_pointer_tag,
 )
-
 from eval_dagster.stages import metrics, outputs, prompts, scores, snapshot
 from eval_dagster.stages.results import STAGES, StageResult, partition_key
 from eval_dagster.versions.hashes import code_version

@@ -14,7 +14,7 @@ from eval_dagster.assets.tags import SINCE_TAG, home_tags, suite_tags
 from eval_dagster.project import Project
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+    from eval_dagster.dagster_internals.definitions import UnresolvedAssetJobDefinition
 
 
 def leaderboard_sensor(project: Project) -> dg.AutomationConditionSensorDefinition:

@@ -9,8 +9,8 @@ from typing import Any
 
 import dagster as dg
 import yaml
-from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
 
+from eval_dagster.dagster_internals.storage import InMemoryRunStorage, SqliteRunStorage
 from eval_dagster.errors import StoreError
 from eval_dagster.stores.locks import locked
 from eval_dagster.stores.sqlite_files import (

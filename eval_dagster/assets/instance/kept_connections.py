@@ -12,9 +12,13 @@ from contextlib import contextmanager, suppress
 
 import dagster as dg
 import sqlalchemy as sa
-from dagster._core.storage.event_log import SqlEventLogStorageTable, SqliteEventLogStorage
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import INDEX_SHARD_NAME
-from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
+
+from eval_dagster.dagster_internals.storage import (
+    INDEX_SHARD_NAME,
+    SQLITE_BUSY_TIMEOUT_SECONDS,
+    SqlEventLogStorageTable,
+    SqliteEventLogStorage,
+)
 
 
 @contextmanager

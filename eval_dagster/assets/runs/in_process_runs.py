@@ -9,11 +9,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.definitions.job_base import InMemoryJob
-from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
-from dagster._core.execution import compute_logs
-from dagster._core.execution.api import execute_run
-from dagster._core.remote_origin import RemoteRepositoryOrigin
 
 from eval_dagster.assets.definitions import build_definitions
 from eval_dagster.assets.instance.instance import open_instance
@@ -22,6 +17,8 @@ from eval_dagster.assets.jobs import EVALUATION_JOB, LEADERBOARD_JOB, chosen, ga
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import JUDGED_BY_TAG, MACHINE_TAG, SINCE_TAG, home_tags, model_tags, suite_tags
 from eval_dagster.assets.workspace import code_location
+from eval_dagster.dagster_internals.execution import SINGLETON_REPOSITORY_NAME, InMemoryJob, compute_logs, execute_run
+from eval_dagster.dagster_internals.workspace import RemoteRepositoryOrigin
 from eval_dagster.errors import UsageError
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.project import Project

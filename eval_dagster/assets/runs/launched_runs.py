@@ -9,18 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
-from dagster._core.remote_representation.code_location import CodeLocation
-from dagster._core.run_coordinator import QueuedRunCoordinator
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster._daemon.controller import get_daemon_statuses
-from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from eval_dagster.assets.instance.instance import open_instance
 from eval_dagster.assets.jobs import EVALUATION_JOB, chosen, gate_job_name, suite_job_name
 from eval_dagster.assets.runs.run_summaries import RunEvents, RunSummary
 from eval_dagster.assets.tags import LAUNCH_TAG, MODEL_TAG, PLANNED_TAG, SINCE_TAG, SUITE_TAG, model_tags
 from eval_dagster.assets.workspace import code_location, workspace_file
+from eval_dagster.dagster_internals.daemon import QueuedRunCoordinator, QueuedRunCoordinatorDaemon, get_daemon_statuses
+from eval_dagster.dagster_internals.workspace import CodeLocation, WorkspaceFileTarget, WorkspaceProcessContext
 from eval_dagster.errors import StoreError, UsageError
 from eval_dagster.gate.results import result_of_run
 from eval_dagster.lake.catalog.publishing import publish

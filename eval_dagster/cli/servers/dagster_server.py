@@ -18,14 +18,11 @@ from pathlib import Path
 import uvicorn
 import yaml
 from dagster import DagsterInstance
-from dagster._cli.proxy_server_manager import ProxyServerManager
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster._utils.interrupts import setup_interrupt_handlers
-from dagster._utils.log import configure_loggers
 from dagster_webserver.app import create_app_from_workspace_process_context
 
 from eval_dagster.cli.servers.loopback_guard import LoopbackGuard
+from eval_dagster.dagster_internals.servers import ProxyServerManager, configure_loggers, setup_interrupt_handlers
+from eval_dagster.dagster_internals.workspace import WorkspaceFileTarget, WorkspaceProcessContext
 
 _STOP_S = 30.0
 _POLL_RATE_MS = 2000

@@ -1,0 +1,28 @@
+"""Private names of Dagster for definitions, events, tags and ticks."""
+
+from dagster._core.definitions.data_version import (
+    CODE_VERSION_TAG,
+    DATA_VERSION_TAG,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
+from dagster._core.storage.tags import RUN_KEY_TAG
+from dagster._utils.schedules import cron_string_iterator
+
+__all__ = [
+    "CODE_VERSION_TAG",
+    "DATA_VERSION_TAG",
+    "RUN_KEY_TAG",
+    "AssetMaterializationPlannedData",
+    "DagsterEvent",
+    "InstigatorState",
+    "InstigatorStatus",
+    "InstigatorType",
+    "UnresolvedAssetJobDefinition",
+    "cron_string_iterator",
+    "get_input_data_version_tag",
+    "get_input_event_pointer_tag",
+]
