@@ -1,7 +1,7 @@
-"""The addresses of the web pages: as evals.yaml publishes them, or of servers that run on this machine.
+"""The addresses of the web pages: public ones from evals.yaml, or servers that run on this machine.
 
-A link is made only to an address that is known: `public_url` in evals.yaml names it, or a server that was started on the home has noted it
-there and still runs. Else no link is made.
+A link is made only to a known address. Either `public_url` in evals.yaml names it, or a server that still runs has noted it in the home.
+Otherwise the link is left out.
 """
 
 import json
@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlencode
 from eval_dagster.stores.locks import is_held, locked
 
 Pages = Literal["dagster", "mlflow", "pages"]
-"""The servers of web pages; `pages` are those of the command `view`."""
+"""The servers of web pages; `pages` are the pages of the command `view`."""
 _SECRET = re.compile(r"((?:^|&)[^=&]*(?:pass|pw|secret|token|key|auth|cred|sig)[^=&]*=)([^&]*)", re.IGNORECASE)
 """A part of a query whose value may be secret."""
 
@@ -32,12 +32,12 @@ class Addresses:
     """The addresses for everybody, by server."""
 
     def of(self, pages: Pages) -> str | None:
-        """The public address of a server, else the address of one on this machine, without a slash at its end; None without either."""
+        """The public address of a server, else its local address, without a slash at its end; None without either."""
         found = self.public.get(pages) or self._local(pages)
         return found.rstrip("/") if found else None
 
     def everywhere(self) -> "Addresses":
-        """The public addresses alone: whoever reads a notice is seldom at this machine."""
+        """Only the public addresses, since readers of a notice are seldom at this machine."""
         return Addresses(home=self.home / "nowhere", public=self.public)
 
     def dagster_run(self, run_id: str) -> str | None:
@@ -51,7 +51,7 @@ class Addresses:
         return f"{base}/night?{urlencode({'suite': suite, 'at': judged_at}, quote_via=quote)}" if base else None
 
     def of_judgement(self, suite: str, judged_at: str, run_id: str) -> dict[str, str]:
-        """The pages of a judgement that can be reached, by what they show."""
+        """The reachable pages of a judgement, by content."""
         found = {"Results": self.night(suite, judged_at), "Run in Dagster": self.dagster_run(run_id)}
         return {name: link for name, link in found.items() if link}
 
@@ -70,7 +70,7 @@ class Addresses:
 
 @contextmanager
 def noted(home: Path, urls: Mapping[str, str], process: int) -> Iterator[None]:
-    """Note the addresses of servers within the block. The lock beside a note ends with the process, which a killed one leaves behind.
+    """Note the addresses of servers within the block. A killed process leaves its note behind, but not the lock beside the note.
 
     Args:
         home: The home that the servers show.
@@ -95,7 +95,7 @@ def _folder(home: Path) -> Path:
 
 
 def shown_address(address: str) -> str:
-    """An address as it may be printed and stored: without user and password, and without the values of a query that may be secret.
+    """An address that may be printed and stored: without user and password, and without query values that may be secret.
 
     A password may hold characters that an address should have escaped, such as `@` and `/`.
     """
@@ -104,14 +104,14 @@ def shown_address(address: str) -> str:
     if rest:
         server = rest.partition("/")[0]
         port = server.rpartition("@")[2].rpartition("]")[2].partition(":")[2]
-        # With a port that is no number, the text up to the first slash is a part of a password.
+        # If the port is not a number, the text up to the first slash is part of a password.
         where = rest if port and not port.isdigit() else server
         rest = "***@" + rest[where.rindex("@") + 1 :] if "@" in where else rest
     return scheme + slashes + rest + mark + _SECRET.sub(r"\1***", query)
 
 
 def without_secrets(text: str, address: str) -> str:
-    """A text, such as an error's, that shows an address without its secrets wherever it or a secret of it stands."""
+    """A text, such as an error's, in which the secrets of an address are masked."""
     text = text.replace(address, shown_address(address))
     head, _, query = address.partition("?")
     user = head.partition("://")[2].rpartition("@")[0]

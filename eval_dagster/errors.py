@@ -1,6 +1,6 @@
 """The exceptions of this package.
 
-A message has what was seen, what was expected, where, and what to do. A `UsageError` is found before anything runs (exit status 2). A
+A message says what was seen, what was expected, where, and what to do. A `UsageError` is found before anything runs (exit status 2). A
 `DataError` or `ModelError` belongs to one eval or one sample and does not affect the others (exit status 1).
 """
 
@@ -26,19 +26,19 @@ class RequirementError(UsageError):
 
 
 class DatasetNotFoundError(UsageError):
-    """A task's dataset is not there: not in the mirror, not on the Hub, or the Hub is out of reach."""
+    """A task's dataset is neither in the mirror nor on the Hub, or the Hub cannot be reached."""
 
 
 class FarError(EvalDagsterError):
-    """Somebody who only looks would have to fetch something, to ask another machine, or to prepare a model."""
+    """Code that must only look would have to fetch something, ask another machine, or prepare a model."""
 
 
 class ModelNotFoundError(UsageError):
-    """A model's source is not there, or holds no weights that can be loaded."""
+    """A model's source is missing, or has no weights that can be loaded."""
 
 
 class ModelUnreachableError(ModelNotFoundError):
-    """The server of a model gives no answer now. Its version is known from an earlier run, so that its cached answers can be used."""
+    """A model's server does not answer now. Its version is known from an earlier run, so its cached answers can be used."""
 
 
 class QueryError(UsageError):
@@ -54,7 +54,7 @@ class RowError(DataError):
 
 
 class WholeEvalError(DataError):
-    """No row of an eval can be asked, whatever the row is: there are too few rows to draw examples from, or another package fails."""
+    """An eval cannot ask any of its rows: there are too few rows to draw examples from, or another package fails."""
 
 
 class SampleError(RowError):
@@ -62,7 +62,7 @@ class SampleError(RowError):
 
 
 class MachineError(EvalDagsterError):
-    """The machine failed before a result: a process does not start, or ends before it reports.
+    """The machine failed, so the result is missing: a process does not start, or ends before it reports.
 
     Another run may succeed, so this error is not kept as a result.
     """
@@ -73,7 +73,7 @@ class LakeError(EvalDagsterError):
 
 
 class LakeUnreachableError(EvalDagsterError):
-    """The object store of the lake does not answer. Another run may succeed, and goes on from what was computed."""
+    """The object store of the lake does not answer. Another run may succeed, and continues from the computed results."""
 
 
 class ModelError(EvalDagsterError):
@@ -101,11 +101,11 @@ class TrackingError(EvalDagsterError):
 
 
 class EndedError(EvalDagsterError):
-    """Users' code raised an exception that is meant to end the process or a task of it, such as `SystemExit`. The message describes it."""
+    """Users' code raised an exception that is meant to end the process or a task in it, such as `SystemExit`. The message describes it."""
 
 
 def described(error: BaseException) -> str:
-    """The class and the text of an exception. An exception of users' code may have no text that can be made."""
+    """The class and the text of an exception. For users' exceptions, making the text may fail."""
     if isinstance(error, EndedError):
         return str(error)
     try:

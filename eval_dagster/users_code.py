@@ -1,8 +1,8 @@
-"""Users' code at work: its place, for whoever must tell how the process ended, and its ends.
+"""Users' code at work: its place, for a process that must report how this one ended, and its ends.
 
-A task, a metric or a model of users can end the whole process: by `os._exit`, by a fault in compiled code, by a loop without an end. Then
-nothing in this process can tell. So the place of the code is written to memory that another process can read: the command's, which
-waits for this one, or a file beside the lock of a Dagster run.
+A task, a metric or a model of users can end the whole process: by `os._exit`, by a fault in compiled code, by a loop without an end.
+Nothing in this process can report that. So the place of the code is written to memory that another process can read: the memory of the
+command, which waits for this one, or a file beside the lock of a Dagster run.
 """
 
 import json
@@ -29,7 +29,7 @@ _LENGTHS = struct.Struct("<ii")
 _AT_STATUS, _AT_LENGTHS = 8, 24
 _AT_WORK, _AT_CALL = 64, 2048
 _OWN_WAYS = ("dagster", "eval_dagster")
-"""Packages whose own exceptions pass users' code, as an interruption does."""
+"""Packages whose own exceptions pass through users' code, as an interruption does."""
 _MOST = 1900
 """Most bytes of a work, and of a call."""
 USER_MODULES = "user_files_"
@@ -39,7 +39,7 @@ CALL_LIMIT_S = 3600.0
 
 
 class DiedError(EvalDagsterError):
-    """An earlier process of this command died in this work, which is therefore left out."""
+    """An earlier process of this command died in this work, so it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Place:
 
     @property
     def part(self) -> tuple[object, ...] | None:
-        """The part of the work that is left out if the process died here; None if that is less than a part."""
+        """The part of the work that is left out if the process died here; None if only a smaller piece is left out."""
         if not self.stage or self.is_of_request:
             return None
         return self.stage, self.model, *(() if self.stage == "model_outputs" else self.evals)
@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Death:
-    """The end of a process that did not come to its end."""
+    """The end of a process that ended early."""
 
     place: Place
     how: str
@@ -92,7 +92,7 @@ class Death:
 
     @property
     def message(self) -> str:
-        """How and where, and what to do."""
+        """The kind and the place of the end, and what to do."""
         cure = "correct that code" if self.place.call else "look for what ended it, such as a want of memory"
         return f"the process ended {self.how} {self.place.words()}; expected a result or an exception: {cure}, and run again"
 
@@ -125,7 +125,7 @@ class Record:
         self._memory[: _HEAD.size] = _HEAD.pack(0.0, 0, process, 0, 0)
 
     def end(self, status: int) -> None:
-        """Say that the process came to its end, with this exit status."""
+        """Record that the process came to its end, with this exit status."""
         self._memory[_AT_STATUS : _AT_STATUS + _STATUS.size] = _STATUS.pack(1 + status)
 
     @property
@@ -135,12 +135,12 @@ class Record:
         return found - 1 if found > 0 else None
 
     def stop(self) -> None:
-        """Say that the process is killed since the time of its call is over."""
+        """Record that the process is killed because the time of its call is over."""
         self._memory[_AT_STATUS : _AT_STATUS + _STATUS.size] = _STATUS.pack(-1)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process was killed since the time of its call was over."""
+        """Whether the process was killed because the time of its call was over."""
         return bool(_STATUS.unpack_from(self._memory, _AT_STATUS)[0] == -1)
 
     @property
@@ -154,7 +154,7 @@ class Record:
         return float(_DEADLINE.unpack_from(self._memory)[0])
 
     def work(self, text: bytes) -> None:
-        """Write the work, and that no code is called."""
+        """Write the work, and that no code is being called."""
         self._memory[: _DEADLINE.size] = _DEADLINE.pack(0.0)
         self._memory[_AT_LENGTHS : _AT_LENGTHS + _LENGTHS.size] = _LENGTHS.pack(0, 0)
         self._memory[_AT_WORK : _AT_WORK + len(text)] = text
@@ -182,7 +182,7 @@ class _State:
 
     record: Record = field(default_factory=lambda: Record(mmap.mmap(-1, SIZE)))
     is_watched: bool = False
-    """Whether the command that started this process waits for it, and goes on without what it died in."""
+    """Whether the command that started this process waits for it, and goes on without the work in which it died."""
     deaths: Sequence[Death] = ()
     work: Place = Place()
     call: bytes = b""
@@ -194,12 +194,12 @@ _state = _State()
 
 
 def watched(record: Record, deaths: Sequence[Death]) -> None:
-    """Write the place of this process to a record that its parent reads, and leave out what earlier processes died in."""
+    """Write the place of this process to a record that its parent reads, and leave out the work in which earlier processes died."""
     _state.record, _state.deaths, _state.is_watched = record, tuple(deaths), True
 
 
 def ended(status: int) -> None:
-    """Say that this process comes to its end, with this exit status."""
+    """Record that this process comes to its end, with this exit status."""
     _state.record.end(status)
 
 
@@ -233,7 +233,7 @@ def recorded(file: Path, run_id: str) -> Iterator[None]:
 
 
 def record_in(file: Path) -> Record | None:
-    """The record that a process left in a file; None if there is none."""
+    """The record that a process left in a file; None without one."""
     try:
         with file.open("r+b") as opened:
             return Record(mmap.mmap(opened.fileno(), SIZE))
@@ -243,7 +243,7 @@ def record_in(file: Path) -> Record | None:
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
-    """Let each call of users' code within the block take at most so many seconds; any number if None."""
+    """Let each call of users' code within the block take at most `seconds`; without a limit if None."""
     before, _state.limit_s = _state.limit_s, seconds
     try:
         yield
@@ -253,7 +253,7 @@ def limited(seconds: float | None) -> Iterator[None]:
 
 @contextmanager
 def doing(stage: str, evals: Iterable[str] = (), model: str | None = None) -> Iterator[None]:
-    """Do a part of the work, whose failure ends no other part.
+    """Do a part of the work, whose failure does not end other parts.
 
     Raises:
         DiedError: An earlier process of this command died in the same part.
@@ -284,7 +284,7 @@ class calling:  # noqa: N801 - a block, as those of `contextlib`
     """A block that calls users' code.
 
     Raises:
-        DiedError: An earlier process of this command died in the same call, outside of all stages: when it imported a file, for instance.
+        DiedError: An earlier process of this command died in the same call outside of all stages, such as the import of a file.
         EndedError: The code raised an exception that is meant to end the process.
     """
 
@@ -312,7 +312,7 @@ class calling:  # noqa: N801 - a block, as those of `contextlib`
 
 
 def raised_at(error: BaseException) -> str:
-    """The file and line of users' code from which an exception comes, in brackets; empty if no file of theirs was called."""
+    """The file and line of users' code from which an exception comes, in brackets; empty if it did not pass through their files."""
     cause = error.__cause__ if isinstance(error, EndedError) else None
     found, trace = "", (cause or error).__traceback__
     while trace is not None:
@@ -330,7 +330,7 @@ def _set_work(place: Place) -> None:
 
 
 def _raise_if_ending(error: BaseException) -> None:
-    """Raise an `EndedError` for what is meant to end the process, unless a person, Dagster or this package ends it."""
+    """Raise an `EndedError` for an exception that is meant to end the process, unless a person, Dagster or this package ends it."""
     if isinstance(error, Exception | KeyboardInterrupt | GeneratorExit) or type(error).__module__.partition(".")[0] in _OWN_WAYS:
         return
     raise EndedError(described(error)) from error

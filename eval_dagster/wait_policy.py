@@ -11,16 +11,16 @@ import os
 import sys
 
 _SPINS = "1000"
-"""Rounds of spinning, some microseconds in all. None (`OMP_WAIT_POLICY=PASSIVE`) cost up to a fifth of the speed on two idle cores."""
+"""Rounds of spinning, some microseconds in all. Without any (`OMP_WAIT_POLICY=PASSIVE`), two idle cores lost up to a fifth of the speed."""
 
 _VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def limit_spinning() -> bool:
-    """Make OpenMP threads wait without long spinning, in this process and those that it starts, unless the user chose a way to wait.
+    """Make OpenMP threads wait without long spinning, in this process and its children, unless the user chose a way to wait.
 
     Returns:
-        Whether the setting is in time: false where torch has been imported before and read another one.
+        Whether the setting is in time: false if torch was imported before and read another one.
     """
     if any(name in os.environ for name in _VARIABLES):
         return True
@@ -29,4 +29,4 @@ def limit_spinning() -> bool:
 
 
 IS_SPINNING_LIMITED = limit_spinning()
-"""Whether torch's OpenMP threads wait without long spinning in this process: false where torch was imported before this package."""
+"""Whether torch's OpenMP threads wait without long spinning in this process: false if torch was imported before this package."""

@@ -40,12 +40,12 @@ def aliases(beside: str = "") -> Iterator[Mapping[str, Any]]:
     Only one thread at a time can be within a block; others wait. Nested blocks do nothing.
 
     Yields:
-        What the block has alone: under `Metrics` the class of that name, once it was imported. A file can add members to it and change
-        them, and no other file sees that.
+        Names of this block alone: `Metrics` is the class of that name once it was imported. A file can add members to it and change them,
+        and no other file sees that.
 
     Args:
-        beside: The package that stands for the folder of the task file. A file imports those beside it by the name of lighteval's
-            folder of tasks, too.
+        beside: The package that stands for the folder of the task file. A file can also import its neighbours by the name of lighteval's
+            folder of tasks.
     """
     with _lock:
         if around := [finder for finder in sys.meta_path if isinstance(finder, _AliasFinder)]:
@@ -70,7 +70,7 @@ def installed_origin(task: type) -> str:
 
 
 def with_aliases(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may import by the names of these packages: if that fails, it runs again within a block of `aliases`."""
+    """The function, which runs again within a block of `aliases` if an import by the names of these packages fails."""
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> Any:
@@ -112,7 +112,7 @@ class _AliasFinder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, loader_state=neighbour, is_package=True)
 
     def _neighbour(self, name: str) -> str | None:
-        """The module beside the task file that one of lighteval's own tasks is; empty for the folder itself, None for no such file."""
+        """The neighbour of the task file that stands for a module of lighteval's tasks; empty for the folder itself, None if missing."""
         folders = [Path(each) for each in sys.modules[self._beside].__path__] if self._beside in sys.modules else []
         parts = name.removeprefix(f"{OWN_TASKS}.").split(".")
         if folders and folders[0].name == parts[0] and (len(parts) == 1 or _is_module(folders[0], parts[1:])):

@@ -9,9 +9,9 @@ from eval_dagster.stores.whole_files import replaced
 
 
 def kept_json(name: str, make: Callable[[], Any]) -> Any:
-    """The content of a kept file; made and kept if there is none, or one that cannot be read.
+    """The content of a kept file. It is made and kept if it is missing or cannot be read.
 
-    A folder or a disk that takes no file costs the time of making it again, and nothing else.
+    If the folder or the disk takes no file, it only costs the time of making the content again.
     """
     file = user_cache() / f"{name}.json"
     try:

@@ -1,4 +1,4 @@
-"""Runs programs that a model wrote if they can harm nothing.
+"""Runs programs that a model wrote, isolated from the machine.
 
 bubblewrap gives each program namespaces of its own: no network, no other processes, and of the machine's files only Python's standard
 library and the system's libraries, read-only. The program can write to an empty folder in memory. A filter of system calls closes what

@@ -41,11 +41,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 """The operations on an object of the other side, which is the first argument."""
 
 Permits = Callable[[str, Any, list[Any]], bool]
-"""Takes an operation, an object and operands."""
+"""Decides by an operation, an object and operands."""
 
 
 class PeerEnded(BaseException):
-    """The other process has ended. It is no `Exception`, so that tests that catch exceptions do not catch it."""
+    """The other process has ended. It derives from `BaseException`, so that tests that catch exceptions do not catch it."""
 
 
 class Peer:

@@ -42,7 +42,7 @@ class Toolchain:
     """A compiler that needs more than what every program sees."""
 
     executable: str
-    """Where the link `/proc/self/exe` leads: compilers find their own files by it. `/proc` contains nothing else."""
+    """The target of the link `/proc/self/exe`: compilers find their own files by it. `/proc` contains nothing else."""
     paths: tuple[str, ...] = ()
     """Its files and folders, which the program may read."""
 

@@ -89,7 +89,7 @@ def require_sandbox() -> None:
 
 def probe() -> None:
     """Run the trial program. Raises `EvalDagsterError`, which names the failure or the gap."""
-    # Where Python is installed below /tmp, the folders that lead to it are visible in the sandbox.
+    # If Python is installed below /tmp, the folders that lead to it are visible in the sandbox.
     expected = {Path(path).parts[2] for path in walls.visible_paths()[0] if Path(path).is_relative_to(walls.WORKDIR)}
     code = _PROBE.format(expected=sorted(expected))
     result = _run(Program(code=code), Limits(disk_bytes=2**20, output_bytes=2**16))

@@ -1,8 +1,8 @@
 """Inside the sandbox: the filter of system calls (seccomp). It uses the standard library only.
 
 The kernel applies the filter to the process and its children, and it cannot be removed. Namespaces hide files, processes and networks. The
-filter closes what lies outside of namespaces, calls that hold memory that belongs to no process and therefore has no limit, and parts of
-the kernel that programs do not need and that have had security holes.
+filter blocks three kinds of calls: calls whose effects lie outside of namespaces; calls that hold memory outside of all processes, which
+therefore has no limit; and calls into parts of the kernel that programs do not need and that have had security holes.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = 0x1, 0x20, 0x40000
 CLONE_NEW_ANY = 0x7E020000
 """Every flag of `clone` that makes a namespace."""
 CLONE3, FIRST_UNKNOWN, FIRST_X32 = 435, 463, 0x40000000
-"""`clone3`; the first after those of Linux 6.10; the first call of the x32 interface."""
+"""`clone3`; the first call after those of Linux 6.10; the first call of the x32 interface."""
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 KILL, FAIL, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000

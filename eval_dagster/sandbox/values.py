@@ -102,7 +102,7 @@ class Reader:
     """Reads values of one message."""
 
     def __init__(self, numbered: Callable[[list[Any]], Any], containers: Iterable[Any] = ()) -> None:
-        """Take a function that gives what stands for a value that is not copied, and the containers that this side has already."""
+        """Take a function that returns the object for a value that is not copied, and the containers that this side has already."""
         self.numbered = numbered
         self.containers = list(containers)
 

@@ -1,4 +1,4 @@
-"""The walls of the sandbox: what code sees of the machine, and the command of bubblewrap that makes it so."""
+"""The walls of the sandbox: the parts of the machine that code sees, and the command of bubblewrap that sets them up."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ def is_visible(path: str) -> bool:
 
 
 def bubblewrap(disk_bytes: int, toolchain: Toolchain | None = None) -> list[str]:
-    """The command that runs what follows it behind bubblewrap's walls.
+    """The command of bubblewrap, to which the command to run is appended.
 
     Raises:
         MachineError: bubblewrap is not installed.

@@ -14,7 +14,7 @@ from eval_dagster.tasks.base import BaseTask
 class AIME24(BaseTask[str]):
     """The 30 problems of the American Invitational Mathematics Examination of 2024, whose answers are integers from 0 to 999.
 
-    From a contest, without a paper; the prompt of lm-eval's tasks of these names.
+    The benchmark is a contest without a paper. The prompt is the one of lm-eval's tasks with these names.
     """
 
     NAME = "AIME 2024"
@@ -59,7 +59,7 @@ class AIME26(AIME25):
 
 
 class _SixteenTimes(AIME24):
-    """Sixteen answers to each problem, since thirty problems alone tell little; asked as chat models are, which reason first."""
+    """Sixteen answers to each problem, since thirty problems alone tell little. The prompt is for chat models, which reason first."""
 
     METRICS = (avg_at_k(MathEqual, 16), pass_at_k(MathEqual, 16), maj_at_k(MathEqual, 16))
     STOP_SEQUENCES = ()

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _ARC(BaseTask[str]):
-    """The rows and their parts, for all variants. The options are labelled A to E or 1 to 5."""
+    """The rows and their parts, shared by all variants. The options are labelled A to E or 1 to 5."""
 
     DATASET_PATH = "allenai/ai2_arc"
     DATASET_REVISION = "210d026faf9955653af8916fad021475a3f00453"

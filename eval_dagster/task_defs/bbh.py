@@ -48,7 +48,7 @@ _OPTION = re.compile(r"\(([A-Z])\)|\A([A-Z])(?:[.:)]|\Z)")
 class BBH(BaseTask[str]):
     """27 tasks of BIG-Bench on which models were weaker than people (Suzgun et al. 2022, arXiv:2210.09261), answered at once.
 
-    Three examples are customary; they are other rows of the task, since the dataset does not hold the paper's.
+    Three examples by default. They are other rows of the task, since the dataset does not hold the paper's.
     """
 
     NAME = "BBH"
@@ -80,7 +80,7 @@ class BBH(BaseTask[str]):
 
 
 class BBHCoT(BBH):
-    """BBH by chains of thought, without examples, since the rows hold no reasoning; what is said to be the answer counts, in any case."""
+    """BBH by chains of thought, without examples, since the rows hold no reasoning. The answer counts in upper or lower case."""
 
     NAME = "BBH (chain of thought)"
     FEWSHOT_SPLIT = None
@@ -99,7 +99,7 @@ class BBHCoT(BBH):
         return f" So the answer is {item['target']}."
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """The last text that is called the answer, else the last line; of an option the letter in parentheses."""
+        """The last stated answer, else the last line. If it is an option, its letter in parentheses."""
         said = _SAID.match(completion_text)
         answer = _bare(said[1] if said else completion_text.strip().rpartition("\n")[2])
         option = _OPTION.search(answer)

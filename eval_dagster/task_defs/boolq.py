@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import ClozeStyle, MCStyle
 
 
 class _BoolQ(BaseTask[str]):
-    """The rows and their parts, for all variants. Questions about one passage are a cluster."""
+    """The rows and their parts, shared by all variants. Questions about one passage are a cluster."""
 
     DATASET_PATH = "aps/super_glue"
     DATASET_REVISION = "3de24cf8022e94f4ee4b9d55a6f539891524d646"

@@ -78,7 +78,7 @@ COUNTRIES = [country for continent, block in _TABLE.items() for country in _pars
 
 
 class _Capitals(BaseTask[str]):
-    """The rows and the question of both tasks."""
+    """The rows and the question, shared by both tasks."""
 
     DATASET_PATH = "capitals"
     SAMPLE_SPLIT = "test"
@@ -113,7 +113,7 @@ class CapitalsChoice(_Capitals):
 
 
 class CapitalsCompletion(_Capitals):
-    """A country's capital in free text; it counts without accents and without a district, too."""
+    """A country's capital in free text. It also counts without accents and without a district."""
 
     NAME = "Capitals (completion)"
     RESPONSE_TYPE = ResponseType.COMPLETION

@@ -1,4 +1,4 @@
-"""Programs in answers of chat models: what stands in a fence of Markdown."""
+"""Programs in answers of chat models: the content of a Markdown fence."""
 
 import re
 
@@ -6,5 +6,5 @@ _FENCED = re.compile(r"^[ \t]*```[ \t]*\w*[ \t]*\n(.*?)(?:^[ \t]*```|\Z)", re.DO
 
 
 def code_block(text: str) -> str:
-    """The content of the first fenced block that has some, open to the end if it is never closed; without any, the text itself."""
+    """The content of the first fenced block that is not empty; an open block ends with the text. Without a block, the text itself."""
     return next((block for block in _FENCED.findall(text) if block.strip()), text)

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _CommonsenseQA(BaseTask[str]):
-    """The rows and their parts, for all variants. The answers of the test split are not published."""
+    """The rows and their parts, shared by all variants. The answers of the test split are not published."""
 
     DATASET_PATH = "tau/commonsense_qa"
     DATASET_REVISION = "94630fe30dad47192a8546eb75f094926d47e155"

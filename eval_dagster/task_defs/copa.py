@@ -10,7 +10,7 @@ _CONNECTORS = {"cause": "because", "effect": "therefore"}
 
 
 class _COPA(BaseTask[str]):
-    """The rows and their parts, for all variants. An alternative goes on with the sentence that the premise begins."""
+    """The rows and their parts, shared by all variants. An alternative continues the sentence that the premise begins."""
 
     DATASET_PATH = "aps/super_glue"
     DATASET_REVISION = "3de24cf8022e94f4ee4b9d55a6f539891524d646"

@@ -12,8 +12,8 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle, TaskStyler, 
 class DROP(BaseTask[str]):
     """Questions that need counting, sorting or arithmetic over a passage (Dua et al. 2019, arXiv:1903.00161).
 
-    Several spans of an answer stand on a line each. The prompt is OLMES's, without its introduction. lm-evaluation-harness's is
-    not comparable: its examples end in names of fields, and its answers at a full stop, so that 12.5 is never right.
+    Several spans of an answer stand on a line each. The prompt is OLMES's, without its introduction. lm-evaluation-harness's prompt is not
+    comparable: its examples end in names of fields, and its answers at a full stop, so that 12.5 is never right.
     """
 
     NAME = "DROP"
@@ -92,6 +92,6 @@ class DROPBPB(DROPChoice):
 
 
 def _text(answer: Mapping[str, Any]) -> str:
-    """The number if there is one, else the spans on lines of their own, else the date."""
+    """The number, else the spans on lines of their own, else the date."""
     date = answer["date"]
     return answer["number"] or "\n".join(answer["spans"]) or " ".join(filter(None, (date["day"], date["month"], date["year"])))

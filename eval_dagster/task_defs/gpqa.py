@@ -16,10 +16,10 @@ _OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incor
 
 
 class _GPQA(BaseTask[str]):
-    """The rows for all variants, and their options in an order that follows from the row's content alone.
+    """The rows, shared by all variants, and their options in an order that depends only on the row's content.
 
-    The diamond questions are among the main ones, and these among the extended ones, so that each set is an eval of its own. The diamond
-    ones, of which published results are, go without a name.
+    The main questions include the diamond ones, and the extended questions include the main ones, so each set is an eval of its own. The
+    diamond questions, the usual ones in published results, have no suffix in the name.
     """
 
     DATASET_PATH = "Idavidrein/gpqa"
@@ -46,7 +46,7 @@ class _GPQA(BaseTask[str]):
 class GPQA(_GPQA):
     """Questions by experts of biology, physics and chemistry that a search engine does not answer (Rein et al. 2023, arXiv:2311.12022).
 
-    The 198 diamond ones, which two other experts answered rightly and most laymen wrongly.
+    The 198 diamond questions, which two other experts answered correctly and most laymen wrongly.
     """
 
     NAME = "GPQA"
@@ -87,7 +87,7 @@ class GPQAIDK(IDKMixin, GPQA):
 class GPQACoT(_GPQA):
     """GPQA, reasoned about before a letter is named, without examples.
 
-    The rule of the introduction is MMLU-Pro's (Wang et al. 2024, arXiv:2406.01574).
+    The introduction states the rule of MMLU-Pro (Wang et al. 2024, arXiv:2406.01574).
     """
 
     NAME = "GPQA (chain of thought)"

@@ -40,9 +40,9 @@ class GSM8K(BaseTask[str]):
 
 
 class GSM8KCoT(GSM8K):
-    """GSM8K by chains of thought (Wei et al. 2022, arXiv:2201.11903); eight examples are customary.
+    """GSM8K by chains of thought (Wei et al. 2022, arXiv:2201.11903); eight examples by default.
 
-    The prompt is that paper's, but the examples are rows of the train split: their reasoning, without the calculator's notes in it.
+    The prompt is the paper's, but the examples are rows of the train split: their reasoning, without the calculator's notes in it.
     """
 
     NAME = "GSM8K (chain of thought)"
@@ -67,7 +67,7 @@ class GSM8KMajAt8(GSM8KCoT):
 
 
 class GSM8KBPB(GSM8KCoT):
-    """How well a model foresees the chains of thought that GSM8K's authors wrote."""
+    """How well a model predicts the chains of thought that GSM8K's authors wrote."""
 
     NAME = "GSM8K (bits per byte)"
     RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS

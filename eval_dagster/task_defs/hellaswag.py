@@ -10,7 +10,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _HellaSwag(BaseTask[str]):
-    """The rows and their parts, for all variants."""
+    """The rows and their parts, shared by all variants."""
 
     DATASET_PATH = "Rowan/hellaswag"
     DATASET_REVISION = "218ec52e09a7e7462a5400043bb9a69a41d06b76"

@@ -41,7 +41,7 @@ class HumanEval(BaseTask[str]):
 
 
 class HumanEvalPassAt10(HumanEval):
-    """HumanEval with twenty programs for each function; at least one of ten shall pass."""
+    """HumanEval with twenty programs for each function; at least one of ten must pass."""
 
     NAME = "HumanEval (pass@10)"
     METRICS = (pass_at_k(CodeExecutionPassAtOne, 10), CodeExecutionPassAtOne)
@@ -61,7 +61,7 @@ class HumanEvalInstruct(HumanEval):
         return f"Here is the completed function:\n```python\n{item['prompt']}\n"
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """The body up to what ends it, or, if the answer does not begin with an indented line, the program in its fence."""
+        """The body up to its end; if the answer does not begin with an indented line, the program in its fence."""
         first_line = next((line for line in completion_text.splitlines() if line.strip()), "")
         if first_line.startswith(("  ", "\t")) and not first_line.lstrip().startswith("```"):
             return _END.split(completion_text, maxsplit=1)[0]
@@ -69,7 +69,7 @@ class HumanEvalInstruct(HumanEval):
 
 
 class HumanEvalBPB(HumanEval):
-    """How well a model foresees the functions that HumanEval's authors wrote; a continuation of the prompt in any format."""
+    """How well a model predicts the functions that HumanEval's authors wrote, as a continuation of the prompt in any format."""
 
     NAME = "HumanEval (bits per byte)"
     FEWSHOT_SPLIT = "test"

@@ -5,7 +5,7 @@ from eval_dagster.records import ResponseType, Row
 from eval_dagster.tasks.base import BaseTask
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
-"""What chat models are asked for behind a problem."""
+"""The request to chat models after a problem."""
 
 
 class Math500(BaseTask[str]):
@@ -35,7 +35,7 @@ class Math500(BaseTask[str]):
 
 
 class MinervaMath500(Math500):
-    """MATH-500 in the prompt of Minerva (Lewkowycz et al. 2022, arXiv:2206.14858), for base models; four examples are customary.
+    """MATH-500 in the prompt of Minerva (Lewkowycz et al. 2022, arXiv:2206.14858), for base models; four examples by default.
 
     The examples are other rows with their solutions.
     """

@@ -16,7 +16,7 @@ from eval_dagster.tasks.base import BaseTask
 class MBPP(BaseTask[str]):
     """Python functions to be written from a sentence and three tests (Austin et al. 2021, arXiv:2108.07732).
 
-    The paper's prompt has the problems 2, 3 and 4 as examples: three are customary. What some rows set up stands before the tests.
+    The paper's prompt has the problems 2, 3 and 4 as examples, so three are the default. The setup of some rows stands before the tests.
     """
 
     NAME = "MBPP"
@@ -58,7 +58,7 @@ class MBPP(BaseTask[str]):
 
 
 class MBPPInstruct(MBPP):
-    """MBPP for chat models: the program stands in a fence, which is opened for them."""
+    """MBPP for chat models: the program stands in a fence, which the prompt opens."""
 
     NAME = "MBPP (instruct)"
     STOP_SEQUENCES = ()
@@ -80,7 +80,7 @@ class MBPPInstruct(MBPP):
 
 
 class MBPPBPB(MBPP):
-    """How well a model foresees the programs that MBPP's authors wrote, the line breaks of Windows replaced."""
+    """How well a model predicts the programs that MBPP's authors wrote, with Windows line breaks replaced."""
 
     NAME = "MBPP (bits per byte)"
     RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS

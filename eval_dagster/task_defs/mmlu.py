@@ -24,7 +24,7 @@ _SUBJECTS = """
 
 
 class _MMLU(BaseTask[str]):
-    """The rows and their introduction, for all variants."""
+    """The rows and their introduction, shared by all variants."""
 
     DATASET_PATH = "cais/mmlu"
     DATASET_REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
@@ -98,7 +98,7 @@ class MMLUBPB(MMLUCloze):
 class MMLUCoT(_MMLU):
     """MMLU with reasoning (Wei et al. 2022, arXiv:2201.11903) before a letter is named; no examples, since the rows hold no reasoning.
 
-    The rule of the introduction is MMLU-Pro's (Wang et al. 2024, arXiv:2406.01574).
+    The introduction states the rule of MMLU-Pro (Wang et al. 2024, arXiv:2406.01574).
     """
 
     NAME = "MMLU (chain of thought)"

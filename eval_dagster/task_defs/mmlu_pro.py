@@ -15,7 +15,7 @@ _CUE = "Answer: Let's think step by step."
 
 
 class _MMLUPro(BaseTask[str]):
-    """The rows for all variants, and the first examples that the authors wrote for the same field of knowledge."""
+    """The rows and the examples, shared by all variants. Examples are the authors' first ones of the same field of knowledge."""
 
     DATASET_PATH = "TIGER-Lab/MMLU-Pro"
     DATASET_REVISION = "b189ec765aa7ed75c8acfea42df31fdae71f97be"

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _OpenBookQA(BaseTask[str]):
-    """The rows and their parts, for all variants."""
+    """The rows and their parts, shared by all variants."""
 
     DATASET_PATH = "allenai/openbookqa"
     DATASET_REVISION = "388097ea7776314e93a529163e0fea805b8a6454"
@@ -31,7 +31,7 @@ class _OpenBookQA(BaseTask[str]):
 class OpenBookQA(_OpenBookQA):
     """Questions that take a fact of elementary science and common sense (Mihaylov et al. 2018, arXiv:1809.02789), without the book.
 
-    The headline is the accuracy by characters, as published results give it; an option continues what is asked.
+    The headline is the accuracy by characters, as published results give it. An option continues the question.
     """
 
     NAME = "OpenBookQA"

@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle
 
 
 class _PIQA(BaseTask[str]):
-    """The rows and their parts, for all variants. ybisk/piqa itself is a script, which is never run."""
+    """The rows and their parts, shared by all variants. ybisk/piqa itself is a script, which is never run."""
 
     DATASET_PATH = "baber/piqa"
     DATASET_REVISION = "142f6d7367fd9877f0fb3b5734ea6a545f54cdd1"

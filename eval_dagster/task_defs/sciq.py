@@ -9,7 +9,7 @@ from eval_dagster.versions.hashes import stable_hash
 
 
 class _SciQ(BaseTask[str]):
-    """The rows and their parts, for all variants. A passage, which may be empty, stands before the question."""
+    """The rows and their parts, shared by all variants. A passage, which may be empty, stands before the question."""
 
     DATASET_PATH = "allenai/sciq"
     DATASET_REVISION = "2c94ad3e1aafab77146f384e23536f97a4849815"

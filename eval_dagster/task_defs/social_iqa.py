@@ -8,9 +8,9 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle, answer_key_t
 
 
 class _SocialIQa(BaseTask[str]):
-    """The rows and their parts, for all variants. Questions about one situation are a cluster.
+    """The rows and their parts, shared by all variants. Questions about one situation are a cluster.
 
-    The commit is the Hub's conversion to Parquet: the main branch (last commit: 8835ceb9141d7896d9d968634a9b21ae440e3ec5) holds a
+    The commit is the Hub's conversion to Parquet. Commits of the main branch (the last is 8835ceb9141d7896d9d968634a9b21ae440e3ec5) hold a
     script, which is never run.
     """
 
@@ -34,7 +34,7 @@ class _SocialIQa(BaseTask[str]):
 
 
 class SocialIQa(_SocialIQa):
-    """Common sense about what people feel, want or do in a situation (Sap et al. 2019, arXiv:1904.09728)."""
+    """Questions about people's feelings, wishes and actions in a situation, by common sense (Sap et al. 2019, arXiv:1904.09728)."""
 
     NAME = "Social IQa"
     TASK_STYLER = ClozeStyle(question_prefix="Q: ", cue_text="A:")

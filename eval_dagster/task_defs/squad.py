@@ -41,7 +41,7 @@ class SQuAD(BaseTask[str]):
 
 
 class SQuADBPB(SQuAD):
-    """The bits for each byte of an answer; of several the one with the fewest."""
+    """The bits for each byte of an answer; of several answers, the one with the fewest."""
 
     NAME = "SQuAD (bits per byte)"
     RESPONSE_TYPE = ResponseType.LOGLIKELIHOODS
@@ -54,8 +54,8 @@ class SQuADBPB(SQuAD):
 class SQuADv2(SQuAD):
     """SQuAD with questions that the passage does not answer (Rajpurkar et al. 2018, arXiv:1806.03822).
 
-    The examples say "unanswerable" there; without examples an introduction says so, since a model could not know it. As in the paper, the
-    answer is then the empty text, and every other is wrong.
+    The examples say "unanswerable" for these; without examples an introduction says so, since a model could not know it. As in the paper,
+    the correct answer is then the empty text, and every other answer is wrong.
     """
 
     NAME = "SQuAD 2.0"
@@ -73,6 +73,6 @@ class SQuADv2(SQuAD):
         return super()._get_ground_truth(item) or [""]
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:  # noqa: ARG002
-        """Take the word for no answer as none."""
+        """Turn the word "unanswerable" into an empty answer."""
         answer = completion_text.strip()
         return "" if answer.rstrip(".").casefold() == _NO_ANSWER else answer

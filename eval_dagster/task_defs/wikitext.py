@@ -12,7 +12,7 @@ _READABLE = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
         (r"s '", "s'"),
-        (r"/' [0-9]/", "/'[0-9]/"),  # A slip that everybody repeats: meant is a year without its century.
+        (r"/' [0-9]/", "/'[0-9]/"),  # A slip that everybody repeats: it means a year without its century.
         *((rf" @{re.escape(sign)}@ ", sign) for sign in "-,."),
         *((rf" {re.escape(sign)} ", f"{sign} ") for sign in ":;.!?,"),
         (r"\(\s*([^\)]*?)\s*\)", r"(\1)"),
@@ -28,13 +28,13 @@ _READABLE = tuple(
         (" 's", "'s"),
     )
 )
-"""What undoes the tokens of the dataset, one after the other."""
+"""Patterns that undo the dataset's tokenization, one after the other."""
 
 
 class WikiText(BaseTask[str]):
     """How well a model predicts whole articles of Wikipedia (Merity et al. 2016, arXiv:1609.07843).
 
-    As in lm-evaluation-harness, the text is made readable before it is scored, and its words and bytes are counted as they stood before.
+    As in lm-evaluation-harness, the text is made readable before it is scored. Its words and bytes are counted before that.
     """
 
     NAME = "WikiText-2"

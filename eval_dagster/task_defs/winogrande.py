@@ -8,7 +8,7 @@ from eval_dagster.tasks.style import BPBStyle, ClozeStyle, MCStyle, answer_key_t
 
 
 class _WinoGrande(BaseTask[str]):
-    """The rows and their parts, for all variants. A sentence is cut at its blank, which both options fill."""
+    """The rows and their parts, shared by all variants. A sentence is cut at its blank, which both options fill."""
 
     DATASET_PATH = "allenai/winogrande"
     DATASET_REVISION = "01e74176c63542e6b0bcb004dcdea22d94fb67b5"
@@ -20,7 +20,7 @@ class _WinoGrande(BaseTask[str]):
     SOURCE = "https://huggingface.co/datasets/allenai/winogrande (CC-BY)"
 
     def is_example(self, item: Row) -> bool:
-        """Whether anything stands before the blank, so that no example is a question without a word."""
+        """Whether there is text before the blank, so that no example has an empty question."""
         return bool(self._get_raw_question(item))
 
     def _get_raw_question(self, item: Row) -> str:
@@ -35,10 +35,10 @@ class _WinoGrande(BaseTask[str]):
 
 
 class WinoGrande(_WinoGrande):
-    """Which of two nouns a sentence means (Sakaguchi et al. 2019, arXiv:1907.10641): each is scored with all that follows the blank.
+    """Which of two nouns a sentence means (Sakaguchi et al. 2019, arXiv:1907.10641): each is scored with the text after the blank.
 
-    So ask lighteval and eval-framework. lm-eval scores what follows alone, once after each option ("partial evaluation"): that leaves out
-    how probable the option itself is, and its accuracy cannot be compared with this one.
+    lighteval and eval-framework ask it so. lm-eval scores only the text after the blank, once after each option ("partial evaluation").
+    That leaves out how probable the option itself is, and its accuracy cannot be compared with this one.
     """
 
     NAME = "WinoGrande"
@@ -47,14 +47,14 @@ class WinoGrande(_WinoGrande):
 
 
 class WinoGrandeBPB(_WinoGrande):
-    """WinoGrande by the bits per byte of the correct option and all that follows it."""
+    """WinoGrande by the bits per byte of the correct option and the text after it."""
 
     NAME = "WinoGrande (bits per byte)"
     TASK_STYLER = BPBStyle(question_prefix="", cue_text="", trailing_newline=False)
 
 
 class WinoGrandeMC(_WinoGrande):
-    """WinoGrande as a blank to be filled, with both options in the prompt, as OLMES asks it (Gu et al. 2024, arXiv:2406.08446)."""
+    """WinoGrande as a blank to fill, with both options in the prompt, as OLMES asks it (Gu et al. 2024, arXiv:2406.08446)."""
 
     NAME = "WinoGrande (multiple choice)"
     TASK_STYLER = MCStyle(question_prefix="Fill in the blank: ", space_prefixed_labels=True)

@@ -17,7 +17,7 @@ class _WMT(BaseTask[str]):
     STOP_SEQUENCES = ("\n",)
     MAX_TOKENS = 256  # as in lm-eval
     DIRECTION: ClassVar[tuple[str, str]]
-    """The codes of the languages from which and into which is translated."""
+    """The codes of the source and the target language."""
 
     def _get_instruction_text(self, item: Row) -> str:
         source, target = self.DIRECTION

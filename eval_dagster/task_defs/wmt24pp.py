@@ -22,7 +22,7 @@ _REGIONS = """
 class WMT24pp(BaseTask[str]):
     """English news, speech, posts and stories in 55 languages and dialects (Deutsch et al. 2025, arXiv:2502.12404), with its prompt.
 
-    Left out are sources that its authors marked as bad. BLEU is not among the metrics, since it needs words that spaces part.
+    Sources that its authors marked as bad are left out. BLEU is not among the metrics, since it needs words that are separated by spaces.
     """
 
     NAME = "WMT24++"

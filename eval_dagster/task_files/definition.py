@@ -28,7 +28,7 @@ _STYLED_HOOKS = {
     "_get_ground_truth": ("_get_choices", "_get_correct_index"),
     "_get_possible_completions": ("_get_choices", "_get_correct_index"),
 }
-"""Hooks that a styler replaces -> the hooks that it needs for it."""
+"""Hooks that a styler replaces -> the hooks that it then needs."""
 
 
 def _is_text(value: object) -> bool:
@@ -47,7 +47,7 @@ _ATTRIBUTES: tuple[tuple[Sequence[str], Callable[[object], bool], str], ...] = (
     (("MAX_TOKENS",), lambda value: value is None or is_count(value), "a whole number of at least 1, or None"),
     (("NUM_SAMPLES",), is_count, "a whole number of at least 1"),
 )
-"""For attributes of a task what their values have to be."""
+"""The expected values of a task's attributes."""
 _METRIC_SWITCHES = ("HIGHER_IS_BETTER", "IS_PROPORTION", "EXECUTES_CODE", "COMPARES_TEXTS")
 _METRIC_NAMES = ("PACKAGES", "COMPANIONS")
 
@@ -59,7 +59,7 @@ def check_task(task: type[BaseTask[Any]]) -> None:
         TaskDefinitionError: An attribute or a hook is missing or wrong. The message names the class, what it has and what is expected.
     """
     for problems in (_wrong_styler(task), _missing(task), _wrong_values(task), _wrong_metrics(task)):
-        # Later checks need that earlier ones have passed.
+        # Later checks rely on earlier ones.
         if found := list(problems):
             raise TaskDefinitionError(f"task class {task.__name__} ({shown_name(task.__module__)}) {'; it '.join(found)}")
 
@@ -81,7 +81,7 @@ def _missing(task: type[BaseTask[Any]]) -> Iterator[str]:
 
 
 def _required_hooks(task: type[BaseTask[Any]]) -> list[str]:
-    """The hooks that a task has to override: with a styler those that give what it writes the others of."""
+    """Hooks that a task must override. With a styler: the hooks that supply the question, the choices and the correct index."""
     given = getattr(task, "RESPONSE_TYPE", None)
     hooks = ["_get_instruction_text"]
     if given is not ResponseType.PERPLEXITY:
@@ -165,7 +165,7 @@ def _wrong_metrics(task: type[BaseTask[Any]]) -> Iterator[str]:
 
 
 def _wrong_traits(metric: type[BaseMetric], shown: str) -> Iterator[str]:
-    """Attributes of a metric that are taken to say something else than is written: the text "no" would count as true."""
+    """Attributes of a metric whose values would be misread: the text "no" would count as true."""
     for trait in _METRIC_SWITCHES:
         if not isinstance(getattr(metric, trait), bool):
             yield f"has the metric {shown} with the {trait} {getattr(metric, trait)!r}; expected True or False"

@@ -1,4 +1,4 @@
-"""Finds task classes by a name of the registry, or in a file."""
+"""Finds task classes by a registered name, or in a file."""
 
 import os
 import re
@@ -35,14 +35,14 @@ def load_task(
     """Return the task class of an eval.
 
     Args:
-        spec: A name of the registry, or `path/to/file.py:name`, with the name of a class, of a function under `@doc_task`, of
-            a `LightevalTaskConfig`, or the `name` of one in the file's `TASKS_TABLE`.
+        spec: A name of the registry, or `path/to/file.py:name`. The name is a class, a function under `@doc_task`, a `LightevalTaskConfig`,
+            or the `name` of a configuration in the file's `TASKS_TABLE`.
         registry: Task classes by name.
         folder: The folder that paths are relative to.
         environments: Paths of interpreters by the names of registries of other packages.
 
     Raises:
-        TaskDefinitionError: The task is unknown or incomplete.
+        TaskDefinitionError: The task does not exist, or is incomplete.
     """
     path, is_file, name = spec.partition(".py:")
     source, is_foreign, foreign_name = spec.partition(":")
@@ -62,8 +62,8 @@ def select_subjects(task: type[BaseTask[Any]], names: Sequence[Any] | None) -> l
 
     Args:
         task: The task.
-        names: Names, members of the task's enum or their names, or tuples; `"DE_DE,*"` or `("DE_DE", "*")` is every subject of two parts
-            the first of which is `DE_DE`. White space around a comma does not count.
+        names: Names, members of the task's enum or their names, or tuples. `"DE_DE,*"` or `("DE_DE", "*")` is every subject of two parts
+            whose first part is `DE_DE`. White space around a comma does not count.
 
     Raises:
         TaskDefinitionError: The task has no subject of a name.
@@ -148,14 +148,14 @@ def _remedy(name: str, found: object) -> str:
 
 
 def _import_file(file: Path, folder: Path) -> tuple[ModuleType, Mapping[str, Any]]:
-    """Run a task file. Returns its module, and what it has alone of the names that it can import.
+    """Run a task file. Returns its module, and the names that only this file can import.
 
     Args:
         file: The file; absolute.
-        folder: That of evals.yaml.
+        folder: The folder of evals.yaml.
 
     Raises:
-        TaskDefinitionError: It fails, or something that it imports is not there.
+        TaskDefinitionError: It fails, or an import of it is missing.
     """
     try:
         with aliases(beside=package_of(file, folder)) as own:
@@ -205,7 +205,7 @@ def _missing_module(error: BaseException, file: Path, folder: Path) -> str:
 
 
 def _later_python(error: BaseException) -> str:
-    """Advice for a file with a wrong syntax that imports from eval-framework, which needs Python 3.12."""
+    """Advice for a file with wrong syntax that imports from eval-framework, which needs Python 3.12."""
     if not isinstance(error, SyntaxError) or sys.version_info >= (3, 12) or not Path(str(error.filename)).is_file():
         return ""
     is_foreign = re.search(r"^\s*(from|import) eval_framework\b", Path(str(error.filename)).read_text("utf-8", "replace"), re.MULTILINE)

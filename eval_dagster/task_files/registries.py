@@ -93,7 +93,7 @@ def opened_registry(name: str, folder: Path, environments: Mapping[str, str]) ->
 
     Args:
         name: Its name.
-        folder: That of evals.yaml.
+        folder: The folder of evals.yaml.
         environments: Paths of interpreters by the names of registries, relative to the folder.
 
     Raises:

@@ -24,13 +24,13 @@ class ScoredRow:
     """The result of a benchmark for a row."""
 
     values: Mapping[str, Item] | Exception
-    """By metric; or what was raised."""
+    """The values by metric, or the exception that was raised."""
     words: Mapping[str | None, Explanation] = field(default_factory=dict)
-    """What explains the values, by their names."""
+    """Explanations of the values, by their names."""
 
 
 class AdapterTask(BaseTask[str]):
-    """A task whose rows, prompts and scores are made by a `Benchmark`; `adapter_task` makes a class of one."""
+    """A task whose rows, prompts and scores are made by a `Benchmark`; `adapter_task` makes its class."""
 
     BENCHMARK: ClassVar[Benchmark]
     SAMPLE_SPLIT = "evaluated"
@@ -43,7 +43,7 @@ class AdapterTask(BaseTask[str]):
         self._asked: dict[str, tuple[int, Iterator[Sequence[TaskSample] | BaseException]]] = {}
 
     def prepare(self, samples: Sequence[Sample], settings: RenderSettings | None = None) -> None:
-        """Take all rows of the eval, before the first is asked or scored. The settings are needed to ask."""
+        """Take all rows of the eval before the first is asked or scored. Asking needs the settings."""
         rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: {self.SAMPLE_SPLIT: [], self.FEWSHOT_SPLIT: []})
         for sample in samples:
             rows[sample.subject][sample.split].append(plain_row(sample))
@@ -93,7 +93,7 @@ class AdapterTask(BaseTask[str]):
         return None
 
     def _create_samples(self, item: Row, index: int, subject: str) -> list[TaskSample]:
-        """The questions about a row. The benchmark renders the rows in their order, since its examples may depend on the rows before."""
+        """The questions about a row. The benchmark renders the rows in their order, since its examples may depend on earlier rows."""
         start, rendered = self._asked.get(subject, (0, None))
         if rendered is None or start > index:
             if self._settings is None:
@@ -110,7 +110,7 @@ class AdapterTask(BaseTask[str]):
 
 
 class _Mean(BaseMetric[Completion]):
-    """A metric of a benchmark that is the mean of the rows' values."""
+    """A metric of a benchmark: the mean of the rows' values."""
 
     IS_PROPORTION = True
     BEST = None
@@ -150,13 +150,13 @@ _SHARES = (
 )
 """Names of metrics of other packages whose values lie between 0 and 1."""
 _BALANCED = ("Ternary Score", "Distributional Correctness Score")
-"""Those whose values lie between -1 and 1."""
+"""Names of metrics whose values lie between -1 and 1."""
 _OF_SEVERAL = ("avg@", "g-pass@", "maj@", "pass@")
 """Beginnings of the names of metrics of several texts, whose values lie between 0 and 1."""
 
 
 def _usual_bounds(name: str) -> tuple[float, float]:
-    """The bounds that metrics of a name have as a rule. Where values lie outside, they do not count."""
+    """The usual bounds of metrics of a name. They do not count if values lie outside."""
     if name in _BALANCED:
         return -1.0, 1.0
     return (0.0, 1.0) if name in _SHARES or name.startswith(_OF_SEVERAL) else (-math.inf, math.inf)
@@ -180,7 +180,7 @@ def metric_class(metric: BenchmarkMetric, version: str) -> type[BaseMetric[Any]]
 
 
 def plain_row(sample: Sample) -> Row:
-    """A row as the benchmark read it: nulls are None. The `subject` that each row of the lake has is left out if it is not its own."""
+    """A row as the benchmark read it: nulls are None. The `subject` that the lake adds to each row is left out unless it is its own."""
     row = dict(TaskRow(sample).items())
     own = {key: value for key, value in sample.row.items() if key != "subject"}
     if sample.row.get("subject") == sample.subject and stable_hash(own) == sample.content_id:

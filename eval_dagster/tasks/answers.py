@@ -1,4 +1,4 @@
-"""Checks what a task returns about a row: prompts, settings, gold answers and contexts."""
+"""Checks the values that a task returns about a row: prompts, settings, gold answers and contexts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from eval_dagster.tasks.samples import place_of
 
 
 def check_prompt(made: Any, sample: Sample) -> None:
-    """Check the texts of a prompt, before anything is made of them.
+    """Check the texts of a prompt before they are used.
 
     Raises:
         DataError: One is not a text, as if a hook returned None.
@@ -36,7 +36,7 @@ def check_settings(settings: GenerationSettings, sample: Sample) -> None:
     """Check the settings of a text to generate, which tasks, rows and models give together.
 
     Raises:
-        DataError: One has no meaning, such as a negative number of tokens.
+        DataError: One is invalid, such as a negative number of tokens.
     """
     counts = {"max_tokens": settings.max_tokens, "num_samples": settings.num_samples, "top_k": settings.top_k}
     expected = {name: "a whole number of at least 1" for name, value in counts.items() if value is not None and not is_count(value)}
@@ -66,7 +66,7 @@ def shown(value: object) -> str:
 
 
 def gold_indices(truths: Sequence[str], choices: Sequence[str], sample: Sample) -> tuple[int, ...]:
-    """Positions of the truths, compared without outer white space, since a task may write it in the truth or in the choice alone."""
+    """Positions of the truths. Outer white space is ignored, since a task may write it only in the truth or only in the choice."""
     wanted = {truth.strip() for truth in truths}
     found = tuple(index for index, choice in enumerate(choices) if choice.strip() in wanted)
     missing = wanted - {choices[index].strip() for index in found}
@@ -102,11 +102,11 @@ def truths_of(given: Any, sample: Sample) -> tuple[str, ...]:
 
 
 def texts_of(values: Any, what: str, sample: Sample) -> tuple[str, ...]:
-    """Check that a hook returned a list of texts. A list of choices needs at least one, and none of white space alone.
+    """Check that a hook returned a list of texts. A list of choices needs at least one, and each needs more than white space.
 
     Raises:
         DataError: It returned something else.
-        SampleError: The choices are missing, or one is null, empty or white space: rows of data have such gaps.
+        SampleError: The list of choices is empty, or one is null, empty or white space: rows of data have such gaps.
     """
     if not isinstance(values, list | tuple):
         raise DataError(f"{place_of(sample)}: the task returned {values!r} as {what}; expected a list of texts")

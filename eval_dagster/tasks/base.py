@@ -20,40 +20,39 @@ from eval_dagster.tasks.style import TaskStyler
 SubjectType = TypeVar("SubjectType")
 FewshotStrategy = Literal["random", "first", "balanced"]
 NO_SUBJECT = "no_subject"
-"""The subject of a dataset that has one configuration only."""
+"""The subject of a dataset that has only one configuration."""
 
 
 class BaseTask(Generic[SubjectType]):
     """A benchmark: the place of its rows, the prompt and the answer of a row, and the metrics.
 
-    A subclass sets the attributes and overrides the hooks below. Every hook gets one row of the dataset, to which `subject` is added if
-    the row has no such field. If a field is null, `item["field"]` is an error and `item.get("field")` is None, so that hooks read
-    optional fields by `get`. A prompt consists of: system prompt, few-shot pairs, instruction, cue.
+    A subclass sets the attributes and overrides the hooks below. Every hook gets one row of the dataset, to which `subject` is added if the
+    row has no such field. If a field is null, `item["field"]` is an error and `item.get("field")` is None, so hooks read optional fields by
+    `get`. A prompt consists of: system prompt, few-shot pairs, instruction, cue.
     """
 
     NAME: ClassVar[str]
     """Shown to people."""
     DATASET_PATH: ClassVar[str]
-    """Hub id `organisation/name`, or a folder of split files, or a word for the rows that `_load_dataset` brings.
+    """Hub id `organisation/name`, or a folder of split files, or any word if `_load_dataset` makes the rows.
 
-    A folder is absolute or begins with `./` or `../`, and is relative to the folder of evals.yaml, or else to that of the task's file:
-    `./quiz` holds `test.jsonl`, say, or `<config>/test-00000-of-00001.parquet`. Without that beginning it is a Hub id, whatever folders
-    there are.
+    A folder is absolute or begins with `./` or `../`. It is relative to the folder of evals.yaml, or else to the folder of the task's file:
+    `./quiz` holds `test.jsonl`, for example, or `<config>/test-00000-of-00001.parquet`. Without that beginning it is a Hub id, even if a
+    folder of that name exists.
     """
     DATASET_REVISION: ClassVar[str | None] = None
-    """Full commit hash of the dataset; `HF_REVISION`, as eval-framework calls it, is read if this is not set."""
+    """Full commit hash of the dataset. If it is not set, `HF_REVISION`, eval-framework's name for it, is read."""
     DATA_FILES: ClassVar[Sequence[str]] = ()
-    """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Their change makes a new
-    snapshot."""
+    """Files or folders that `_load_dataset` reads, relative to the file of the class that sets this. Changing them makes a new snapshot."""
     COLUMN_TYPES: ClassVar[Mapping[str, type]] = {}
-    """Types of columns of CSV files: `str`, `int`, `float` or `bool`. Another column has numbers if each of its cells is exactly what
-    Python prints for a number, booleans if each is `True` or `False`, else the texts that are written. Types change no id of a sample."""
+    """Types of columns of CSV files: `str`, `int`, `float` or `bool`. Another column has numbers if each of its cells is exactly Python's
+    text of a number, booleans if each is `True` or `False`, else the texts as written. Types do not change the ids of samples."""
     SAMPLE_SPLIT: ClassVar[str]
-    """The split that is evaluated; `validation+test` is one after the other."""
+    """The split that is evaluated; `validation+test` reads one after the other."""
     FEWSHOT_SPLIT: ClassVar[str | None] = None
     """The split that few-shot examples are drawn from; may be the evaluated one."""
     NUM_FEWSHOT: ClassVar[int] = 0
-    """The customary number of examples of this benchmark, for evals without a number of their own."""
+    """The task's own number of examples, for evals that do not set one."""
     FEWSHOT_STRATEGY: ClassVar[FewshotStrategy] = "random"
     """How examples are drawn, for evals that do not set it: `random` (by the eval's seed), `first` (of their split) or `balanced` (the
     classes of `_get_fewshot_class` in turn). All samples of a subject have the same examples, unless the eval has several
@@ -68,37 +67,37 @@ class BaseTask(Generic[SubjectType]):
     HEADLINE_METRIC: ClassVar[type[BaseMetric] | None] = None
     """One of `METRICS`."""
     HEADLINE_AGGREGATION: ClassVar[Literal["micro", "macro"]] = "micro"
-    """The value on the leaderboard for several subjects: of all samples together, or the mean of the subjects' values."""
+    """The value on the leaderboard for several subjects: computed from all samples together, or the mean of the subjects' values."""
     SUBJECTS: ClassVar[Sequence[Any]] = ("default",)
-    """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own. A dataset that has one alone, or
-    a folder without subfolders, needs none named."""
+    """Strings, enum members or tuples of them: the dataset's configurations, each loaded on its own. A dataset with only one, or a folder
+    without subfolders, needs no names here."""
     SUBJECT_FIELD: ClassVar[str | None] = None
     """Field of the row that names its subject, if the dataset has one configuration for all: `SUBJECTS` are the field's values."""
     STOP_SEQUENCES: ClassVar[Sequence[str]] = ()
     """End a completion; not part of its text."""
     MAX_TOKENS: ClassVar[int | None] = None
-    """Most tokens of a completion. None: the model's own `generation.max_tokens`, else what its context holds after the prompt."""
+    """Most tokens of a completion. None: the model's own `generation.max_tokens`, else the rest of its context after the prompt."""
     NUM_SAMPLES: ClassVar[int] = 1
     """Completions of each prompt, for evals that do not set it; more than one needs a model with a temperature above 0."""
     CLUSTER_FIELD: ClassVar[str | None] = None
-    """Field of the row by which samples belong together, a passage's id for instance; their scores are not independent.
+    """Field of the row by which samples belong together, such as a passage's id; their scores are not independent.
 
-    Equal values are one cluster in whatever subject; a row without a value, or with an empty text, stands alone.
+    Equal values are one cluster in any subject; a row without a value, or with an empty text, stands alone.
     """
     ID_FIELD: ClassVar[str | None] = None
-    """Field of the row that names it for people, a ticket's number for instance: the column `sample_name` of every relation of samples.
+    """Field of the row that names it for people, such as a ticket's number: the column `sample_name` of every relation of samples.
 
-    A sample's id stays the hash of its content. Several rows of one name are reported, and evaluated as all others.
+    A sample's id stays the hash of its content. Several rows with one name are reported, and evaluated like all others.
     """
     LANGUAGE: ClassVar[Any] = None
-    """Language of the rows, if it is one."""
+    """Language of the rows, if they share one."""
     SOURCE: ClassVar[str] = ""
     """Licence and origin of the rows, shown by `eval-dagster tasks`."""
     VERSION: ClassVar[str] = ""
-    """Version of what decides rows, prompts or scores and is no code of the task."""
+    """Version of everything outside of the task's code that decides rows, prompts or scores."""
 
     written_example: Row | None = None
-    """The example that is written now, so that an exception can name it; null outside of examples."""
+    """The example that is being written, so that an exception can name it; null outside of examples."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take the attributes that the class does not set from its styler."""
@@ -118,8 +117,8 @@ class BaseTask(Generic[SubjectType]):
         self.dataset: Mapping[str, Sequence[Row]] = {}
         """Rows by split. While a prompt is made: the few-shot split of the subject, without the row of the question and its duplicates."""
         self.rnd = Random(0)  # noqa: S311
-        """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written it is their set;
-        while rows are compared it is constant."""
+        """A random generator. Its seed for each row is the eval's seed and the row; while examples are chosen and written, it is their set;
+        while rows are compared, it is constant."""
         self.examples_rnd = Random(0)  # noqa: S311
         """The generator that replaces `rnd` while examples are chosen and written, so that prompts with the same examples begin equally."""
         self.draw_examples: Callable[[Row], list[Row]] | None = None
@@ -127,11 +126,11 @@ class BaseTask(Generic[SubjectType]):
         self.formatter: Formatter | None = None
         """Set by the pipeline: writes messages as the text that the model reads. A task needs it only to give a whole `prompt`."""
         self.examples_used: list[Row] = []
-        """The examples of the prompt that was made last."""
+        """The examples of the latest prompt."""
 
     @classmethod
     def customary(cls) -> Self:
-        """The task with its customary number of examples: `NUM_FEWSHOT`, or the default of its own `__init__`."""
+        """The task with its own number of examples: `NUM_FEWSHOT`, or the default of its own `__init__`."""
         given = signature(cls).parameters.get("num_fewshot")
         return cls(num_fewshot=cls.NUM_FEWSHOT) if given is not None and given.default is Parameter.empty else cls()
 
@@ -140,7 +139,7 @@ class BaseTask(Generic[SubjectType]):
     def _load_dataset(self, subject: SubjectType) -> Mapping[str, Sequence[Row]] | None:
         """Return split -> rows of one subject, or set `self.dataset`. Override only for rows that are not on the Hub.
 
-        Name every file that it reads in `DATA_FILES`: what is not named there can change without a new snapshot.
+        Name every file that it reads in `DATA_FILES`; changes of other files make no new snapshot.
         """
         raise NotImplementedError
 
@@ -154,7 +153,7 @@ class BaseTask(Generic[SubjectType]):
         return list(self.examples_used)
 
     def fewshot_examples(self, item: Row) -> list[Row]:
-        """The examples of `_sample_fewshot_examples` without those that reveal the answer: the row itself, or one that asks the same."""
+        """The examples of `_sample_fewshot_examples`, except any that reveal the answer: the row itself, or one with the same question."""
         asked = self._folded_question(item)
         self.examples_used[:] = self._sample_fewshot_examples(item)
         self.examples_used[:] = [
@@ -170,7 +169,7 @@ class BaseTask(Generic[SubjectType]):
         return " ".join(text.casefold().split())
 
     def _in_turn(self, examples: Iterable[Row]) -> Iterator[Row]:
-        """The examples one after the other, each noted as the one that is written."""
+        """Yield the examples, each noted as the one that is being written."""
         for example in examples:
             self.written_example = example
             yield example
@@ -178,7 +177,7 @@ class BaseTask(Generic[SubjectType]):
 
     @contextmanager
     def comparing(self) -> Iterator[None]:
-        """Within the block, `rnd` is a new generator with a constant seed. After it, the old one goes on."""
+        """Within the block, `rnd` is a new generator with a constant seed. The old one goes on after it."""
         own, self.rnd = self.rnd, Random(0)  # noqa: S311
         try:
             yield
@@ -217,7 +216,7 @@ class BaseTask(Generic[SubjectType]):
         return self.TASK_STYLER.get_instruction_text(self._get_raw_question(item), self._get_choices(item))
 
     def _get_ground_truth(self, item: Row) -> str | list[str] | None:
-        """The correct answer: for log-likelihoods one (or several) of the choices, for completions one or several texts; none for
+        """The correct answer: for log-likelihoods one (or several) of the choices, for completions one or several texts; None for
         perplexities.
         """
         if self.TASK_STYLER is None:
@@ -227,7 +226,7 @@ class BaseTask(Generic[SubjectType]):
         return self.TASK_STYLER.get_ground_truth(self._get_choices(item), self._get_correct_index(item))
 
     def _get_possible_completions(self, item: Row) -> list[str] | None:
-        """The choices to score; none for completions."""
+        """The choices to score; None for completions."""
         if self.TASK_STYLER is None:
             return None
         return self.TASK_STYLER.get_possible_completions(self._get_choices(item), self._get_correct_index(item))
@@ -256,11 +255,11 @@ class BaseTask(Generic[SubjectType]):
         return None
 
     def _get_unconditioned_query(self, item: Row) -> str | None:
-        """A prompt without the question, such as `Answer:`. Metrics of pointwise mutual information normalise by it."""
+        """A prompt without the question, such as `Answer:`, by which metrics of pointwise mutual information normalise."""
         return None
 
     def post_process_generated_completion(self, completion_text: str, sample: TaskSample | None = None) -> str:
-        """The answer in a generated text, whose reasoning is already split off."""
+        """The answer in a generated text, after its reasoning is removed."""
         return completion_text
 
     # ---- assembly
@@ -317,7 +316,7 @@ class BaseTask(Generic[SubjectType]):
 
 
 def subject_name(subject: Any) -> str:
-    """The name of a subject: a string, the value of an enum's member, or a tuple's names with commas between them."""
+    """The name of a subject: a string, the value of an enum's member, or the names of a tuple's parts, separated by commas."""
     if isinstance(subject, tuple):
         return ",".join(subject_name(part) for part in subject)
     return str(subject.value if isinstance(subject, Enum) else subject)

@@ -13,7 +13,7 @@ from eval_dagster.records import ResponseType, Row, TaskSample
 from eval_dagster.tasks.formatter import Formatter
 
 Item: TypeAlias = Any
-"""What a score is aggregated from: a number, or texts, lists, tuples, mappings by text and NumPy arrays of them."""
+"""An input of an aggregated score: a number, or texts, lists, tuples, mappings by text and NumPy arrays of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,14 +23,14 @@ class DatasetSplit:
     path: str
     """Hub id or folder, as `BaseTask.DATASET_PATH`."""
     config: str | None
-    """The dataset's configuration; null for a dataset that has one alone."""
+    """The dataset's configuration; null for a dataset that has only one."""
     split: str
     revision: str | None = None
     """Full commit hash."""
     files: tuple[str, ...] = ()
-    """The files of the split in the folder or repository, if it is not named by the dataset."""
+    """The files of the split in the folder or repository, unless the dataset names them."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For these files: arguments of the reader of their kind in `datasets`, `column_names` of CSV for instance."""
+    """For these files: arguments of the reader of their kind in `datasets`, such as `column_names` of CSV."""
 
 
 OpenSplit: TypeAlias = Callable[[DatasetSplit], list[Row]]
@@ -43,20 +43,20 @@ class BenchmarkRows:
 
     evaluated: Sequence[Row]
     examples: Sequence[Row] = ()
-    """The rows that few-shot examples are drawn from. Empty without examples."""
+    """The rows that few-shot examples are drawn from; empty without examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkMetric:
-    """A metric and how its values become one."""
+    """A metric and its aggregation."""
 
     name: str
     """Without a slash. The values of a row may have a part after it: `exact_match/strict`."""
     higher_is_better: bool = True
     aggregate: Callable[[Sequence[Item]], float] | None = None
-    """From the items of the rows, in their order, to the value. The mean if not given."""
+    """Aggregates the items of the rows, in their order. Default: the mean."""
     bounds: tuple[float, float] | None = None
-    """The least and the largest possible value, as `BaseMetric.BOUNDS`. If not given, those that metrics of this name have as a rule."""
+    """The least and the largest possible value, as `BaseMetric.BOUNDS`. Default: the usual bounds of metrics of this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +67,9 @@ class RenderSettings:
     seed: int
     """The seed of the eval, 0 by default."""
     examples_per_sample: bool
-    """Whether the examples of a row depend on the row alone (`fewshot_sets: per_sample`), and not on the rows before it."""
+    """Whether the examples of a row depend only on the row (`fewshot_sets: per_sample`), and not on the rows before it."""
     formatter: Formatter
-    """Writes messages as the text that the model reads. Its name is `plain` if there is no chat."""
+    """Writes messages as the text that the model reads. Without a chat, its name is `plain`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +79,20 @@ class Answer:
     prompt: str
     choices: Sequence[str] = ()
     loglikelihoods: Sequence[float] = ()
-    """One a choice, natural logarithm; of a perplexity one of the whole text."""
+    """One for each choice, natural logarithm; for a perplexity, one for the whole text."""
     is_greedy: Sequence[bool] = ()
-    """For each choice, whether every one of its tokens is the most probable one."""
+    """For each choice, whether each of its tokens is the most probable one."""
     texts: Sequence[str] = ()
     """Generated texts without their reasoning."""
     tokens: Sequence[Sequence[int]] = ()
-    """The ids of the tokens of each choice or text, if the backend gives them."""
+    """The ids of the tokens of each choice or text, if the backend returns them."""
     context: Mapping[str, Any] = field(default_factory=dict)
     """The fields of the question's `context`."""
 
 
 @dataclass(frozen=True)
 class ScoreError:
-    """The value of a metric that has none for a row."""
+    """Stands for a missing value of a metric for a row."""
 
     reason: str
     retryable: bool = False
@@ -102,7 +102,7 @@ class ScoreError:
 class Benchmark(Protocol):
     """A benchmark that other code defines: it reads its rows, writes its prompts, scores its answers and aggregates its scores.
 
-    All of it must depend on `version` and the arguments alone, since results are cached by these.
+    All of it must depend only on `version` and the arguments, since results are cached by these.
     """
 
     name: str
@@ -111,20 +111,20 @@ class Benchmark(Protocol):
     """A sentence or a paragraph; may be empty."""
     subjects: Sequence[str]
     response_type: ResponseType
-    """What its questions ask for; a question may ask for something else."""
+    """The response type of its questions; a question may set another one."""
     metrics: Sequence[BenchmarkMetric]
     """The first is the headline. A value under a name that is not listed is averaged."""
     num_fewshot: int
-    """Its customary number of examples."""
+    """Its own number of examples."""
     is_macro: bool
-    """Whether the headline of several subjects is the mean of their values, and not that of all rows."""
+    """Whether the headline of several subjects is the mean of their values, rather than the value of all rows."""
 
     def version(self) -> str:
-        """Hash of all that decides rows, prompts and scores beside the rows of the datasets."""
+        """Hash of everything that decides rows, prompts and scores, except the rows of the datasets."""
         ...
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits that `read` opens; none if it makes the rows itself. `fewshot` is whether there are few-shot examples."""
+        """The splits that `read` opens; empty if it makes the rows itself. `fewshot` is whether there are few-shot examples."""
         ...
 
     def read(self, subject: str, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
@@ -132,9 +132,9 @@ class Benchmark(Protocol):
         ...
 
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
-        """For each evaluated row, in their order, the questions about it. It is called on as many rows as are asked.
+        """Yield the questions about each evaluated row, in order. Only as many rows are rendered as are asked.
 
-        An exception in the place of the questions is the error of this row. If the method raises, the eval fails.
+        An exception instead of the questions is the error of this row. If the method raises, the eval fails.
 
         A question has a `prompt`, which is sent as it is, or `messages`.
         """
@@ -155,7 +155,7 @@ class BatchBenchmark(Benchmark, Protocol):
     def score_all(
         self, subject: str, rows: BenchmarkRows, answered: Sequence[tuple[Row, Sequence[Answer]]]
     ) -> Sequence[Mapping[str, Item] | Exception]:
-        """As `score`, for several rows. Where scoring a row failed, its values are the exception."""
+        """As `score`, for several rows. If scoring a row failed, its values are the exception."""
         ...
 
 
@@ -179,8 +179,8 @@ class Registry(Protocol):
         """The benchmark of a name.
 
         Args:
-            name: What follows the registry's name and a colon.
-            folder: That of evals.yaml, which paths are relative to.
+            name: The part after the registry's name and a colon.
+            folder: The folder of evals.yaml, which paths are relative to.
 
         Raises:
             TaskDefinitionError: There is none, or it cannot be evaluated here. The message gives the reason.
@@ -191,7 +191,7 @@ class Registry(Protocol):
         """The evals of a group whose benchmarks have no value in common: their settings, as in evals.yaml, by name.
 
         Raises:
-            TaskDefinitionError: The group is unknown.
+            TaskDefinitionError: The group does not exist.
         """
         ...
 
@@ -201,5 +201,5 @@ class EnvironmentRegistry(Registry, Protocol):
     """A registry whose package may live in an environment of its own."""
 
     def within(self, python: Path | None) -> Registry:
-        """The registry with the interpreter that evals.yaml names for it under `environments`; None if it names none."""
+        """The registry with the interpreter that evals.yaml names under `environments`; None if it names none."""
         ...

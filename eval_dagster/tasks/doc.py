@@ -32,15 +32,15 @@ class Doc:
     query: str
     """The question as the user asks it."""
     choices: list[str]
-    """The possible answers; empty, or the reference answers, where text is generated."""
+    """The possible answers. For a generated text they are empty, or the reference answers."""
     gold_index: int | list[int]
-    """Position of the correct choice, or of each of several; not used if there are no choices."""
+    """Position of the correct choice, or of each of several; not used without choices."""
     instruction: str | None = None
-    """The beginning of the first user turn, before all examples, with a blank line after it; it is no system message, as in lighteval."""
+    """The beginning of the first user turn, before all examples, followed by a blank line. As in lighteval, it is not a system message."""
     images: list[Any] | None = None
     """PIL images that belong to the query."""
     specific: dict[str, Any] | None = None
-    """Values that a metric needs beside the gold answer; of the types of JSON."""
+    """Values that a metric needs beside the gold answer; of JSON types."""
     unconditioned_query: str | None = None
     """A query without the question. The pointwise mutual information of a choice is
     log P(choice | query) - log P(choice | unconditioned query)."""
@@ -51,11 +51,11 @@ class Doc:
     task_name: str = ""
     """Set by the pipeline: the task's name."""
     fewshot_samples: list["Doc"] = field(default_factory=list)
-    """The examples before the query; those that the eval draws where empty."""
+    """The examples before the query. If empty, the eval draws them."""
     sampling_methods: list[SamplingMethod] = field(default_factory=list)
-    """The kinds of answers; those that the task's metrics need where empty."""
+    """The kinds of answers. Default: the kinds that the task's metrics need."""
     fewshot_sorting_class: str | None = None
-    """Class by which balanced few-shot examples are drawn; the gold answer if not given."""
+    """Class by which balanced few-shot examples are drawn. Default: the gold answer."""
     generation_size: int | None = None
     """Most tokens to generate."""
     stop_sequences: list[str] | None = None
@@ -87,7 +87,7 @@ class Doc:
         return list(self.gold_index) if isinstance(self.gold_index, Sequence) else [self.gold_index]
 
     def get_golds(self, gold_index: int | list[int] | None = None) -> list[str]:
-        """The correct answers' texts; none without choices.
+        """The correct answers' texts; empty without choices.
 
         Args:
             gold_index: Other positions than the Doc's own.
@@ -103,7 +103,7 @@ def grammar_of(given: Any) -> Grammar | None:
         given: None, a `Grammar`, a mapping with `type` (`json` or `regex`) and `value`, or an object with these attributes.
 
     Raises:
-        DataError: It is none of these.
+        DataError: It is something else.
     """
     if given is None or isinstance(given, Grammar):
         return given

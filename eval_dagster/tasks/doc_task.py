@@ -18,7 +18,7 @@ from eval_dagster.tasks.samples import place_of, png_of, row_name
 
 Docs: TypeAlias = Doc | list[Doc] | None
 DocFunction: TypeAlias = Callable[..., Docs]
-"""Takes a row, or a row and the task's name; gives a `Doc`, several, or None for a row that is left out."""
+"""Takes a row, or a row and the task's name; returns a `Doc`, several, or None to leave the row out."""
 
 _NOTHING = Doc(query="", choices=[], gold_index=[])
 """The `Doc` of a row that is left out."""
@@ -31,12 +31,12 @@ _RESPONSE_TYPES = {
 
 
 class DocTask(BaseTask[str]):
-    """A benchmark whose rows become `Doc`s: a subclass overrides `doc`, and sets the attributes for the place of the rows.
+    """A benchmark whose rows become `Doc`s. A subclass overrides `doc`, and sets the attributes that name the dataset and its splits.
 
-    Where a `Doc` has no `sampling_methods`, they follow from `METRICS`: text for a completion metric, the log-probabilities of the choices
-    for a log-likelihood metric, and of the query's own tokens if all log-likelihood metrics are perplexity metrics. A perplexity
-    metric scores the queries alone if any of the rows asks for their perplexity, else the correct choices.
-    `RESPONSE_TYPE` is the first metric's. Metrics of several kinds each score the answers of their kind.
+    If a `Doc` has no `sampling_methods`, they follow from `METRICS`: text for a completion metric, the log-probabilities of the choices for
+    a log-likelihood metric, and the log-probabilities of the query's own tokens if all log-likelihood metrics are perplexity metrics. A
+    perplexity metric scores the queries alone if any row asks for their perplexity, else the correct choices. `RESPONSE_TYPE` is the
+    response type of the first metric. Each metric scores the answers of its kind.
     """
 
     GENERATION_GRAMMAR: ClassVar[Any] = None
@@ -56,7 +56,7 @@ class DocTask(BaseTask[str]):
         """The result of `doc` as a list, with `id` and `task_name` set.
 
         Raises:
-            DataError: It is of another type.
+            DataError: It has another type.
         """
         made = self.doc(row)
         docs = [] if made is None else [made] if isinstance(made, Doc) else made
@@ -131,7 +131,7 @@ class DocTask(BaseTask[str]):
     # ---- assembly
 
     def _create_samples(self, item: Row, index: int, subject: str) -> list[TaskSample]:
-        """One for each sampling method of each `Doc`."""
+        """Make one sample for each sampling method of each `Doc`."""
         return [
             self._sample(_DocRow(item, doc), doc, method, index, subject)
             for doc in self.docs(item)
@@ -206,24 +206,24 @@ def doc_task(
         sample_split: The split that is evaluated.
         metrics: The metrics; the first is the headline.
         fewshot_split: The split that few-shot examples are drawn from.
-        num_fewshot: The customary number of examples, as `BaseTask.NUM_FEWSHOT`.
+        num_fewshot: The task's own number of examples, as `BaseTask.NUM_FEWSHOT`.
         fewshot_strategy: How examples are drawn, for evals that do not set it.
         subjects: The dataset's configurations, or the values of `subject_field`.
         subject_field: Field of the row that names its subject, as `BaseTask.SUBJECT_FIELD`.
         cluster_field: Field of the row by which samples belong together, as `BaseTask.CLUSTER_FIELD`.
         id_field: Field of the row that names it for people, as `BaseTask.ID_FIELD`.
-        name: Shown to people; the function's if not given.
+        name: Shown to people; by default the function's name.
         dataset_revision: Full commit hash of the dataset.
         headline_metric: One of `metrics`.
         generation_size: Most tokens of a text, for a `Doc` without a number, as `BaseTask.MAX_TOKENS`.
         stop_sequences: End a text, for a `Doc` without any.
         generation_grammar: The form of a text, for a `Doc` without one.
         num_samples: Texts for each prompt, if neither `Doc` nor eval sets it.
-        language: Language of the rows, if it is one.
+        language: Language of the rows, if they share one.
         source: Licence and origin of the rows.
         data_files: Files that `load_rows` reads, as `BaseTask.DATA_FILES`.
         column_types: Types of columns of CSV files, as `BaseTask.COLUMN_TYPES`.
-        load_rows: Returns split -> rows of one subject, for rows that are in no dataset. `dataset_path` is then any word.
+        load_rows: Returns split -> rows of one subject, if the rows are not in a dataset. `dataset_path` is then any word.
 
     Raises:
         TaskDefinitionError: Both `load_rows` and `subject_field` are given.
@@ -296,7 +296,7 @@ def with_task_name(function: DocFunction) -> Callable[[Row, str], Docs]:
 def wanted_methods(metrics: object) -> list[SamplingMethod]:
     """The kinds of answers that the metrics need, in their order. Other objects than metrics are ignored.
 
-    A perplexity that is needed beside the log-probabilities of choices comes last.
+    Perplexity comes last if the log-probabilities of choices are needed too.
     """
     classes = [metric for metric in metrics if isinstance(metric, type)] if isinstance(metrics, Iterable) else []
     kinds = {metric: response_kind(metric) for metric in classes if issubclass(metric, BaseMetric)}

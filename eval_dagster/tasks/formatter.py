@@ -1,4 +1,4 @@
-"""The protocol that turns a conversation into the text that a model reads."""
+"""The interface that turns a conversation into the text that a model reads."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,12 +10,12 @@ class Formatter(Protocol):
     """Turns a conversation into one prompt. A last assistant message is a cue: it stays open, and the model continues it."""
 
     name: str
-    """As in `prompt_format` of evals.yaml."""
+    """The same as in `prompt_format` of evals.yaml."""
     has_special_tokens: bool
-    """Whether the prompt holds the special tokens, so that a tokenizer must add none."""
+    """Whether the prompt contains the special tokens, so that a tokenizer must not add any."""
 
     def format(self, messages: Sequence[Message], *, images: int = 0) -> str:
-        """Return the prompt, with the marks of so many `images` before the text of the last user turn.
+        """Return the prompt, with the marks of `images` images before the text of the last user turn.
 
         Raises:
             ModelError: The model takes no images, or refuses these messages.

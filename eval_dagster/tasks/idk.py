@@ -14,10 +14,10 @@ _SCORES = (TernaryScore, DistributionalCorrectnessScore)
 class IDKMixin(BaseTask[Any]):
     """Adds "I don't know" to the choices of a task: `class MMLU_IDK(IDKMixin, MMLU)`, with a `NAME` of its own.
 
-    It is the last choice, never the correct one, and no few-shot example has it as its answer. A task with `_get_choices` has it among
-    these choices: if the prompt lists them with labels, it has a line there, and its label is scored. Otherwise the scores, which
-    divide by characters, would compare a letter with a sentence. A wrong answer costs as much as a correct one gains, and the prompt
-    states this rule (Kalai et al. 2025, arXiv:2509.04664). Both scores come before the task's own metrics, unless `METRICS` is set.
+    It is the last choice, never the correct one, and never the answer of a few-shot example. For a task with `_get_choices` it is among
+    these choices: if the prompt lists them with labels, it gets a line and its label is scored. Otherwise the scores, which divide by
+    characters, would compare a letter with a sentence. A wrong answer costs as much as a correct one gains, and the prompt states this rule
+    (Kalai et al. 2025, arXiv:2509.04664). Both scores come before the task's own metrics, unless `METRICS` is set.
     """
 
     IDK_CHOICE = "I don't know."

@@ -9,28 +9,28 @@ from eval_dagster.records.rendered_prompt import RenderedPrompt
 from eval_dagster.tasks.base import BaseTask, SubjectType
 
 OpenSplits: TypeAlias = Callable[[str, str | None, str | None, Sequence[str]], Mapping[str, Sequence[Row]]]
-"""Reads a dataset: from its path, its configuration (null for the only one), a commit and the splits to the rows by split."""
+"""Reads a dataset: path, configuration (null for the only one), commit and splits -> rows by split."""
 
 
 class OrderedTask(BaseTask[SubjectType]):
     """A task that renders the rows of a subject in their order, and gives the metrics its own views of a response.
 
-    The pipeline gives it all rows by `prepare` before it asks for the first prompt.
+    The pipeline passes it all rows by `prepare` before it asks for the first prompt.
     """
 
     STATE_SPLIT: ClassVar[str | None] = None
-    """A split that `load_rows` adds to the dataset's where examples are drawn: what its prompts need beside the rows."""
+    """A split that `load_rows` adds to the dataset's if examples are drawn: data that its prompts need beside the rows."""
     open_splits: OpenSplits | None = None
     """Set by the reader of datasets."""
 
     @classmethod
     def reads_dataset(cls) -> bool:
-        """Whether the rows come from `DATASET_PATH`, instead of from the task itself."""
+        """Whether the rows come from `DATASET_PATH`, rather than from the task itself."""
         raise NotImplementedError
 
     @classmethod
     def configs(cls, subjects: Sequence[SubjectType]) -> list[str] | None:
-        """The configurations of the dataset that are read for subjects; None where only loading shows them."""
+        """The configurations of the dataset that are read for subjects; None if only loading shows them."""
         raise NotImplementedError
 
     def load_rows(self, subject: SubjectType) -> Mapping[str, Sequence[Row]]:
@@ -46,12 +46,12 @@ class OrderedTask(BaseTask[SubjectType]):
         raise NotImplementedError
 
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """The views that the metrics score."""
+        """The views of a response that the metrics score."""
         raise NotImplementedError
 
 
 def shots_of(task: type[BaseTask[Any]], wanted: int) -> int:
-    """The number of examples that a task takes where so many are wanted: an `OrderedTask` may have a number of its own.
+    """The number of examples that a task takes if `wanted` are asked for: an `OrderedTask` may have a number of its own.
 
     Raises:
         TaskDefinitionError: The task does not take this number.

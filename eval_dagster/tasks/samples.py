@@ -22,36 +22,36 @@ from eval_dagster.versions.hashes import stable_hash
 _PNG = "png;base64"
 _BYTES = "bytes;base64"
 _HALVES = "text;json"
-"""Keys in a row's JSON for values that JSON or UTF-8 cannot hold: images, bytes, and texts with lone surrogates."""
+"""Keys in a row's JSON for values that neither JSON nor UTF-8 can hold: images, bytes, and texts with lone surrogates."""
 _UNREADABLE = "unreadable;reason"
 """The only key of a row that could not be read or stored; its value is the reason."""
 _TAKEN = re.compile(f"({'|'.join(map(re.escape, (_PNG, _BYTES, _HALVES, _UNREADABLE)))})(;key)*")
 _ESCAPE = ";key"
-"""Ends a key of a row that would read as one of those above, or as an escaped one."""
+"""Ends a key of a row that would be read as one of those above, or as an escaped one."""
 _DEEPEST = 100
-"""Most levels of lists and mappings within each other."""
+"""Most levels of nested lists and mappings."""
 _MOST_BITS = 13_000
 """Most bits of a whole number, because Python writes at most 4,300 digits."""
 
 
 class WrittenRow(Row):
-    """A row of a file of texts. Its id follows from the texts, whatever types their columns have."""
+    """A row of a file of texts. Its id comes from the texts, whatever types their columns have."""
 
     written: Row
-    """The fields as each of them would be read alone."""
+    """The fields as each would be read alone."""
 
 
 def build_samples(rows_by_split: Mapping[str, Sequence[Row]], subject: Any, id_field: str | None = None) -> list[Sample]:
     """Name the rows of one subject, split after split.
 
     Repeated rows are numbered in the given order. The evaluated split comes first, so that its ids do not depend on a few-shot split. Dates
-    and times become ISO 8601 text, decimals text, infinite numbers and NaN null. A row that could not be read, is nested deeper than 100
-    levels or holds a number of thousands of digits becomes a row with the reason, which is the error of its sample.
+    and times become ISO 8601 text, decimals text, infinite numbers and NaN null. If a row could not be read, is nested deeper than 100
+    levels or holds a number of thousands of digits, a row with the reason replaces it. The reason is the error of its sample.
 
     Args:
         rows_by_split: Rows by split, as `DatasetReader.read` returns them.
-        subject: The subject that they belong to; its name is added to every row that has no field `subject`.
-        id_field: The field of a row that is its own name. Null, an empty text and a missing field do not count as names.
+        subject: Their subject; its name is added to every row that has no field `subject`.
+        id_field: The field of a row that is its own name. Null, an empty text and a missing field do not count.
 
     Raises:
         DataError: A row holds a value that cannot be stored as JSON, such as an object of the task's own class.
@@ -97,7 +97,7 @@ def unreadable(reason: str) -> UnreadableRow:
 
 
 def unreadable_reason(row: Row) -> str | None:
-    """Why a row could not be read; None if it was."""
+    """The reason why a row could not be read; None if it was."""
     return str(row[_UNREADABLE]) if _UNREADABLE in row else None
 
 
@@ -144,13 +144,13 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _stored_key(key: object) -> str:
-    """A key of a row as its JSON has it: no row has the keys of `_opened` itself."""
+    """A key of a row in its JSON. The keys of `_opened` are escaped, so that a row can have them."""
     name = storable(str(key))
     return name + _ESCAPE if _TAKEN.fullmatch(name) else name
 
 
 def _own_key(key: str) -> str:
-    """The key of a row from that in its JSON."""
+    """The row's own key for a key of its JSON."""
     return key.removesuffix(_ESCAPE) if _TAKEN.fullmatch(key) else key
 
 
@@ -219,5 +219,5 @@ def place_of(row: Sample | Row) -> str:
 
 
 def row_name(row: Row) -> str:
-    """The sample id of a row; of one that is in no dataset the hash of its content."""
+    """The sample id of a row; for a row outside of datasets, the hash of its content."""
     return row.sample_id if isinstance(row, TaskRow) else stable_hash({key: str(value) for key, value in row.items()})

@@ -55,7 +55,7 @@ class TaskStyler:
 
     response_type: ClassVar[ResponseType]
     metrics: ClassVar[Sequence[type[BaseMetric]]]
-    """The metrics of a task without metrics of its own; the first is its headline."""
+    """The metrics of a task that sets none; the first is its headline."""
     task_style: ClassVar[TaskStyle]
 
     def __init__(self, question_prefix: str = "Question: ", cue_text: str = "Answer:") -> None:
@@ -73,7 +73,7 @@ class TaskStyler:
         """A styler with the words of a language; arguments replace them.
 
         Raises:
-            TaskDefinitionError: No words are known for the language, and not both are given.
+            TaskDefinitionError: The language has no words here, and not both are given.
         """
         if language in _WORDS:
             arguments = dict(zip(("question_prefix", "cue_text"), _WORDS[language], strict=True)) | arguments
@@ -93,11 +93,11 @@ class TaskStyler:
         raise NotImplementedError
 
     def get_ground_truth(self, choices: list[str], correct_index: int) -> str:
-        """The correct one of the texts that are scored, or the text that is compared."""
+        """The text that is correct: one of the scored texts, or the text that is compared."""
         raise NotImplementedError
 
     def get_possible_completions(self, choices: list[str], correct_index: int | None = None) -> list[str] | None:
-        """The texts that are scored; none where text is generated."""
+        """The texts that are scored; None if text is generated."""
         raise NotImplementedError
 
     def get_cue_text(self) -> str:
@@ -105,7 +105,7 @@ class TaskStyler:
         return self.cue_text
 
     def get_fewshot_target_text(self, choices: list[str], correct_index: int) -> str:
-        """The answer of an example, the cue included: with one space between them, as if a choice is scored."""
+        """The answer of an example, including the cue, with one space between them, as for a scored choice."""
         answer = self.get_ground_truth(choices, correct_index)
         if not self.cue_text:
             return answer
@@ -168,7 +168,7 @@ class MCCompletionStyle(_LabelledStyle):
         return choices[_position(choices, correct_index)]
 
     def get_possible_completions(self, choices: list[str], correct_index: int | None = None) -> None:
-        """Nothing: text is generated."""
+        """Return None: text is generated."""
 
 
 class ClozeStyle(TaskStyler):
@@ -190,7 +190,7 @@ class ClozeStyle(TaskStyler):
         Args:
             question_prefix: Stands right before every question.
             cue_text: Opens the answer.
-            trailing_newline: Whether a line break ends the question; not if a choice continues its sentence.
+            trailing_newline: Whether a line break ends the question; false if a choice continues its sentence.
             leading_space_continuations: Whether a space stands before every choice.
         """
         super().__init__(question_prefix, cue_text)
@@ -214,7 +214,7 @@ class ClozeStyle(TaskStyler):
 
 
 class BPBStyle(ClozeStyle):
-    """Bits per byte: the prompt of a cloze, where only the correct choice is scored."""
+    """Bits per byte: the prompt of a cloze. Only the correct choice is scored."""
 
     metrics = (BitsPerByteLoglikelihood,)
     task_style = TaskStyle.BPB
@@ -231,7 +231,7 @@ class BPBStyle(ClozeStyle):
 
 
 def get_n_letters(n: int) -> list[str]:
-    """The first `n` labels: A to Z, then AA, AB, ..., as the columns of a spreadsheet."""
+    """The first `n` labels: A to Z, then AA, AB, ..., like the columns of a spreadsheet."""
     labels = ("".join(letters) for length in count(1) for letters in product(ascii_uppercase, repeat=length))
     return list(islice(labels, max(n, 0)))
 

@@ -1,4 +1,4 @@
-"""How eval-framework makes one value of several attempts at a prompt. Here `RepeatedMetric` and `pass_at_k` do that."""
+"""How eval-framework turns several attempts at a prompt into one value. Here `RepeatedMetric` and `pass_at_k` do that."""
 
 from typing import Any, Protocol
 
@@ -6,7 +6,7 @@ from scipy.special import comb
 
 
 class Aggregator(Protocol):
-    """Makes one row of all rows of a problem."""
+    """Turns all rows of a problem into one row."""
 
     name: str
 
@@ -16,7 +16,7 @@ class Aggregator(Protocol):
 
 
 def closed_form_passatk(n: int, c: int, k: int) -> float:
-    """The probability that one of `k` attempts out of `n` is among the `c` correct ones (Chen et al. 2021, arXiv:2107.03374)."""
+    """The probability that one of `k` attempts is correct, if `c` of `n` are (Chen et al. 2021, arXiv:2107.03374)."""
     if n < k:
         return float(c > 0)
     return 1.0 if n - c < k else float(1.0 - comb(n - c, k) / comb(n, k))

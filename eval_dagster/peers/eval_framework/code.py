@@ -60,10 +60,10 @@ class CallableSerializer:
 
     @staticmethod
     def decode(fn_str: str) -> Callable[..., Any]:
-        """The function of a name.
+        """The function with a name.
 
         Raises:
-            DecodingError: There is none.
+            DecodingError: The name leads to nothing.
         """
         module, _, name = fn_str.partition(":")
         try:
@@ -104,7 +104,7 @@ def run_python_code(
 
 
 def unittest_merge_snippets(code: str, test_code: str) -> str:
-    """The program with its tests, which run if it is started."""
+    """The program with its tests, which run if it is started as a script."""
     start = "" if "unittest.main(" in test_code else "\n\nif __name__ == '__main__':\n  unittest.main()"
     return f"{code}\n\n{test_code}{start}"
 
@@ -134,7 +134,7 @@ def execute_python_code_with_tests(
 
 
 def _imported(code: str) -> set[str]:
-    """The packages that a program imports; none if it does not parse, so that it fails as a program."""
+    """The packages that a program imports; empty if it does not parse, since it then fails as such."""
     try:
         nodes = list(ast.walk(ast.parse(code)))
     except SyntaxError:

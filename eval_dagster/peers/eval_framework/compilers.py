@@ -13,13 +13,13 @@ from eval_dagster.sandbox import Toolchain
 from eval_dagster.sandbox.walls import is_visible
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
-"""Where every program in the sandbox finds others."""
+"""The search path of every program in the sandbox."""
 _JAVATUPLES = ("/usr/share/java/javatuples.jar", "/usr/local/share/java/javatuples.jar")
 """MultiPL-E's programs in Java import this library."""
 _JVM = ("-Xmx2g", "-XX:ActiveProcessorCount=1")
 """Without these, heap and threads grow with the machine, beyond the limits of the sandbox."""
 _RUST_FILES = ("bin/rustc", "lib/rustlib", "lib/librustc_driver-*", "lib/libLLVM*", "lib/libstd-*")
-"""The compiler's own: other programs may lie beside it."""
+"""The compiler's own files: other programs may lie beside it."""
 _JAVA_FILES = ("bin", "lib", "conf", "conf/security/java.security", "lib/jvm.cfg")
 """Distributions keep the settings below /etc, with symbolic links to them."""
 

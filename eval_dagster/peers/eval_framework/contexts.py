@@ -1,4 +1,4 @@
-"""The context that a task gives a metric beside the gold answer, as eval-framework names it."""
+"""The values that a task gives a metric beside the gold answer, by eval-framework's names."""
 
 import sys
 from collections import deque
@@ -17,7 +17,7 @@ from eval_dagster.records import MetricContext, TaskSample
 from eval_dagster.versions.module_sources import is_first_party, is_own
 
 _KEY = "eval_framework"
-"""The field of the first context of a prompt, which holds what the others do not: their classes, and the number of the question."""
+"""The field of the first context of a prompt. It holds the classes of the other contexts, and the number of the question."""
 _MOST_VALUES = 1000
 """Longer containers hold data, and are not looked into for classes."""
 
@@ -64,7 +64,7 @@ class Question:
     """The question of a stored prompt."""
 
     id: int = 0
-    """Its number among those of its subject, from 0."""
+    """Its number among the questions of its subject, from 0."""
     subject: str = ""
     """The subject as text."""
     context: GivenContext = None
@@ -74,7 +74,7 @@ class Question:
 class ContextClasses:
     """The classes of contexts that the code of a task and of its metrics can name.
 
-    A stored context is made again by the class that this code means. A class of that name in another file is none of them.
+    A stored context is made again by the class that this code names. A class of the same name in another file does not count.
     """
 
     def __init__(self, roots: Sequence[type]) -> None:
@@ -99,7 +99,7 @@ class ContextClasses:
         return name, 0
 
     def at(self, name: str, position: int) -> type[MetricContext]:
-        """The class at a place. `BaseMetricContext` for one that the code made at run time, so that no other code can name it."""
+        """The class at a place; `BaseMetricContext` for a class that the code made at run time, since other code cannot name it."""
         known = self._named(name)
         return known[position] if position < len(known) else BaseMetricContext
 
@@ -141,7 +141,7 @@ class ContextClasses:
                 yield from getattr(value, "__dict__", {}).values()
 
     def _named_by(self, function: FunctionType) -> Iterator[Any]:
-        """The globals that a function names, what it names of modules among them, and what it imports when it is called."""
+        """The globals that a function names, the attributes of modules that it names, and the imports that it makes when it is called."""
         names: set[str] = set()
         imported: list[Any] = []
         for code in _codes(function.__code__):
@@ -158,7 +158,7 @@ class ContextClasses:
                 yield value
 
     def _imported(self, function: FunctionType, name: str) -> Iterator[ModuleType]:
-        """A module of a user that a function imports when it is called, brought as the function would."""
+        """A module of a user that a function imports when it is called, imported as the function would do it."""
         if _top(name) not in sys.stdlib_module_names:
             with suppress(Exception):  # the function handles it, or fails when it is called
                 of_function: Any = function  # the types of some versions of Python do not name its built-in names
@@ -168,12 +168,12 @@ class ContextClasses:
 
 
 def described(made: TaskSample, number: int, classes: ContextClasses) -> list[MetricContext]:
-    """The contexts of a question, and before them what `recreated` needs to make them again.
+    """The contexts of a question, after the data that `recreated` needs to make them again.
 
     Args:
         made: The question.
-        number: Its number within its subject, from 0.
-        classes: Those of its task.
+        number: Its number among the questions of its subject, from 0.
+        classes: The task's classes.
     """
     given: Any = made.context
     parts = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
@@ -185,7 +185,7 @@ def described(made: TaskSample, number: int, classes: ContextClasses) -> list[Me
 
 
 def recreated(contexts: Sequence[MetricContext], classes: ContextClasses | None = None) -> Question:
-    """The question of stored contexts, for a task in eval-framework's way by its classes. Those of another task are as they are."""
+    """The question of stored contexts. A task in eval-framework's way passes its classes; contexts of other tasks stay as they are."""
     if classes is None or not contexts or not hasattr(contexts[0], _KEY):
         return Question(context=contexts[0] if len(contexts) == 1 else list(contexts) or None)
     about = getattr(contexts[0], _KEY)

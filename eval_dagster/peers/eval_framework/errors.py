@@ -6,7 +6,7 @@ logger = logging.getLogger("eval_dagster.eval_framework")
 
 
 class LogicError(Exception):
-    """A metric got what it cannot use."""
+    """A metric got a value that it cannot use."""
 
 
 class PromptTooLongException(Exception):  # noqa: N818 - eval-framework's name

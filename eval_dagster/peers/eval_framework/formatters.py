@@ -9,7 +9,7 @@ from eval_dagster.tasks.formatter import Formatter
 
 
 class BaseFormatter:
-    """Turns messages into one text. The model continues the last message if it is the assistant's."""
+    """Turns messages into one text. If the last message is the assistant's, the model continues it."""
 
     def format(self, messages: Sequence[Message], output_mode: str = "string") -> str:
         """Return the text.
@@ -85,7 +85,7 @@ def prompt_text(messages: Sequence[Message], formatter: Formatter) -> str:
 
 
 def lost_space(made: TaskSample, formatter: Formatter) -> str:
-    """The space between question and choices if the question alone has it: the formatters of plain text remove it."""
+    """The space before the choices that formatters of plain text remove from the question's end; empty if a choice brings its own."""
     choices = made.possible_completions or ()
     is_lost = bool(choices) and made.messages[-1].content.endswith(" ") and not any(choice[:1].isspace() for choice in choices)
     return " " if is_lost and not formatter.has_special_tokens else ""

@@ -38,7 +38,7 @@ class BaseLLM:
 
 
 class JudgeOnly:
-    """Replaces each of these names if the file that defines it is not beside the metric's."""
+    """Replaces each of these names if the file that defines it is not beside the metric's file."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """Raises `RequirementError`."""

@@ -10,7 +10,7 @@ _METRICS = "eval_framework.metrics"
 
 
 def _names(module: str, names: str) -> dict[str, str]:
-    """Names that are the same in a module of this project. `theirs=ours` is one that is another there."""
+    """Names from a module of this project. `theirs=ours` marks a name that differs there."""
     pairs = [name.partition("=") for name in names.split()]
     return {theirs: f"{module}:{ours or theirs}" for theirs, _, ours in pairs}
 

@@ -8,7 +8,7 @@ _SMALL = 1e-9
 
 
 def count_bytes(text: str, /, *, encoding: str = "utf-8") -> int:
-    """How many bytes a text has."""
+    """The number of bytes of a text."""
     return len(text.encode(encoding))
 
 

@@ -34,4 +34,4 @@ BIG_CODE_BENCH_PACKAGE_MAPPING: dict[str, str | None] = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Module -> package to install; None for one of the standard library."""
+"""Module -> package to install; None for a module of the standard library."""

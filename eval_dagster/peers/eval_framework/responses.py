@@ -1,4 +1,4 @@
-"""The responses as metrics of eval-framework see them: `Completion` and `Loglikelihood` with its members."""
+"""`Completion` and `Loglikelihood` with the members that metrics of eval-framework use."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ class ConcatCompression(NamedTuple):
 
 
 class _Response:
-    """Members that both kinds of responses have. Their fields can be set, as in eval-framework."""
+    """Members of both kinds of responses. Their fields can be set, as in eval-framework."""
 
     ground_truth: Any
 
@@ -97,7 +97,7 @@ class Completion(_Response, records.Completion):
         completion_text: str = "",
         **others: Any,
     ) -> None:
-        """Take the fields of eval-framework, or of `eval_dagster.records.Completion`."""
+        """Take the fields of eval-framework or of `eval_dagster.records.Completion`."""
         self.completion = completion_text if completion is _MISSING else completion
         self.raw_completion = others.pop("raw_text", self.completion) if raw_completion is _MISSING else raw_completion
         vars(self).update({"id": id, "subject": subject, "prompt": prompt, "context": context, "error": error, "messages": messages})
@@ -155,7 +155,7 @@ class Completion(_Response, records.Completion):
         return self.context.language if isinstance(self.context, LanguageMetricContext) else code_of(text)
 
     def get_completion_language(self) -> str:
-        """The code of the text's language, `en` say; empty for an unknown one."""
+        """The code of the text's language, such as `en`; empty for an unknown one."""
         return self._language(self.completion)
 
     def get_raw_completion_language(self) -> str:
@@ -191,7 +191,7 @@ class Loglikelihood(_Response, records.Loglikelihood):
         error: Error | None = None,
         **others: Any,
     ) -> None:
-        """Take the fields of eval-framework; further ones as in `eval_dagster.records.Loglikelihood`."""
+        """Take the fields of eval-framework; others are fields of `eval_dagster.records.Loglikelihood`."""
         by_text = isinstance(loglikelihoods, Mapping)
         object.__setattr__(self, "loglikelihoods", dict(loglikelihoods) if isinstance(loglikelihoods, Mapping) else list(loglikelihoods))
         vars(self).update({"id": id, "subject": subject, "prompt": prompt, "error": error})
@@ -205,7 +205,7 @@ class Loglikelihood(_Response, records.Loglikelihood):
         """The response with the log-probabilities by the texts of the choices.
 
         Raises:
-            DataError: It has a list of them, and not as many choices.
+            DataError: It has a list of them whose length is not the number of choices.
         """
         if isinstance(self.loglikelihoods, Mapping):
             return self

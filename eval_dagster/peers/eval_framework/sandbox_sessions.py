@@ -12,7 +12,7 @@ from eval_dagster.peers.eval_framework.code import ProgramTimeoutError
 from eval_dagster.sandbox import Limits, Program, SandboxResult, run_python
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-"""What the sandbox shows of the machine's programs."""
+"""The search path of commands in the sandbox."""
 _SECONDS = 120.0
 """Most seconds of all commands of a session together, if a command has no limit of its own."""
 _MEMORY_BYTES = 2**33
@@ -45,7 +45,7 @@ class SupportedLanguage(StrEnum):
 
 
 class DefaultImage(StrEnum):
-    """The images of the languages. The sandbox takes none."""
+    """The images of the languages. The sandbox uses none."""
 
     PYTHON = "python"
     CPP = "cpp"

@@ -32,7 +32,7 @@ class Splits(dict[str, Rows]):
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names of attributes and globals that a function uses; if it calls its base class's function, eval-framework's names too."""
+    """The names of attributes and globals that a function uses, and `_load_hf_dataset` if it calls the base class's `_load_dataset`."""
     inner = [part for part in code.co_consts if isinstance(part, CodeType)]
     names = {*code.co_names, *(name for part in inner for name in names_in(part))}
     return names | {"_load_hf_dataset"} if {"super", "_load_dataset"} <= names else names

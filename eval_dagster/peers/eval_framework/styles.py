@@ -24,13 +24,13 @@ class TaskStyler(style.TaskStyler):
     question_prefix = "Question: "
 
     def __init__(self, question_prefix: str = "Question: ", cue_text: str = "Answer:", **others: Any) -> None:
-        """Take the words; `others` are a style's."""
+        """Take the words; `others` are further arguments of a style."""
         super().__init__(question_prefix, cue_text, **others)
         self._cue_text = cue_text
 
     @classmethod
     def for_language(cls, language: Any, **arguments: Any) -> Self:
-        """A styler with the words of English or German; arguments replace them. Other languages have the default words."""
+        """A styler with the words of English or German; arguments replace them. Other languages get the default words."""
         if language in _WORDS:
             arguments = dict(zip(("question_prefix", "cue_text"), _WORDS[language], strict=True)) | arguments
         return cls(**arguments)
@@ -71,7 +71,7 @@ class ClozeStyle(TaskStyler, style.ClozeStyle):
 
 
 class BPBStyle(ClozeStyle, style.BPBStyle):
-    """Bits per byte: the prompt of a cloze, where only the correct choice is scored."""
+    """Bits per byte: the prompt of a cloze. Only the correct choice is scored."""
 
     metrics = (BitsPerByteLoglikelihood,)  # type: ignore[assignment]
 

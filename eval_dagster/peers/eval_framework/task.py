@@ -1,8 +1,8 @@
 # ruff: noqa: ARG002 - a hook's default need not read the row
 """`BaseTask` of eval-framework: it assembles a prompt, shuffles rows and draws examples as eval-framework 0.9 does.
 
-One generator a subject shuffles the evaluated split and then draws the examples of one row after the other. So rows are rendered in their
-order from the first on, whatever rows are asked.
+One generator per subject shuffles the evaluated split and then draws the examples, row by row. So rows are rendered in order from the
+first, whichever rows are asked.
 """
 
 import logging
@@ -91,20 +91,20 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
 
     @classmethod
     def reads_dataset(cls) -> bool:
-        """Whether `_load_dataset` reads rows by `_load_hf_dataset`, and not in a way of its own."""
+        """Whether `_load_dataset` reads rows by `_load_hf_dataset` rather than in a way of its own."""
         if cls._load_hf_dataset is not EvalFrameworkTask._load_hf_dataset:
             return False
         return "_load_hf_dataset" in names_in(cls._load_dataset.__code__)
 
     @classmethod
     def configs(cls, subjects: Sequence[SubjectType]) -> list[str] | None:
-        """The configurations of the dataset that are read for subjects; None where only loading shows them."""
+        """The configurations of the dataset that are read for subjects; None if only loading shows them."""
         if cls._load_dataset is not EvalFrameworkTask._load_dataset:
             return None
         return ["default" if subject == NO_SUBJECT else subject_name(subject) for subject in subjects]
 
     def _load_hf_dataset(self, **kwargs: Any) -> Any:
-        """The evaluated split of a dataset, and the few-shot split where examples are drawn.
+        """The evaluated split of a dataset, and the few-shot split if examples are drawn.
 
         Raises:
             DataError: Another argument than path and name is given.
@@ -143,7 +143,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
     # ---- prompt
 
     def _sample_fewshot_examples(self, item: Row) -> list[Row]:
-        """The examples before a row. If the splits are one, one more is drawn, and the row itself is left out."""
+        """The examples before a row. If both splits are the same, one more is drawn, and the row itself is left out."""
         pool = self.dataset[self.FEWSHOT_SPLIT or ""]
         if self.FEWSHOT_SPLIT != self.SAMPLE_SPLIT:
             return self.rnd.sample(pool, self.num_fewshot)
@@ -210,7 +210,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         raise DataError(f"row {sample.row_index} of subject {sample.subject!r} is not among the rows of task {self.NAME}")
 
     def _of_subject(self, name: str) -> Iterator[tuple[int, list[TaskSample] | BaseException]]:
-        """The index of each row of a subject and the questions about it; or what was raised, which is the error of this row alone."""
+        """The index of each row of a subject with the questions about it, or with an exception, which is the error of this row alone."""
         subject = next((each.value if isinstance(each, Enum) else each for each in self.SUBJECTS if subject_name(each) == name), name)
         indices = sorted(each.row_index for each in self._samples[name] if each.split == self.SAMPLE_SPLIT and is_whole(each.row))
         rows = split_rows(self._samples[name])
@@ -242,7 +242,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         )
 
     def _gold_indices(self, made: TaskSample) -> list[int]:
-        """Positions of the gold answers among the choices; none if no choice is one, so that every answer is wrong."""
+        """Positions of the gold answers among the choices; empty if no choice is one, so that every answer is wrong."""
         truths = [made.ground_truth] if isinstance(made.ground_truth, str) else list(made.ground_truth or ())
         choices = list(made.possible_completions or ())
         found = [place for place, choice in enumerate(choices) if choice in truths]
@@ -253,7 +253,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return found
 
     def iterate_samples(self, num_samples: int | None = None) -> Iterator[TaskSample]:
-        """The samples of all subjects, at most so many of each."""
+        """The samples of all subjects, at most `num_samples` of each."""
         for subject in self.SUBJECTS:
             self._load_dataset(subject)
             number = 0
@@ -273,7 +273,7 @@ class EvalFrameworkTask(OrderedTask[SubjectType]):
         return ContextClasses([type(self), *self.METRICS])
 
     def views(self, sample: Sample, prompt: RenderedPrompt, response: ModelResponse) -> Sequence[Completion | Loglikelihood]:
-        """The views that the metrics score: eval-framework's view for its metrics."""
+        """The responses to score, with eval-framework's view for its metrics."""
         return answered(self, self.context_classes, sample, prompt, response)
 
     # ---- about the task

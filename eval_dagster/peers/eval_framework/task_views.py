@@ -17,7 +17,7 @@ from eval_dagster.tasks.base import BaseTask
 def answered(
     task: BaseTask[Any], classes: ContextClasses, sample: Sample, prompt: RenderedPrompt, response: ModelResponse
 ) -> Sequence[records.Completion | records.Loglikelihood]:
-    """The views that the metrics score: each generated text, or all choices together. `classes` are the task's."""
+    """The responses to score: each generated text, or all choices together. `classes` are the task's."""
     if prompt.response_type is ResponseType.COMPLETION:
         return _completions(task, classes, sample, prompt, response)
     return [_loglikelihood(classes, sample, prompt, response)]
@@ -85,7 +85,7 @@ def _completions(
 
 
 def _with_answer(messages: Sequence[Message], answer: str) -> list[Message]:
-    """The conversation with the answer as its last message, after the cue if there is one."""
+    """The conversation with the answer as its last message, after the cue if the task has one."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return [*messages[:-1], Message(Role.ASSISTANT, messages[-1].content + answer)]
     return [*messages, Message(Role.ASSISTANT, answer)]

@@ -24,7 +24,7 @@ class TaskLoglikelihood(records.Loglikelihood):
 
 
 def foreign_view(response: Any) -> Any:
-    """The view of a response for metrics of eval-framework; of a response of another task it has what that knows."""
+    """The view of a response for metrics of eval-framework. For a response of another task, it has the fields that this task knows."""
     if isinstance(response, TaskCompletion | TaskLoglikelihood):
         return response.foreign
     if isinstance(response, Completion | Loglikelihood):

@@ -1,1 +1,1 @@
-"""Names and types of lighteval 0.13, so that its task files can be loaded if the package is not installed."""
+"""Names and types of lighteval 0.13, so that its task files can be loaded without the package."""

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of lighteval's metrics: of texts and of choices. Names and arguments as in lighteval."""
+"""Sample functions of lighteval's metrics for texts and for choices. Names and arguments are the same as in lighteval."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ class SampleLevelComputation:
     IS_PROPORTION: ClassVar[bool] = False
     """Whether every value is 0 or 1."""
     BEST: ClassVar[float | None] = None
-    """The value of the correct answer, if that is known."""
+    """The value of the correct answer, if it is known."""
     BOUNDS: ClassVar[tuple[float, float] | None] = None
     """The least and the largest possible value, if they are known."""
 
@@ -34,7 +34,7 @@ class SampleLevelComputation:
         raise NotImplementedError
 
     def bounds(self) -> tuple[float, float] | None:
-        """The bounds of its values with the parameters that it has."""
+        """The bounds of its values with its parameters."""
         return self.BOUNDS
 
 
@@ -91,7 +91,7 @@ class ExactMatches(SampleLevelComputation):
 
 
 class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
-    """The F measure of the sets of words of a text and a correct one; 0 if one of them has no word."""
+    """The F measure of the sets of words of a text and a correct one; 0 if either has no words."""
 
     BEST = 1.0
 
@@ -126,7 +126,7 @@ class F1_score(SampleLevelComputation):  # noqa: N801 - lighteval's name
 
 
 class LoglikelihoodAcc(SampleLevelComputation):
-    """Whether the most probable choice is a correct one; of equal choices the first counts."""
+    """Whether the most probable choice is a correct one; of equal choices, the first counts."""
 
     IS_PROPORTION = True
     BEST = 1.0
@@ -141,7 +141,7 @@ class LoglikelihoodAcc(SampleLevelComputation):
 
 
 class NormalizedMultiChoiceProbability(SampleLevelComputation):
-    """The probability of the correct choice, of all choices."""
+    """The correct choice's share of the probability of all choices."""
 
     def __init__(
         self, log_prob_normalization: LogProbNormalization | None = None, aggregation_function: Callable[[Any], float] = np.max
@@ -205,10 +205,10 @@ class AccGoldLikelihood(SampleLevelComputation):
 
 
 class TruthfulqaMCMetrics(SampleLevelComputation):
-    """MC1 and MC2 of TruthfulQA (Lin et al. 2021, arXiv:2109.07958), for a `Doc` with the choices of both, one after the other.
+    """MC1 and MC2 of TruthfulQA (Lin et al. 2021, arXiv:2109.07958). A `Doc` holds the choices of both, one after the other.
 
-    `specific["len_mc1"]` is the number of choices of the first question, of which the first is correct. In the second question the
-    correct choices are those up to the first gap among the gold positions, as lighteval has it.
+    `specific["len_mc1"]` is the number of choices of the first question, whose first choice is correct. In the second question, the correct
+    choices are those up to the first gap among the gold positions, as in lighteval.
     """
 
     BOUNDS = (0.0, 1.0)
@@ -227,13 +227,13 @@ class TruthfulqaMCMetrics(SampleLevelComputation):
 
 
 def first_highest(values: Sequence[float]) -> int:
-    """The position of the highest value; of equal ones the first, as in lighteval. A tie is counted."""
+    """The position of the highest value; of equal values the first, as in lighteval. A tie is counted."""
     count_tie(np.flatnonzero(np.equal(values, np.max(values))).tolist())
     return int(np.argmax(values))
 
 
 def bounds_of_shares(aggregation: object) -> tuple[float, float] | None:
-    """The bounds of an aggregate of values between 0 and 1: the same for a maximum, a minimum or a mean, not known for others."""
+    """The bounds of an aggregate of values between 0 and 1: the same for a maximum, a minimum or a mean, unknown for others."""
     return (0.0, 1.0) if any(aggregation is each for each in (max, min, np.max, np.min, np.mean)) else None
 
 

@@ -29,9 +29,9 @@ class LightevalTaskConfig:
     """A benchmark as lighteval 0.13 describes one: evals.yaml says `task: path/to/file.py:<variable>`, or gives the `name` of an element
     of the file's `TASKS_TABLE`.
 
-    The seed is the eval's own. What is accepted and not used: `solver`, `scorer`, `sample_fields`, `sample_to_fewshot` and `filter`,
-    which are for another engine; `original_num_docs` and `effective_num_docs`, which lighteval sets itself; `version`, since the code's
-    own version counts; `suite`, which older versions of lighteval have.
+    The seed is the eval's own. Some fields are accepted but not used: `solver`, `scorer`, `sample_fields`, `sample_to_fewshot` and
+    `filter`, which are for another engine; `original_num_docs` and `effective_num_docs`, which lighteval sets itself; `version`, since the
+    code's own version counts; `suite`, from older versions of lighteval.
     """
 
     name: str
@@ -54,19 +54,19 @@ class LightevalTaskConfig:
     """Rows for which it is false are left out."""
     hf_avail_splits: Sequence[str] = ("train", "validation", "test")
     evaluation_splits: Sequence[str] = ("validation",)
-    """Several are one after the other."""
+    """Several are read one after the other."""
     few_shots_split: str | None = None
-    """The first of the available ones that are not evaluated and whose names hold train, dev, valid or default, if not given."""
+    """Default: the first available split that is not evaluated and whose name contains train, dev, valid or default."""
     few_shots_select: str | None = None
-    """`balanced` if not given, `random`, `random_sampling`, `random_sampling_from_train` or `sequential`."""
+    """`balanced` (the default), `random`, `random_sampling`, `random_sampling_from_train` or `sequential`."""
     generation_size: int | None = None
-    """Most tokens of a text, if the `Doc` does not say; below 1 without a limit."""
+    """Most tokens of a text, unless the `Doc` sets them; a number below 1 means without a limit."""
     generation_grammar: Any = None
-    """What a text must match, if the `Doc` does not say."""
+    """The form of a text, unless the `Doc` sets it."""
     stop_sequence: Sequence[str] | None = None
-    """End a text, if the `Doc` does not say."""
+    """End a text, unless the `Doc` sets them."""
     num_samples: Sequence[int] | int | None = None
-    """Texts for each prompt; the largest of these numbers and those that the metrics need."""
+    """Texts for each prompt: the largest of these numbers and of the numbers that the metrics need."""
     original_num_docs: int = -1
     effective_num_docs: int = -1
     must_remove_duplicate_docs: bool = False
@@ -79,7 +79,7 @@ class LightevalTaskConfig:
         """The task that this describes.
 
         Args:
-            class_name: What the class is called.
+            class_name: The name of the class.
             module: The module of the file that it was found in.
             metrics: `Metrics` as the file left it, for metrics by name.
 
@@ -137,6 +137,6 @@ class LightevalTaskConfig:
 
 
 def _metric_classes(known: Sequence[Metric | type[BaseMetric]], docs: DocMaker, module: str) -> list[type[BaseMetric]]:
-    """A class for each name of a value. Of several metrics of one name the last counts, as in lighteval."""
+    """A class for each name of a value. If several metrics have one name, the last counts, as in lighteval."""
     made = [metric_classes(metric, docs.docs_of, module) if isinstance(metric, Metric) else [metric] for metric in known]
     return list({each.NAME: each for classes in made for each in classes}.values())

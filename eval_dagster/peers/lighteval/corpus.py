@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Corpus functions of lighteval's metrics, and their data of each sample. Names and arguments as in lighteval.
+"""Corpus functions of lighteval's metrics, and the values that they take from each sample. Names and arguments are as in lighteval.
 
 A function with `STATISTICS` gives its value from sums over the samples; others take all samples' items.
 """
@@ -23,18 +23,18 @@ class CorpusLevelComputation:
     """Computes a metric of all samples; a subclass overrides `compute_corpus`."""
 
     STATISTICS: ClassVar[tuple[str, ...]] = ()
-    """Names of what is summed; none if the items themselves are needed."""
+    """Names of the sums; empty if the items themselves are needed."""
 
     def compute_corpus(self, items: Sequence[Any]) -> Any:
         """Return the value of all samples' items."""
         raise NotImplementedError
 
     def statistics(self, item: Any) -> Sequence[float]:
-        """The terms that one sample adds to the sums."""
+        """The values that one sample adds to the sums."""
         raise NotImplementedError
 
     def aggregate(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The value of sums, whose last axis holds the statistics."""
+        """The value of sums; their last axis runs over the statistics."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class LoglikelihoodPreparator:
         self.is_single_token = is_single_token
 
     def prepare(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Choice:
-        """Return them; only the first correct one if the choices are single tokens."""
+        """Return them. If choices are single tokens, only the first correct position is returned."""
         golds = doc.gold_indices
         return Choice(golds=golds[0] if self.is_single_token else golds, preds=first_highest(model_response.logprobs))
 
@@ -88,7 +88,7 @@ class PerplexityPreparator:
         self.units_type = units_type
 
     def prepare(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> Likelihood:
-        """Return them, of the query before its preprocessing if the `Doc` has it."""
+        """Return them for the query before its preprocessing, if the `Doc` has one."""
         return self.of_text(doc.query if doc.original_query is None else doc.original_query, model_response)
 
     def of_text(self, text: str, response: ModelResponse) -> Likelihood:
@@ -120,7 +120,7 @@ class CorpusLevelPerplexityMetric(CorpusLevelComputation):
         return item.logprobs, float(item.weights), 1.0
 
     def aggregate(self, sums: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the perplexity; not a number if nothing is summed."""
+        """Return the perplexity; NaN if nothing is summed."""
         by = sums[..., 2 if self.metric_type == "perplexity" else 1]
         with np.errstate(all="ignore"):
             each = np.where(by > 0, -sums[..., 0] / by, np.nan)
@@ -130,8 +130,8 @@ class CorpusLevelPerplexityMetric(CorpusLevelComputation):
 class CorpusLevelTranslationMetric(CorpusLevelComputation):
     """BLEU, chrF, chrF++ or TER by sacrebleu, of the first text of each sample.
 
-    BLEU compares with the first correct text alone, as in lighteval. chrF and TER compare each sample with all its correct texts;
-    lighteval gives sacrebleu the lists the wrong way round there and scores the first sample alone.
+    BLEU compares with the first correct text alone, as in lighteval. chrF and TER compare each sample with all its correct texts; lighteval
+    passes these lists to sacrebleu the wrong way round and scores the first sample alone.
     """
 
     def __init__(self, metric_type: str, lang: str = "") -> None:
@@ -154,7 +154,7 @@ class CorpusLevelTranslationMetric(CorpusLevelComputation):
         self.metric: type[SacreBLEUMetric] = type(metric_type, (base,), {"NAME": metric_type, "OPTIONS": options, "STATISTICS": names})
 
     def statistics(self, item: Texts) -> Sequence[float]:
-        """Those of sacrebleu."""
+        """Return sacrebleu's statistics."""
         golds = as_list(item.golds)
         text = item.preds[0] if item.preds else ""
         completion = Completion(completion_text=text, ground_truths=golds[:1] if self.metric_type == "bleu" else golds)
@@ -170,7 +170,7 @@ class MatthewsCorrCoef(CorpusLevelComputation):
     """The correlation coefficient of Matthews, of chosen and correct positions (Gorodkin 2004, for several classes)."""
 
     def compute_corpus(self, items: Sequence[Choice]) -> float:
-        """Return the value; 0 if one side names one class alone."""
+        """Return the value; 0 if one side names only one class."""
         gold, chosen = [_first(gold) for gold, _ in items], [_first(chosen) for _, chosen in items]
         labels = sorted({*gold, *chosen}, key=str)
         of_gold, of_chosen = (np.array([values.count(label) for label in labels], dtype=float) for values in (gold, chosen))

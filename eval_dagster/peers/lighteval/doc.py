@@ -9,9 +9,9 @@ from eval_dagster.tasks import doc
 
 @dataclass(eq=False)
 class Doc(doc.Doc):
-    """A `Doc` whose choices may be None, and whose choice may be a list of equally correct texts.
+    """A `Doc` whose `choices` may be None or contain lists of equally correct texts.
 
-    Such a list becomes choices of their own, all of which are correct if it is.
+    Each text of such a list becomes a choice. All of them are correct if the list is.
     """
 
     __hash__ = None  # type: ignore[assignment]  # it is mutable

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - what is ignored can be called with anything
-"""Names that lighteval's files import for another engine, inspect_ai. They can be called, and nothing uses what they give."""
+"""Names that lighteval's files import for another engine, inspect_ai. They can be called; their results are not used."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -79,7 +79,7 @@ def _rouge(name: str) -> SampleLevelMetric:
 
 
 class Metrics:
-    """The metrics by lighteval's names. Each is computed by this project; those that cannot be here give every sample the reason.
+    """The metrics by lighteval's names, computed by this project. A metric that cannot be computed here gives every sample the reason.
 
     `prediction_perplexity` is better when lower; lighteval declares the opposite.
     """
@@ -154,6 +154,6 @@ class Metrics:
 
 
 def own_metrics() -> type[Metrics]:
-    """`Metrics` for one file, which may add members and change those that are there."""
+    """`Metrics` for one file, which may add members and change existing ones."""
     copied = {name: deepcopy(value) for name, value in vars(Metrics).items() if not name.startswith("__")}
     return type(Metrics.__name__, (Metrics,), {**copied, "__module__": Metrics.__module__, "__qualname__": Metrics.__qualname__})

@@ -16,10 +16,10 @@ _MEANS = (np.mean, mean, fmean)
 
 @dataclass
 class Metric:
-    """One metric, or several that are computed together. Fields and their order as in lighteval."""
+    """One metric, or several that are computed together. Fields and their order are the same as in lighteval."""
 
     metric_name: Any
-    """The name, or in a grouping those of all values."""
+    """The name; in a grouping, the names of all values."""
     higher_is_better: Any
     """True or false; in a grouping a mapping from each name."""
     category: SamplingMethod
@@ -27,7 +27,7 @@ class Metric:
     sample_level_fn: Any
     """A function, or an object with `compute` or `prepare`; it takes `doc` and `model_response`."""
     corpus_level_fn: Any
-    """A function of all samples' values, or an object with `compute_corpus`; in a grouping maybe a mapping from each name."""
+    """A function of all samples' values, or an object with `compute_corpus`; in a grouping, possibly a mapping from each name."""
     batched_compute: bool = False
     """Whether the function takes lists of docs and responses."""
 
@@ -59,7 +59,7 @@ class Metric:
         return bool(_of_name(self.higher_is_better, name, True))
 
     def aggregation(self, name: str) -> Any:
-        """The function from all samples' values of a name to one number; None for their mean."""
+        """The function that aggregates all samples' values of a name; None for their mean."""
         found = _of_name(self.corpus_level_fn, name, None)
         return None if any(found is each for each in _MEANS) else found
 
@@ -103,7 +103,7 @@ class MetricGrouping(Metric):
 
 @dataclass
 class SampleLevelMetric(Metric):
-    """A metric of each sample; the corpus function is a mean as a rule."""
+    """A metric of each sample; the corpus function is usually a mean."""
 
 
 @dataclass

@@ -19,8 +19,8 @@ from eval_dagster.tasks.doc import Doc, SamplingMethod
 from eval_dagster.texts.suggestions import did_you_mean
 
 _VERSION = "2"
-"""Version of the scores of these metrics. Before 2, `Metrics` was shared by the files of a process, so that one file could change what
-another one scored by."""
+"""Version of the scores of these metrics. Before 2, all files of a process shared `Metrics`, so that one file could change the metrics of
+another."""
 DOC_INDEX = "lighteval_doc"
 """Field of the context with the position of a sample's `Doc`, if a row has several."""
 
@@ -35,12 +35,12 @@ class Origin:
     """Makes the `Doc`s of a row."""
 
     def value(self, view: Completion | Loglikelihood, response: Any) -> Any:
-        """The result of the sample function, whatever its type."""
+        """The result of the sample function, of any type."""
         doc = self.docs(view.row)[context_field(view, DOC_INDEX) or 0]
         return self.metric.sample_value(self.name, doc, response)
 
     def number(self, view: Completion | Loglikelihood, response: Any) -> float:
-        """The result of the sample function.
+        """The result of the sample function as a number.
 
         Raises:
             DataError: It is not a number.
@@ -119,12 +119,12 @@ class _OfItems(ItemMetric[Any]):
     ORIGIN: ClassVar[Origin]
 
     def calculate(self, response: Any) -> Item:
-        """Return what the sample function gives."""
+        """Return the result of the sample function."""
         return self.ORIGIN.value(response, _response_of(self.ORIGIN.metric, response))
 
     @classmethod
     def aggregate(cls, items: Sequence[Item]) -> float:
-        """Return what the corpus function gives of all items."""
+        """Return the corpus function's result for all items."""
         function = cls.ORIGIN.metric.aggregation(cls.ORIGIN.name)
         found = getattr(function, "compute_corpus", function)(items)
         return float(found[cls.ORIGIN.name] if isinstance(found, Mapping) else found)
@@ -171,7 +171,7 @@ def known_metric(given: Any, task: str, metrics: type[Metrics] = Metrics) -> Met
         metrics: `Metrics` as the task's file left it.
 
     Raises:
-        TaskDefinitionError: It is none of these.
+        TaskDefinitionError: It is something else.
     """
     found = given
     if isinstance(given, str):
@@ -214,7 +214,7 @@ def _metric_class(origin: Origin, module: str) -> type[BaseMetric]:
     }
     if aggregation is None:
         attributes |= {"IS_PROPORTION": getattr(function, "IS_PROPORTION", False), "BEST": getattr(function, "BEST", None)}
-        # A subclass in a task file may compute something else than what it inherits the bounds of.
+        # A subclass in a task file may compute values outside of the inherited bounds.
         is_own = type(function).__module__.startswith("eval_dagster.")
         attributes["BOUNDS"] = function.bounds() if is_own else vars(type(function)).get("BOUNDS")
         return type(origin.name, (_MEANS[metric.category],), attributes)

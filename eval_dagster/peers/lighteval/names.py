@@ -1,4 +1,4 @@
-"""The names of lighteval, and of packages that its files import, that are offered while a task file is loaded."""
+"""The names of lighteval, and of packages that its files import, which are available while a task file is loaded."""
 
 from collections.abc import Mapping
 

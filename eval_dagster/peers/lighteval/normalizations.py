@@ -59,7 +59,7 @@ def gsm8k_normalizer(text: str) -> str:
 def math_normalizer(text: str) -> str:
     """The content of the last box in one spelling, by the rules of the MATH dataset (Hendrycks et al. 2021, arXiv:2103.03874).
 
-    It is empty if nothing is boxed. Spaces, units, degrees, percent and dollar signs are lost, as is a short left side of an equation.
+    It is empty without a box. Spaces, units, degrees, percent and dollar signs are lost, as is a short left side of an equation.
     """
     text = _boxed(text)
     for part in _REMOVED:
@@ -79,7 +79,7 @@ def math_normalizer(text: str) -> str:
 
 
 def _boxed(text: str) -> str:
-    """The content of the last box; empty if it is not closed or no `\\boxed`."""
+    """The content of the last box; empty if it is not closed or without `\\boxed`."""
     start = text.rfind(r"\boxed") if r"\boxed" in text else text.rfind(r"\fbox")
     depth = 0
     for end, letter in enumerate(text[start:] if start >= 0 else "", start):
@@ -114,7 +114,7 @@ def _with_slash(text: str) -> str:
 
 @dataclass
 class LogProbPMINorm:
-    """The log-probability minus that after the unconditioned query."""
+    """The log-probability minus the log-probability after the unconditioned query."""
 
     name: str = "norm_pmi"
 

@@ -1,4 +1,4 @@
-"""Prompts as lighteval assembles them of a `Doc` and its examples."""
+"""Prompts as lighteval assembles them from a `Doc` and its examples."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,8 +7,8 @@ from eval_dagster.records import Message, Role
 from eval_dagster.tasks.doc import Doc
 
 _ANSWER = cast(Role, str(Role.ASSISTANT.value))
-"""The role of an example's answer. It is a text equal to the role, so that a chat template gets the answer with the white space before
-it, which formatters remove from what `Role.ASSISTANT` says."""
+"""The role of an example's answer. It is a text equal to the role. So a chat template gets the answer with its leading white space, which
+formatters remove for `Role.ASSISTANT`."""
 
 
 def plain_prompt(doc: Doc, examples: Sequence[Doc]) -> str:
@@ -29,7 +29,7 @@ def chat_messages(doc: Doc, examples: Sequence[Doc]) -> list[Message]:
 
 
 def query_of(doc: Doc) -> str:
-    """The query without the instruction at its beginning; stripped if the `Doc` has an instruction there."""
+    """The query; an instruction at its beginning is removed, and the rest stripped."""
     if doc.instruction is not None and doc.query.startswith(doc.instruction):
         return doc.query.removeprefix(doc.instruction).strip()
     return doc.query

@@ -7,10 +7,10 @@ from eval_dagster.records import Completion, Loglikelihood, ModelResponse
 
 
 class Response(ModelResponse):
-    """A response whose texts or choices can be taken one at a time: `response[0]`. Token ids are not part of it."""
+    """A response whose texts or choices can be taken one at a time: `response[0]`. Token ids are not included."""
 
     def __getitem__(self, index: int) -> "Response":
-        """The response with one text or choice alone."""
+        """The response with one text or choice."""
         names = ("text", "text_post_processed", "reasonings", "logprobs", "token_logprobs", "argmax_logits_eq_gold")
         held = {name: values for name in (*names, "unconditioned_logprobs") if (values := getattr(self, name))}
         taken: dict[str, Any] = {name: [values[index]] for name, values in held.items()}

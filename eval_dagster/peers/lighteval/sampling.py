@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of several texts of one prompt: pass@k, maj@n, avg@n and G-Pass@k. Names and arguments as in lighteval."""
+"""Sample functions for several texts of one prompt: pass@k, maj@n, avg@n and G-Pass@k. Names and arguments are as in lighteval."""
 
 from collections.abc import Callable, Sequence
 from math import ceil, comb
@@ -32,7 +32,7 @@ class SamplingMetric(SampleLevelComputation):
         self.scoring = None if isinstance(given, str) else given
 
     def preprocess(self, text: str) -> str:
-        """The text, stripped and normalized if this is wanted."""
+        """The text, stripped and normalized as configured."""
         text = text.strip() if self.strip_strings else text
         return self.normalize(text) if self.normalize and text else text
 
@@ -50,7 +50,7 @@ class SamplingMetric(SampleLevelComputation):
         return [self.compute_score(prepared, Response(text=[self.preprocess(text)])) for text in texts]
 
     def num_samples(self) -> int:
-        """How many texts it needs."""
+        """The number of texts that it needs."""
         raise NotImplementedError
 
 
@@ -62,7 +62,7 @@ class AvgAtN(SamplingMetric):
         self.n = n
 
     def bounds(self) -> tuple[float, float] | None:
-        """Those of the score of one text."""
+        """The bounds of the score of one text."""
         if self.scoring is None:
             return 0.0, 1.0
         return self.scoring.bounds() if isinstance(self.scoring, SampleLevelComputation) else None
@@ -74,12 +74,12 @@ class AvgAtN(SamplingMetric):
         return fmean(self.compute_score(doc, Response(text=[text])) for text in texts)
 
     def num_samples(self) -> int:
-        """How many texts it needs."""
+        """The number of texts that it needs."""
         return self.n or 1
 
 
 class MajAtN(SamplingMetric):
-    """The score of the text that most of the first n texts equal; of equally many the first."""
+    """The score of the most frequent text among the first n; of equally frequent texts, the first."""
 
     IS_PROPORTION = True
 
@@ -101,12 +101,12 @@ class MajAtN(SamplingMetric):
         return self.compute_score(asked, Response(text=[max(texts, key=texts.count)]))
 
     def num_samples(self) -> int:
-        """How many texts it needs."""
+        """The number of texts that it needs."""
         return self.n or 1
 
 
 class PassAtK(SamplingMetric):
-    """The probability that one of k texts at least is correct, estimated from n (Chen et al. 2021, arXiv:2107.03374)."""
+    """The probability that at least one of k texts is correct, estimated from n (Chen et al. 2021, arXiv:2107.03374)."""
 
     BEST = 1.0
     BOUNDS = (0.0, 1.0)
@@ -130,12 +130,12 @@ class PassAtK(SamplingMetric):
         return 1 - comb(len(texts) - correct, self.k) / comb(len(required(texts, self.k, "pass@k", cut=False)), self.k)
 
     def num_samples(self) -> int:
-        """How many texts it needs."""
+        """The number of texts that it needs."""
         return self.n or self.k or 1
 
 
 class GPassAtK(SamplingMetric):
-    """The probability that a share of k texts at least is correct, for several shares (Liu et al. 2024, arXiv:2412.13147)."""
+    """The probability that at least a share of k texts is correct, for several shares (Liu et al. 2024, arXiv:2412.13147)."""
 
     BOUNDS = (0.0, 1.0)
 
@@ -178,12 +178,12 @@ class GPassAtK(SamplingMetric):
         return dict(zip(self.metric_names, values, strict=True))
 
     def num_samples(self) -> int:
-        """How many texts it needs."""
+        """The number of texts that it needs."""
         return self.n or max(self._ks, default=1)
 
 
 def required(texts: Sequence[str], count: int, metric: str, *, cut: bool = True) -> Sequence[str]:
-    """The first texts, so many of them.
+    """The first `count` texts.
 
     Raises:
         DataError: There are fewer.
@@ -194,7 +194,7 @@ def required(texts: Sequence[str], count: int, metric: str, *, cut: bool = True)
 
 
 def _at_least(count: int, correct: int, k: int, wanted: int) -> float:
-    """The probability that `wanted` of k texts are correct, drawn without return from `count` texts."""
+    """The probability that at least `wanted` of k texts are correct, drawn without replacement from `count` texts."""
     if wanted > min(correct, k) or k > count:
         return 0.0
     return float(scipy.stats.hypergeom.sf(wanted - 1, count, correct, k))

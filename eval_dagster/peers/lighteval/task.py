@@ -20,7 +20,7 @@ from eval_dagster.tasks.samples import row_name
 
 @dataclass(frozen=True)
 class DocMaker:
-    """Makes the `Doc`s of rows, always the same of a row."""
+    """Makes the `Doc`s of rows, always the same for a row."""
 
     name: str
     """The task's name, which the function gets."""
@@ -29,10 +29,10 @@ class DocMaker:
     """Rows for which it is false are left out."""
 
     def made_of(self, row: Row, *, is_example: bool = False) -> Docs:
-        """The result of the function for a row.
+        """The function's result for a row.
 
-        It gets a copy, in which nulls are None, with lighteval's field `__few_shots`. The random generators of Python and NumPy depend
-        on the row alone meanwhile.
+        The function gets a copy, in which nulls are None, with lighteval's field `__few_shots`. Meanwhile the random generators of Python
+        and NumPy depend on the row alone.
         """
         own = deepcopy(dict(row.items()))
         if self.filter is not None and not self.filter(own):
@@ -48,20 +48,20 @@ class DocMaker:
 
 
 class LightevalTask(DocTask):
-    """The task that a `LightevalTaskConfig` describes. It has lighteval's prompts."""
+    """The task that a `LightevalTaskConfig` describes, with lighteval's prompts."""
 
     DOCS: ClassVar[DocMaker]
     """Makes the `Doc`s of the rows."""
 
     def doc(self, row: Row) -> Docs:
-        """The result of the prompt function for a row; None if the filter leaves it out."""
+        """The prompt function's result for a row; None if the filter excludes the row."""
         return self.DOCS.made_of(row, is_example=self._is_example)
 
     _is_example = False
-    """Whether rows become examples, which some prompt functions write in another way."""
+    """Whether rows become examples, which some prompt functions write differently."""
 
     def _folded_question(self, item: Row) -> str:
-        return super()._folded_question(item) or row_name(item)  # questions without a text are not the same question
+        return super()._folded_question(item) or row_name(item)  # questions without a text are not duplicates
 
     def _examples(self, item: Row) -> Sequence[Row]:
         self._is_example = True
@@ -87,7 +87,7 @@ class LightevalTask(DocTask):
         return examples
 
     _shown: Sequence[Doc] = ()
-    """The examples of the prompt that was made last."""
+    """The examples of the latest prompt."""
 
     def _get_context(self, item: Row) -> MetricContext | None:
         context, index = super()._get_context(item), self._doc_of(item).id.partition(".")[2]

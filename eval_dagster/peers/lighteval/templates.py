@@ -11,7 +11,7 @@ from eval_dagster.records import Row
 from eval_dagster.tasks.doc import Doc
 
 Adapter = Callable[[Row], Mapping[str, Any] | None] | Mapping[str, str]
-"""Gives the parts of a question of a row, or names the fields that hold them."""
+"""Returns the parts of the question of a row, or names the fields that hold them."""
 
 
 @dataclass

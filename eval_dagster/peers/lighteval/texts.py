@@ -1,5 +1,5 @@
 # ruff: noqa: ARG002 - lighteval calls sample functions with more arguments than each needs
-"""Sample functions of texts that use packages or models: ROUGE and answers that are extracted. Names as in lighteval."""
+"""Sample functions of texts that use packages or models: ROUGE and extracted answers. Names are the same as in lighteval."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -41,14 +41,14 @@ class ROUGE(SampleLevelComputation):
         self.tokenizer = tokenizer
 
     def bounds(self) -> tuple[float, float] | None:
-        """0 and 1, or percent; not known where another function aggregates the pairs."""
+        """0 and 1, or percent; unknown if another function aggregates the pairs."""
         return (0.0, 100.0) if self.bootstrap else bounds_of_shares(self.aggregation_function)
 
     def compute(self, doc: Doc, model_response: ModelResponse, **kwargs: Any) -> float | dict[str, float]:
         """Return the aggregate over the pairs; by name if there are several variants.
 
-        With `bootstrap`, the pairs are each text and the correct text of its position, and values are in percent. lighteval resamples
-        these pairs at random and takes the middle; this is their mean, which of one pair is the same.
+        With `bootstrap`, each text is paired with the correct text of its position, and values are in percent. lighteval resamples these
+        pairs at random and takes the middle. This is their mean, which is the same for one pair.
         """
         golds = [self.normalize_gold(text) if self.normalize_gold else text for text in doc.get_golds()]
         texts = [self.normalize_pred(text) if self.normalize_pred else text for text in model_response.final_text]
@@ -91,10 +91,10 @@ class LatexExtractionConfig:
 
 
 class MultilingualExtractiveMatchMetric(SampleLevelComputation):
-    """Whether the answer that a text names equals a correct one: a label of a choice, or a mathematical expression.
+    """Whether the answer in a text equals a correct one: a label of a choice, or a mathematical expression.
 
-    A label is found by lighteval's rules for English. An expression is found and compared by math-verify, as `MathEqual` does; lighteval
-    has an older form of the same code.
+    A label is found by lighteval's rules for English. An expression is found and compared by math-verify, as in `MathEqual`; lighteval has
+    an older form of the same code.
     """
 
     IS_PROPORTION = True
@@ -140,9 +140,9 @@ class MultilingualExtractiveMatchMetric(SampleLevelComputation):
 
 
 def label_in(text: str, count: int, config: IndicesExtractionConfig) -> str | None:
-    """The label of one of `count` choices that a text names; None if it names none.
+    """The label of one of `count` choices that a text names; None without one.
 
-    The patterns are tried from the most to the least certain one. Of several matches of a pattern the last one counts.
+    The patterns are tried from the most to the least certain one. If a pattern matches several times, the last match counts.
     """
     for pattern in _label_patterns(count, config):
         if found := list(pattern.finditer(text)):

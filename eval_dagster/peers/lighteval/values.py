@@ -21,7 +21,7 @@ class Extra(Enum):
 
 
 class Language(Enum):
-    """Languages by their ISO 639-3 codes: those that have words in this project, and some large ones."""
+    """Languages by their ISO 639-3 codes: the languages that have words in this project, and some large ones."""
 
     ARABIC = "ara"
     BENGALI = "ben"
@@ -65,7 +65,7 @@ class TextGenerationInputGrammarType:
 
 
 def as_list(item: Any) -> list[Any]:
-    """A list or tuple as a list, and anything else as the only element of one."""
+    """A list or tuple as a list, and anything else as a list of one."""
     return list(item) if isinstance(item, list | tuple) else [item]
 
 
@@ -75,7 +75,7 @@ def is_package_available(package: str | Extra) -> bool:
 
 
 def requires(*packages: str | Extra) -> Callable[[DecoratedT], DecoratedT]:
-    """Make a decorator of a function that needs packages: a call without them is an error that names them."""
+    """Make a decorator for a function that needs packages: a call without them is an error that names them."""
     missing = [str(getattr(package, "value", package)) for package in packages if not is_package_available(package)]
 
     def decorate(function: DecoratedT) -> DecoratedT:

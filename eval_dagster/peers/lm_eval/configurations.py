@@ -27,7 +27,7 @@ ADVICE = (
     "lm-eval can have an environment of its own, with packages that eval_dagster lacks or has in other versions: "
     "`eval-dagster environments add lm_eval`"
 )
-"""What to do if a task lacks a package. A worker in such an environment says something else."""
+"""Advice if a task lacks a package. A worker in such an environment replaces it."""
 _lock = threading.RLock()
 
 
@@ -54,7 +54,7 @@ class Leaf:
             loaded = _read_with_functions(self.file)
             with seeded(), package_code():
                 overrides = _resolved(self.overrides)
-        except (Exception, SystemExit) as error:  # a module may end the process where something that it needs is missing
+        except (Exception, SystemExit) as error:  # a module may end the process if something that it needs is missing
             advice = f"; {ADVICE}" if isinstance(error, ImportError | AssertionError | SystemExit) else ""
             raise TaskDefinitionError(f"lm_eval:{self.name} cannot be loaded: {_reason(error)}{advice}") from error
         if (found := _function_that_fetches(self.file) or _fetching(overrides)) is not None:
@@ -105,7 +105,7 @@ def _resolved(value: Any) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Why a module cannot be imported. The missing package is enough if that is the reason."""
+    """Why a module cannot be imported; if a package is missing, only this package."""
     if isinstance(error, TaskDefinitionError | RequirementError):
         return str(error)
     # lm-eval advises to install packages in versions that this project does not work with.
@@ -115,7 +115,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Within the block the global generators have the seeds of lm-eval's command line; some tasks draw from them. Restored after it."""
+    """Seed the global generators as lm-eval's command line does, since some tasks draw from them, and restore them after the block."""
     with _lock:
         standard, numbers = random.getstate(), np.random.get_state()
         random.seed(0)
@@ -129,8 +129,8 @@ def seeded() -> Iterator[None]:
 
 @contextmanager
 def package_code(files: Set[str] = frozenset()) -> Iterator[None]:
-    """Run code of a task, of lm-eval or of the user, within the block: it fetches no code, and sees the metrics and filters that its own
-    files register, and none of other tasks.
+    """Run code of a task, of lm-eval or of the user, within the block. The code fetches no other code, and sees the metrics and filters of
+    its own files but of no other task.
 
     Args:
         files: The files of the task's code, from `code_files`; none while it is loaded.
@@ -165,7 +165,7 @@ def package_code(files: Set[str] = frozenset()) -> Iterator[None]:
 
 
 _registered: dict[tuple[int, str, str], Any] = {}
-"""What the files of tasks registered, by the number of the registry, the name and the file. Two tasks may use one name."""
+"""Objects that the files of tasks registered, by the number of the registry, the name and the file. Two tasks may use one name."""
 
 
 def code_files(config: Mapping[str, Any]) -> frozenset[str]:
@@ -188,7 +188,7 @@ def functions_in(value: Any) -> Iterator[Any]:
 
 
 def file_of(definition: Any) -> str:
-    """The file of a function or a class; empty if that is not known. lm-eval gives modules of several files one name."""
+    """The file of a function or a class; empty if it is unknown. lm-eval gives modules of several files one name."""
     while isinstance(definition, partial):
         definition = definition.func
     code = getattr(inspect.unwrap(definition), "__code__", None) if callable(definition) else None
@@ -201,7 +201,7 @@ def file_of(definition: Any) -> str:
 
 
 def is_of_task(file: str) -> bool:
-    """Whether a file belongs to a task of the package or a user, and to no other part of an installed package."""
+    """Whether a file belongs to a task, of the package or a user, and not to another part of an installed package."""
     return "/lm_eval/tasks/" in file or bool(file and "/site-packages/" not in file and not file.startswith(sys.base_prefix))
 
 
@@ -214,10 +214,10 @@ class Members:
 
 
 def members(entry: Entry, index: Mapping[str, Entry], folder: Path) -> Members:
-    """The tasks of a name: itself, a tag's tasks, or a group's tasks with the group's settings.
+    """The tasks of a name: itself, the tasks of a tag, or the tasks of a group with the group's settings.
 
     Raises:
-        TaskDefinitionError: A group names what is not there.
+        TaskDefinitionError: A group names a task that does not exist.
     """
     leaves = list(_leaves(entry, index, folder, {}, ()))
     unique = {leaf.name: leaf for leaf in leaves}

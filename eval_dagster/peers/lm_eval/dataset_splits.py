@@ -9,13 +9,13 @@ from eval_dagster.errors import TaskDefinitionError
 from eval_dagster.tasks.benchmark import DatasetSplit
 
 _KINDS = ("csv", "json", "parquet", "text")
-"""Names of readers of `datasets` that stand for a dataset where files are named."""
+"""Names of readers of `datasets` that stand for a dataset of named files."""
 _NO_OPTION = ("data_files", "revision", "trust_remote_code", "streaming")
 _ON_HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@[^/]+)?/(.+)")
 
 
 def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) -> list[DatasetSplit]:
-    """The splits that a task reads; none if it makes the rows itself."""
+    """The splits that a task reads; empty if it makes the rows itself."""
     if callable(config.get("custom_dataset")):
         return []
     if "class" in config:
@@ -28,7 +28,7 @@ def dataset_splits(config: Mapping[str, Any], folder: Path, *, fewshot: bool) ->
 
 
 def example_split(config: Mapping[str, Any]) -> str | None:
-    """The split of examples, if it is not the evaluated one."""
+    """The split of examples, unless it is the evaluated one."""
     settings = config.get("fewshot_config") or {}
     if not isinstance(settings, Mapping):
         return None
@@ -45,7 +45,7 @@ def split_of(config: Mapping[str, Any], folder: Path, name: str) -> DatasetSplit
 
     Args:
         config: The task's configuration.
-        folder: That of its YAML file, which local files are relative to.
+        folder: The folder of its YAML file, which local files are relative to.
         name: The split.
 
     Raises:

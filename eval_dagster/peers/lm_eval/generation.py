@@ -12,7 +12,7 @@ _MOST_TOKENS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """How a task of lm-eval wants its texts."""
+    """The settings of the texts of an lm-eval task."""
 
     stop_sequences: tuple[str, ...]
     max_tokens: int

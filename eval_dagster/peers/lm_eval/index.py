@@ -1,4 +1,4 @@
-"""The names of lm-eval's tasks, groups and tags. To scan its 13,000 YAML files takes seconds, so the result is kept on disk."""
+"""The names of lm-eval's tasks, groups and tags. Scanning its 13,000 YAML files takes seconds, so the result is kept on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from eval_dagster.errors import RequirementError
 from eval_dagster.peers.kept_files import kept_json
 
 VERSION = "0.4.13"
-"""The release of lm-eval that is supported: its inner modules are used, and they change between releases."""
+"""The supported release of lm-eval: its inner modules are used, and they change between releases."""
 Kind = Literal["task", "group", "tag"]
 _FORMAT = 1
 _KINDS: Mapping[str, Kind] = {"TASK": "task", "PY_TASK": "task", "GROUP": "group", "TAG": "tag"}
@@ -30,7 +30,7 @@ class Entry:
 
 
 def require_lm_eval() -> None:
-    """Raise `RequirementError` unless the release of lm-eval that is supported is installed."""
+    """Raise `RequirementError` unless the supported release of lm-eval is installed."""
     try:
         found = metadata.version("lm_eval")
     except metadata.PackageNotFoundError:

@@ -80,7 +80,7 @@ def _keep_templates() -> None:
 
 
 def questions_of(name: str, task: Any, doc: Row, asked: Asked) -> list[TaskSample]:
-    """The questions: choices after the same context are one. If the turns are known, its messages are those, for people and checks."""
+    """The questions. Choices after the same context form one question. Its messages are the turns, if known, for people and checks."""
     scored: dict[str, tuple[list[str], list[int]]] = {}
     others: list[TaskSample] = []
     for position, each in enumerate(asked.instances):
@@ -128,7 +128,7 @@ def _verbatim(prompt: str, kind: ResponseType, positions: list[int], *, repeats:
 
 
 def gold_positions(task: Any, doc: Row, positions: Sequence[int]) -> list[int]:
-    """Positions of the correct choices of a question, for people; empty if the task does not tell."""
+    """Positions of the correct choices in a question, for people; empty if the task does not tell."""
     try:
         if len(positions) == 1 and task.OUTPUT_TYPE == "loglikelihood":
             return [0]
@@ -142,7 +142,7 @@ def gold_positions(task: Any, doc: Row, positions: Sequence[int]) -> list[int]:
 
 
 def _targets(task: Any, doc: Row) -> str | list[str] | None:
-    """The correct texts, for people; none if the task has a blank target for all rows, because it scores by other fields."""
+    """The correct texts, for people; None if the task has a blank target for all rows, because it scores by other fields."""
     template = task.config.doc_to_target
     if isinstance(template, str) and not template.strip():
         return None

@@ -15,8 +15,8 @@ def require_supported(name: str, config: Mapping[str, Any]) -> None:
     """Check a configuration whose functions are names.
 
     Raises:
-        TaskDefinitionError: The task runs code that a model wrote, asks about images or sound, scores with fetched code, or generates
-            text in a way that eval_dagster has not.
+        TaskDefinitionError: The task runs code that a model wrote, asks about images or sound, scores with fetched code, or generates text
+            in a way that eval_dagster does not support.
     """
     if config.get("unsafe_code"):
         native = next((task for beginning, task in _SANDBOXED.items() if name.startswith(beginning)), None)

@@ -91,7 +91,7 @@ class LmEvalRegistry(ProcessRegistry):
         """The evals of a group, by name.
 
         Raises:
-            TaskDefinitionError: The group is unknown, or it sets what an eval cannot set.
+            TaskDefinitionError: The group does not exist, or has a setting that an eval cannot have.
         """
         if self._given is None:
             return own_suite(name)
@@ -112,7 +112,7 @@ class LmEvalProcessBenchmark(ProcessBenchmark):
         self._asked, self.name = asked, str(described["shown"])
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits of a task's dataset. Raises `TaskDefinitionError` where examples are wanted of a task that has none."""
+        """The splits of a task's dataset. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
         named = self._splits[subject]["examples" if fewshot else "evaluated"]
         if isinstance(named, str):
             raise TaskDefinitionError(named)
@@ -204,7 +204,7 @@ class LmEvalBenchmark:
 
     @property
     def response_type(self) -> ResponseType:
-        """The kind of answer that the first task asks for."""
+        """The response type of the first task."""
         given = self._first.get("output_type") or getattr(self._first.get("class"), "OUTPUT_TYPE", None) or "generate_until"
         return _RESPONSE_TYPES.get(given, ResponseType.LOGLIKELIHOODS)
 
@@ -236,7 +236,7 @@ class LmEvalBenchmark:
         return stable_hash([[name, task_version(leaf.load())] for name, leaf in self._leaves.items()])
 
     def splits(self, subject: str, *, fewshot: bool) -> Sequence[DatasetSplit]:
-        """The splits of a task's dataset. Raises `TaskDefinitionError` where examples are wanted of a task that has none."""
+        """The splits of a task's dataset. Raises `TaskDefinitionError` if examples are wanted of a task that has none."""
         leaf = self._leaves[subject]
         if fewshot and leaf.unresolved().get("num_fewshot") == 0:
             raise TaskDefinitionError(
@@ -250,9 +250,9 @@ class LmEvalBenchmark:
         return read_rows(self._leaves[subject], open_split, fewshot=fewshot)
 
     def render(self, subject: str, rows: BenchmarkRows, settings: RenderSettings) -> Iterator[Sequence[TaskSample] | BaseException]:
-        """The requests of lm-eval for each document, or what was raised.
+        """The requests of lm-eval for each document, or the exception that was raised.
 
-        One generator draws the examples of all documents in their order, as in lm-eval; or one a document, if the settings say so.
+        One generator draws the examples of all documents in their order, as in lm-eval; or one for each document, if the settings say so.
         """
         task, has_chat = self._task(subject, rows), settings.formatter.name not in _NO_CHAT
         files = self._files(subject)
@@ -271,7 +271,7 @@ class LmEvalBenchmark:
             yield asked
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
-        """The values of a document under each filter: `exact_match/strict-match`, and `acc` without a filter."""
+        """The values of a document under each filter: `exact_match/strict-match`, or `acc` without a filter."""
         task = self._task(subject, rows)
         instances = answered(subject, row, answers)
         values: dict[str, Item] = {}
@@ -303,7 +303,7 @@ class LmEvalBenchmark:
         return self._over[key][1]
 
     def _require_alike(self) -> None:
-        """Raise `TaskDefinitionError` if the tasks differ in what they ask for or how they score."""
+        """Raise `TaskDefinitionError` if the tasks differ in the kind of request or in how they score."""
         if len(self._leaves) == 1:
             return
         kinds: dict[str, list[str]] = {}
@@ -326,7 +326,7 @@ def _kind(leaf: Leaf) -> str:
 
 
 def _explain(instances: Sequence[Any], filtered: Sequence[Any], name: str | None) -> None:
-    """Keep what a filter took out of generated texts."""
+    """Keep the parts of generated texts that a filter extracted."""
     for instance, taken in zip(instances, filtered, strict=True):
         texts = taken if isinstance(taken, list) else [taken]
         if all(isinstance(text, str) for text in texts) and not set(texts) <= set(instance.resps):

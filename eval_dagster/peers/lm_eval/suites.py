@@ -10,12 +10,12 @@ from eval_dagster.peers.lm_eval.index import Entry
 
 
 def suite_evals(entry: Entry, index: Mapping[str, Entry], folder: Path, is_one_eval: Callable[[Entry], bool]) -> dict[str, dict[str, Any]]:
-    """The settings of the evals by name: of each member of a group that is one eval, and of the members of the others.
+    """The settings of the evals, by name. A member that is not one eval is replaced by its own members.
 
     Args:
         entry: A task, a group or a tag.
         index: All names.
-        folder: What the files of the entries are relative to.
+        folder: The folder that the files of the entries are relative to.
         is_one_eval: Whether the tasks of a name have the same metrics.
 
     Raises:

@@ -1,4 +1,4 @@
-"""lm-eval's task objects over rows that are given to them. No class of lm-eval is patched: each is of a subclass of its own class."""
+"""lm-eval's task objects over given rows. No class of lm-eval is patched: each object is of a subclass of its own class."""
 
 import datetime
 import inspect
@@ -38,7 +38,7 @@ class _Splits(dict[str, Any]):
 
 
 def read_rows(leaf: Leaf, open_split: OpenSplit, *, fewshot: bool) -> BenchmarkRows:
-    """The documents that a task makes of the rows of its dataset: those that it evaluates, and those that examples are drawn from."""
+    """The documents that a task makes of the rows of its dataset: the evaluated ones, and those that examples are drawn from."""
     import datasets
 
     config, folder = leaf.load(), leaf.file.parent
@@ -104,7 +104,7 @@ def set_examples(task: Any, *, num_fewshot: int, seed: int) -> None:
         asked = sampler.asked
         if asked not in drawn:
             return drawn
-        # lm-eval shows the question with its answer where a task names no split for examples; here another row takes its place.
+        # lm-eval shows the question with its answer if a task names no split for examples; here another row takes its place.
         others = [row for row in sampler.fewshot_docs() if row != asked and row not in drawn]
         Random(stable_hash([seed, str(asked)])).shuffle(others)  # noqa: S311
         return [row if row != asked else others.pop() for row in drawn if row != asked or others]
@@ -158,7 +158,7 @@ def _built(config: dict[str, Any], attributes: Mapping[str, Any]) -> Any:
 
 
 def _once(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Process each split once. lm-eval does it at each look, so that a task that shuffles would have other rows each time."""
+    """Process each split once. lm-eval does it at each access, so that a task that shuffles would have other rows each time."""
     known: dict[int, tuple[Any, Any]] = {}
 
     def once(rows: Any) -> Any:
@@ -171,7 +171,7 @@ def _once(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within the block, lm-eval logs errors alone."""
+    """Within the block, lm-eval logs only errors."""
     log = logging.getLogger("lm_eval")
     before = log.level
     log.setLevel(logging.ERROR)

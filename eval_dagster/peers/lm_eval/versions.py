@@ -39,7 +39,7 @@ def _source(function: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A configuration without what differs between machines: functions by name, no paths of the package."""
+    """A configuration without the parts that differ between machines: functions by name, no paths of the package."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items() if key != "config_source"}
     if isinstance(value, list | tuple):

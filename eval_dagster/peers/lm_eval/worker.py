@@ -1,7 +1,7 @@
 """lm-eval's tasks in an environment that has lm-eval, and packages that this project has in other versions.
 
-The code that asks lm-eval is that of `eval_dagster.peers.lm_eval`. It is read from where this file lies, and needs no
-package of this project's but pydantic and Pillow; the other packages are those of the environment.
+The code of `eval_dagster.peers.lm_eval`, which asks lm-eval, is read from this file's folder. It needs only pydantic and Pillow of this
+project's packages; the other packages are the environment's.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 if "eval_dagster" not in sys.modules:
     here = Path(__file__).resolve()
-    sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != here.parent]  # no name of lm-eval's is one of these files
+    sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != here.parent]  # these files must not shadow lm-eval's names
     folder = here.parents[2]
     spec = spec_from_file_location("eval_dagster", folder / "__init__.py", submodule_search_locations=[str(folder)])
     if spec is None or spec.loader is None:
@@ -156,7 +156,7 @@ def _question(made: TaskSample, formatter: _Sent) -> dict[str, Any]:
 
 
 _scored: dict[tuple[str, str], BenchmarkRows] = {}
-"""By task: the rows of the object that scores. lm-eval asks them for nothing when it scores a document."""
+"""By task: the rows of the object that scores. lm-eval does not need them to score a document."""
 
 
 def score(name: str, subject: str, row: dict[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, str]:

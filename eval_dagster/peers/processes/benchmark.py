@@ -56,7 +56,7 @@ class ProcessBenchmark:
             yield failure_of(asked) or [question_of(each, settings.formatter) for each in asked]
 
     def score(self, subject: str, rows: BenchmarkRows, row: Row, answers: Sequence[Answer]) -> Mapping[str, Item]:
-        """The values of a row. Raises `DataError` if the worker failed on it."""
+        """The values of a row. Raises DataError if the worker failed on it."""
         found = self.score_all(subject, rows, [(row, answers)])[0]
         if isinstance(found, Exception):
             raise found

@@ -19,7 +19,7 @@ class Environment:
     python: Path
 
     def release(self, distribution: str) -> str | None:
-        """The installed version of a distribution; None if it is not installed, or if that is unknown."""
+        """The installed version of a distribution; None if it is not installed or not known."""
         for folder in self._site_packages():
             for found in folder.glob("*.dist-info"):
                 name, _, version = found.name.removesuffix(".dist-info").partition("-")
@@ -28,9 +28,10 @@ class Environment:
         return None
 
     def stamp(self, packages: Sequence[str]) -> str | None:
-        """A text that changes when a distribution or a file of the packages changes; None if that cannot be seen.
+        """A text that changes when a distribution or a file of the packages changes; None if changes cannot be seen.
 
-        It cannot if the interpreter has no folder of packages beside it, or a package is installed from a folder of its own (editable).
+        They cannot if the interpreter has no folder of packages beside it, or if a package is installed from a folder of its own
+        (editable).
         """
         folders = list(self._site_packages())
         found: list[object] = []
@@ -48,7 +49,7 @@ class Environment:
         return stable_hash([str(self.python), found])
 
     def is_known(self) -> bool:
-        """Whether the interpreter has a folder of packages beside it, so that it is seen what is installed."""
+        """Whether the interpreter has a folder of packages beside it, so that installed packages can be seen."""
         return any(self._site_packages())
 
     def _site_packages(self) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Makes the environment of a registry: a virtual environment with the release that is supported."""
+"""Makes the environment of a registry: a virtual environment with the supported release."""
 
 import shutil
 import subprocess
@@ -9,16 +9,16 @@ from eval_dagster.errors import RequirementError
 from eval_dagster.peers.processes.registry import ProcessRegistry
 
 FOLDER = ".environments"
-"""Beside evals.yaml; holds an environment a registry."""
+"""Beside evals.yaml; holds one environment for each registry."""
 
 
 def make_environment(registry: type[ProcessRegistry], folder: Path, python: Path | None) -> Path:
-    """Make the environment of a registry, or install into the one that is there. The output of pip is shown. Git ignores the folder.
+    """Make the environment of a registry, or install into an existing one. The output of pip is shown. Git ignores the folder.
 
     Args:
         registry: Its class.
-        folder: That of evals.yaml.
-        python: The interpreter to make it with; one that is new enough if not given.
+        folder: The folder of evals.yaml.
+        python: The interpreter to make it with; by default one that is new enough.
 
     Returns:
         The interpreter of the environment, relative to the folder.

@@ -16,7 +16,7 @@ from eval_dagster.peers.workers import serve
 _LAST_LINES = 8
 """Lines of stderr in an error."""
 _DRAIN_S = 2.0
-"""Seconds in which the last lines of a process that ended have to come. They do not if a child of it holds stderr."""
+"""Seconds to wait for the last lines of a process that ended. They do not come if a child of it holds stderr."""
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _MISSING = ("ImportError", "ModuleNotFoundError", "PackageNotFoundError")
 
@@ -25,7 +25,7 @@ class WorkerProcess:
     """A process that calls the functions of a worker file. Calls of several threads wait for each other."""
 
     def __init__(self, name: str, python: Path, file: Path) -> None:
-        """`name` is the registry's, for messages."""
+        """`name` is the registry's name, for messages."""
         self._name, self._python, self._file = name, python, file
         self._process: subprocess.Popen[str] | None = None
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
@@ -44,12 +44,12 @@ class WorkerProcess:
         return self._result(self._exchange({"method": method, "arguments": arguments}))
 
     def each(self, method: str, shared: Mapping[str, Any], several: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The results of a function for several arguments, beside those that are shared. If it raised, the result is a `DataError`."""
+        """The results of a function for several arguments, beside the shared ones. If a call raised, its result is a `DataError`."""
         answers = self._result(self._exchange({"method": method, "arguments": shared, "each": several}))
         return [_error(self._name, answer["error"]) if "error" in answer else answer["result"] for answer in answers]
 
     def stream(self, method: str, **arguments: Any) -> Iterator[Any]:
-        """The items that a generator of the worker gives. Raises as `call`."""
+        """The items of a generator of the worker. Raises as `call`."""
         answer = self._exchange({"method": method, "arguments": arguments})
         number = None
         try:
@@ -163,7 +163,7 @@ def _error(name: str, error: Mapping[str, str]) -> DataError:
 
 
 def _plain(value: Any) -> Any:
-    """Values that JSON has no type for, in a row as the reader gives it."""
+    """Convert a value of a row that has no JSON type."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if hasattr(value, "tolist"):

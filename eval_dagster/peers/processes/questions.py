@@ -14,7 +14,7 @@ _SETTINGS = ("max_tokens", "stop_sequences", "num_samples", "temperature", "top_
 
 
 def question_of(sent: Mapping[str, Any], formatter: Formatter) -> TaskSample:
-    """A question of a worker. If it has messages and no prompt, the formatter writes them; either is sent with the choices as it is."""
+    """A question of a worker. If it has messages but no prompt, the formatter writes the prompt. Choices are sent as they are."""
     messages = [Message(Role(role), content) for role, content in sent.get("messages") or ()]
     prompt = sent.get("prompt")
     if prompt is None:
@@ -53,7 +53,7 @@ def answers_sent(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def values_of(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a row. `{"$error": reason}` stands for a metric without one; with `"$retryable": true` the next run may have it."""
+    """The values of a row. `{"$error": reason}` is a metric without a value; with `"$retryable": true` the next run may have it."""
     return {
         name: ScoreError(str(value[_ERROR]), bool(value.get(_RETRYABLE))) if isinstance(value, Mapping) and _ERROR in value else value
         for name, value in sent.items()

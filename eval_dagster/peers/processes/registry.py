@@ -31,25 +31,25 @@ class ProcessRegistry:
     DISTRIBUTION: ClassVar[str]
     """The package as pip names it."""
     PACKAGES: ClassVar[Sequence[str]]
-    """The importable packages whose files decide what the worker gives. What it described is kept until one of them changes."""
+    """The importable packages whose files decide the worker's results. Its descriptions are kept until one of them changes."""
     RELEASE: ClassVar[str | None] = None
-    """The version that is supported; any if not given."""
+    """The supported version; None for any."""
     EXTRA_REQUIREMENTS: ClassVar[Sequence[str]] = ()
-    """What `eval-dagster environments add` installs beside the distribution."""
+    """The packages that `eval-dagster environments add` installs beside the distribution."""
     PYTHON: ClassVar[str | None] = None
-    """The version of Python that the package needs at least, `3.12` for instance."""
+    """The least version of Python that the package needs, such as `3.12`."""
 
     def __init__(self) -> None:
         self._given: Path | None = None
 
     def within(self, python: Path | None) -> Self:
-        """The registry with the interpreter of evals.yaml, or with none."""
+        """The registry with the interpreter of evals.yaml, or without one."""
         made = type(self)()
         made._given = python
         return made
 
     def names(self) -> Mapping[str, Listed]:
-        """All names. Raises `RequirementError` without an environment."""
+        """All names. Raises RequirementError without an environment."""
         listed: Mapping[str, str] = self._kept("names", lambda process: process.call("names"))
         return {name: Listed(kind=kind) for name, kind in listed.items()}
 
@@ -80,7 +80,7 @@ class ProcessRegistry:
         raise TaskDefinitionError(f"{self.NAME} has no groups that are suites; `task: {self.NAME}:{name}` is one eval")
 
     def environment(self) -> Environment:
-        """The environment. Raises `RequirementError` if none can be used."""
+        """The environment. Raises RequirementError if none can be used."""
         return environment_for(self.NAME, self._given, self.DISTRIBUTION, self.RELEASE)
 
     def _process(self, environment: Environment, stamp: str | None) -> WorkerProcess:
@@ -94,7 +94,7 @@ class ProcessRegistry:
         return process
 
     def _kept(self, what: str, ask: Callable[[WorkerProcess], Any]) -> Any:
-        """The worker's answer, kept on disk: to start it and import its package takes seconds."""
+        """The worker's result, kept on disk, since starting the worker and importing its package takes seconds."""
         environment = self.environment()
         stamp = environment.stamp(self.PACKAGES)
         if stamp is None:

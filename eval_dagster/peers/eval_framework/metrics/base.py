@@ -41,7 +41,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
     """The parts of the names of several values."""
     AGGREGATORS: ClassVar[Sequence[Any]] = ()
     DIRECTIONS_OF_NAMES: ClassVar[Mapping[str, bool]] = {}
-    """Whether higher is better, if the values differ in that: by the name of the value, in which `{NAME}` is the metric's."""
+    """Whether higher is better, by the name of the value, if the values differ in it. `{NAME}` in a name stands for the metric's name."""
     DIRECTIONS = classproperty(
         lambda cls: {full_name(cls.NAME, name.replace("{NAME}", cls.NAME)): value for name, value in cls.DIRECTIONS_OF_NAMES.items()}
     )
@@ -55,7 +55,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
         """Give `calculate` the view that it expects, and take from the code what the class does not declare."""
         super().__init_subclass__(**arguments)
         if "BEST" not in vars(cls) and {"calculate", "calculate_row", "__init__"} & vars(cls).keys():
-            cls.BEST = None  # that of the base need not be its own
+            cls.BEST = None  # the base's value may be wrong for it
         accept_antlr(getattr(cls, "NAME", cls.__name__), reads_latex=reads_latex(cls))
         if reads_latex(cls):
             cls.PACKAGES = (*vars(cls).get("PACKAGES", ()), *LATEX_PACKAGES)
@@ -70,7 +70,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
                 cls.DIRECTIONS_OF_NAMES = {} if len(set(found.values())) == 1 else found
 
     def _record_or_raise(self, exc: Exception) -> list[MetricResult]:
-        """The failure of a machine: raised, or a result with the error where `fail_on_error` is not set."""
+        """Raise the failure of a machine, or return a result with it unless `fail_on_error` is set."""
         if self.fail_on_error:
             raise exc
         error = Error(error_class=type(exc).__name__, message=str(exc), traceback=traceback.format_exc())
@@ -78,7 +78,7 @@ class BaseMetric(base.BaseMetric[ResponseT]):
 
 
 class BaseLLMJudgeMetric(BaseMetric[Completion]):
-    """A metric that asks a judge model, which it gets when it is made. An eval gives none."""
+    """A metric that asks a judge model, which it gets when it is made. An eval passes none."""
 
     def __new__(cls, *given: Any, **named: Any) -> Any:
         """Make the metric.
@@ -128,7 +128,7 @@ def _with_view(calculate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _averaged(results: list[MetricResult]) -> list[MetricResult]:
-    """The results; several of one name as their mean. A result without value and error is left out if another one has a value."""
+    """The results, averaged by name. Results that have neither value nor error are left out if any result has a value."""
     if any(each.value is not None for each in results):
         results = [each for each in results if each.value is not None or each.error is not None]
     by_name: dict[str, list[MetricResult]] = defaultdict(list)

@@ -35,7 +35,7 @@ class CodeCompletionAssertion(BaseMetric[Completion]):
 
 
 class CodeExecutionBaseContext(BaseMetricContext):
-    """A program's tests and their place."""
+    """The tests of a program, and its environment."""
 
     run_env: str
     code_prompt: str
@@ -100,7 +100,7 @@ class CodeExecutionPassAtOne(BaseMetric[Completion]):
 
 
 class CodeExecutionPassAtOneWithCodebench(CodeExecutionPassAtOne):
-    """The same; eval-framework runs it in a container with all packages, which the sandbox does not have."""
+    """The same. eval-framework runs it in a container with all packages, which the sandbox does not have."""
 
     NAME = "code-execution-pass@1-codebench"
 

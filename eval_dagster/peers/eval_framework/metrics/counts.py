@@ -35,32 +35,32 @@ _LATER_RULES: tuple[tuple[str, str], ...] = (
     (r"([.?!])", rf"\1{_STOP}"),
     (_DOT, "."),
 )
-"""Where the sentences of English texts end (the rules of IFEval): each pattern is replaced, one after the other."""
+"""The ends of sentences in English texts (the rules of IFEval): each pattern is replaced, one after the other."""
 
 
 class WordCounterMetricContext(BaseMetricContext):
-    """How many words are wanted."""
+    """The wanted number of words."""
 
     comparison: str
     word_count: int
 
 
 class SentenceCounterMetricContext(BaseMetricContext):
-    """How many sentences are wanted."""
+    """The wanted number of sentences."""
 
     comparison: str
     sentence_count: int
 
 
 class ParagraphCounterMetricContext(BaseMetricContext):
-    """How many paragraphs are wanted."""
+    """The wanted number of paragraphs."""
 
     comparison: str
     paragraph_count: int
 
 
 class _Counter(BaseMetric[Completion]):
-    """Whether the text has at least, or less than, so many parts."""
+    """Whether the text has at least, or less than, a number of parts."""
 
     CONTEXT: ClassVar[type[BaseMetricContext]]
     FIELD: ClassVar[str]
@@ -134,7 +134,7 @@ class ParagraphCounter(_Counter):
 
 
 class ResponseToOriginalLengthRatio(BaseMetric[Completion]):
-    """The characters of the text divided by the characters of the user's last message. An empty message has no value."""
+    """The number of characters of the text, divided by the characters of the user's last message. An empty message gives no value."""
 
     NAME = "Response to Original Length Ratio"
     HIGHER_IS_BETTER = False

@@ -1,4 +1,4 @@
-"""Undeclared facts of eval-framework's metrics, read from their code: which values are better, whether programs run, and what is parsed."""
+"""Reads from the code of eval-framework's metrics which values are better, whether programs run, and what is parsed."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ _RUNNERS = (SandboxSession, execute_python_code_with_tests, run_python_code)
 
 
 def directions(metric: type) -> dict[str, bool]:
-    """Whether higher is better for each value that the code of a class names, by the name, in which `{NAME}` is the metric's."""
+    """Whether higher is better, by the name of each value in a class's code. `{NAME}` in a name stands for the metric's name."""
     try:
         source = ast.parse(textwrap.dedent(inspect.getsource(metric)))
     except (OSError, TypeError, SyntaxError):
@@ -30,7 +30,7 @@ def directions(metric: type) -> dict[str, bool]:
 
 
 def _text(written: ast.AST | None) -> str:
-    """The text of an expression of constants and `self.NAME`; for others their source, which names no value."""
+    """The text of an expression of constants and `self.NAME`; otherwise its source, which does not name a value."""
     if isinstance(written, ast.Constant):
         return str(written.value)
     if isinstance(written, ast.JoinedStr):
@@ -51,7 +51,7 @@ def reads_latex(metric: type) -> bool:
 
 
 def _used(metric: type) -> Iterator[Any]:
-    """The names of the module that the methods of a class use."""
+    """The objects that the methods of a class use, by the names of their module."""
     methods = [each.__func__ if isinstance(each, staticmethod | classmethod) else each for each in vars(metric).values()]
     for function in (inspect.unwrap(each) for each in methods if isinstance(each, FunctionType)):
         yield from (function.__globals__.get(name) for name in function.__code__.co_names)

@@ -71,7 +71,7 @@ def _is_number(word: str) -> bool:
 
 
 def _aligned_f1(spans: Sequence[set[str]], wanted: Sequence[set[str]]) -> float:
-    """The mean F1 of spans that are paired so that it is highest; one without a partner counts 0."""
+    """The mean F1 of spans, paired so that it is highest; a span without a partner counts 0."""
     # Imported lazily: slow, and only needed here.
     from scipy.optimize import linear_sum_assignment
 

@@ -21,7 +21,7 @@ class IFEvalMetricContext(BaseMetricContext):
 
 
 class IFEvalMetric(BaseMetric[Completion]):
-    """Whether all instructions are followed, and the part of them that is; strictly, and with small changes of the text."""
+    """Whether all instructions are followed, and the share that is followed; strictly, and with small changes of the text."""
 
     NAME = "IFEval"
     HEADLINE = "prompt_level_strict_acc"

@@ -39,7 +39,7 @@ class GermanCompletionChecker(_LanguageMetric):
 
 
 class LanguageConsistencyChecker(_LanguageMetric):
-    """Whether the text has the language of the user's messages. Without a language on either side it has no value."""
+    """Whether the text has the language of the user's messages. If neither language is known, there is nothing to return."""
 
     NAME = "Language Consistency"
 
@@ -53,7 +53,7 @@ class LanguageConsistencyChecker(_LanguageMetric):
 
 
 class LanguageRawConsistencyChecker(LanguageConsistencyChecker):
-    """The same of the text as generated."""
+    """The same for the text as generated."""
 
     NAME = "Language Consistency Raw"
 

@@ -13,7 +13,7 @@ from typing import Any
 from eval_dagster.errors import MachineError
 
 WORKER = "eval_dagster.peers.eval_framework.metrics.latex_worker"
-"""A metric that asks names it in `COMPANIONS`."""
+"""A metric that asks has this name in its `COMPANIONS`."""
 LATEX_PACKAGES = ("antlr4-python3-runtime", "sympy")
 _SCRIPT = Path(__file__).with_name("latex_worker.py")
 _PATIENCE_S = 120.0
@@ -29,7 +29,7 @@ class _Algebra:
         self._owner = 0
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer; None if the process ended, or did not answer in time."""
+        """The answer; None if the process ended or did not answer in time."""
         with self._lock:
             process = self._running()
             assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Metrics of the log-probabilities of choices. Choices with one text are one choice, as in eval-framework."""
+"""Metrics of the log-probabilities of choices. Choices with the same text are one choice, as in eval-framework."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class AccuracyLoglikelihood(BaseMetric[Loglikelihood]):
 
 
 class AccuracyNormLoglikelihood(AccuracyLoglikelihood):
-    """Whether the choice that is the most probable one a character is a gold answer."""
+    """Whether the choice with the highest log-probability per character is a gold answer."""
 
     NAME = "Accuracy Normalized Loglikelihood"
 
@@ -50,7 +50,7 @@ class AccuracyNormLoglikelihood(AccuracyLoglikelihood):
 
 
 class PartialEvalAccuracy(BaseMetric[Loglikelihood], RowMetric[Loglikelihood]):
-    """Whether the ending of a sentence is more probable after the correct of its two beginnings, which are two questions of a row."""
+    """Whether the ending of a sentence is more probable after the correct one of two beginnings, each a question of the row."""
 
     NAME = "Partial Evaluation Accuracy"
     IS_PROPORTION = True
@@ -70,7 +70,7 @@ class PartialEvalAccuracy(BaseMetric[Loglikelihood], RowMetric[Loglikelihood]):
 
 
 class BitsPerByteLoglikelihood(BaseMetric[Loglikelihood]):
-    """The negative log-probability of the gold answer in bits, divided by its bytes in UTF-8; the first gold answer that is a choice."""
+    """The negative log-probability in bits per UTF-8 byte of the gold answer; of several, the first that is a choice."""
 
     NAME = "BitsPerByte"
     HIGHER_IS_BETTER = False
@@ -79,7 +79,7 @@ class BitsPerByteLoglikelihood(BaseMetric[Loglikelihood]):
     BOUNDS = (0.0, math.inf)
 
     def calculate(self, response: Loglikelihood) -> list[MetricResult]:
-        """Return the value, or the reason why there is none."""
+        """Return the value, or the reason for a missing one."""
         scored: Mapping[str, float] = response.loglikelihoods  # type: ignore[assignment]
         gold = next((text for text in response.ground_truth_list if text in scored), None)
         if not gold:
@@ -166,7 +166,7 @@ class TernaryScore(_AbstainingMetric):
 
 
 class DistributionalCorrectnessScore(_AbstainingMetric):
-    """The probability of the gold less the wrong answers, times the probability of not abstaining (Burns 2025, arXiv:2510.04302)."""
+    """The probability of gold answers less wrong answers, times the probability of not abstaining (Burns 2025, arXiv:2510.04302)."""
 
     NAME = "Distributional Correctness Score"
     BEST = 1.0
@@ -193,7 +193,7 @@ class DistributionalCorrectnessScore(_AbstainingMetric):
 
 
 class ProbabilityMass(BaseMetric[Loglikelihood]):
-    """The part of the choices' probability that the gold answers have: one text, or a list of texts."""
+    """The gold answers' share of the probability of all choices. Gold answers are one text or a list of texts."""
 
     NAME = "Probability Mass"
     BEST = 1.0
@@ -213,7 +213,7 @@ class ProbabilityMass(BaseMetric[Loglikelihood]):
 
 
 class ProbabilityMassNorm(ProbabilityMass):
-    """The same of the log-probabilities a character."""
+    """The same with log-probabilities per character."""
 
     NAME = "Probability Mass Normalized"
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 
 INVALID_ANSWER = "[invalidanswer]"
-"""Replaces an answer that is not there."""
+"""Replaces a missing answer."""
 END_SEQ = "I hope it is correct."
 END_SEQ_DE = "Ich hoffe, die Antwort ist korrekt."
 
@@ -20,7 +20,7 @@ SUBSTITUTIONS = [
     ("\\text{and}", ","),
     ("\\text{m}", "\\text{}"),
 ]
-"""Texts and what replaces them, in this order; from the paper."""
+"""Texts and their replacements, in this order; from the paper."""
 UNITS = [
     "square",
     "ways",
@@ -68,7 +68,7 @@ FORMATS = [
     "\\dots",
 ]
 REMOVED_EXPRESSIONS = [*UNITS, *FORMATS]
-"""What is removed after that; from the paper."""
+"""Texts to remove after that; from the paper."""
 
 _RELAXED = re.compile(r"(?is)(?:the\s+)?final\s+answer\s*:\s*the\s+(?:final\s+)?answer\s+is\s*(.*)")
 _RELAXED_END = re.compile(r"(?i)\.?\s*i\s+hope\s+it\s+is\s+correct\.?\s*$")
@@ -150,7 +150,7 @@ def normalized_gold_from_solution(solution: str) -> str | None:
 
 
 def normalize_final_answer(final_answer: str) -> str:
-    """The answer without what stands before an equals sign, without units and formats."""
+    """The answer without the part before an equals sign, without units and formats."""
     text = final_answer.rpartition("=")[2]
     for before, after in SUBSTITUTIONS:
         text = text.replace(before, after)

@@ -19,7 +19,7 @@ _REMOVED = (
 
 
 def is_equiv_minerva(x1: str, x2: str, timeout_seconds: int = 5) -> bool:
-    """Whether the difference of two expressions is 0. False if one cannot be read, or it takes longer."""
+    """Whether the difference of two expressions is 0. False if one cannot be read, or if it takes longer."""
     return bool(ask_algebra({"difference": [x1, x2], "seconds": timeout_seconds}))
 
 
@@ -29,12 +29,12 @@ def is_equiv_hendrycks(str1: str | None, str2: str | None) -> bool:
         return str1 is str2
     try:
         return strip_string_hendrycks(str1) == strip_string_hendrycks(str2)
-    except Exception:  # a form that the rules do not know
+    except Exception:  # the rules do not know this form
         return str1 == str2
 
 
 def strip_string_hendrycks(string: str) -> str:
-    """The answer without spaces, units, formats and what stands before an equals sign, with fractions in one form."""
+    """The answer without spaces, units, formats and the part before an equals sign, with fractions in one form."""
     for before, after in _REMOVED:
         string = string.replace(before, after)
     string = _without_units(string)
@@ -58,7 +58,7 @@ def _right_side(string: str) -> str:
 
 
 def _without_units(string: str) -> str:
-    r"""The text before the first `\text{...}`, else that after it, else its content."""
+    r"""The text before the first `\text{...}`, else the text after it, else its content."""
     mark = r"\text{"
     if mark not in string:
         return string

@@ -1,4 +1,4 @@
-"""Whether a text that is an expression in LaTeX is the gold answer."""
+"""Whether an expression in LaTeX is the gold answer."""
 
 import re
 
@@ -51,7 +51,7 @@ class MathReasoningCompletion(BaseMetric[Completion]):
 
 
 def _is_same_side(first: str, second: str) -> bool:
-    """Whether two texts are the same after what stands before the equals signs that only one of them has is removed."""
+    """Whether two texts are the same once the one with more equals signs has lost the parts before the surplus signs."""
     surplus = first.count("=") - second.count("=")
     for _ in range(abs(surplus)):
         first, second = (first.partition("=")[2], second) if surplus > 0 else (first, second.partition("=")[2])

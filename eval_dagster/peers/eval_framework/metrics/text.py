@@ -38,7 +38,7 @@ def exact_match_hf_evaluate(
     ignore_punctuation: bool = False,
     ignore_numbers: bool = False,
 ) -> dict[str, Any]:
-    """The part of the texts that are equal to their references, after what is to be ignored is removed from both."""
+    """The share of texts that equal their references, after ignored parts are removed from both."""
 
     def folded(text: str) -> str:
         for regex in regexes_to_ignore or ():
@@ -53,7 +53,7 @@ def exact_match_hf_evaluate(
 
 
 class AccuracyCompletionWithEvaluate(AccuracyCompletion):
-    """The part of the gold answers that are the text, after what is to be ignored is removed from both."""
+    """The share of gold answers that equal the text, after ignored parts are removed from both."""
 
     BOUNDS = (0.0, 1.0)
 
@@ -74,7 +74,7 @@ class AccuracyCompletionWithEvaluate(AccuracyCompletion):
 
 
 class AccuracyCompletionOLMES(AccuracyCompletionWithEvaluate):
-    """Ignores commas, dollar signs, a final full stop, and all up to `#### `."""
+    """Ignores commas, dollar signs, a final full stop, and everything up to `#### `."""
 
     def __init__(self) -> None:
         super().__init__(regexes_to_ignore=[",", r"\$", "(?s).*#### ", r"\.$"])
