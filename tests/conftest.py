@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -31,6 +32,12 @@ from eval_dagster.errors import RequirementError
 from eval_dagster.models.transformers.handle import TransformersHandle
 from eval_dagster.sandbox import Limits, Program, SandboxPolicy, SandboxResult, Toolchain, require_sandbox, run_python, sandbox_policy
 from eval_dagster.tracking import store
+
+if importlib.util.find_spec("absl") is not None:
+    from absl.logging import get_absl_handler
+
+    # Dagster's logging configuration closes all handlers. This one would close pytest's capture, the standard error at its import.
+    get_absl_handler().python_handler.stream = sys.__stderr__
 
 # What an example takes depends on the machine and on whether it is the first to load a package: no reason to fail.
 settings.register_profile("without_deadline", deadline=None)
