@@ -22,7 +22,7 @@ from eval_dagster.tasks.formatter import Formatter
 from eval_dagster.tasks.ordered import OrderedTask
 from eval_dagster.tasks.samples import MissingFieldError, NullFieldError, TaskRow, place_of, row_name
 from eval_dagster.users_code import calling, raised_at
-from eval_dagster.versions.hashes import stable_hash
+from eval_dagster.versions.hashes import canonical_json, stable_hash, text_hash
 
 AnyTask = BaseTask[Any]
 
@@ -320,15 +320,26 @@ def _request(*, prompt: str, **fields: Any) -> Request:
 
 def named(request: Request) -> Request:
     """The request with the hash of its other fields as its id."""
-    unnamed = replace(request, request_id="")
+    return replace(request, request_id=stable_hash(_identity(request)))
+
+
+def ids_by_count(request: Request, counts: Iterable[int]) -> dict[int, str]:
+    """The ids that a request for generated texts has for each of these numbers of texts. The rest of it is hashed once."""
+    assert request.generation is not None
+    identity = _identity(request)
+    before, after = canonical_json({**identity, "generation": {**identity["generation"], "num_samples": None}}).split('"num_samples":null')
+    return {count: text_hash(f'{before}"num_samples":{count}{after}') for count in counts}
+
+
+def _identity(request: Request) -> dict[str, Any]:
     # Fields that are not set do not count, so that a new field keeps the ids of all other requests.
-    identity = {name: value for name, value in vars(unnamed).items() if value not in ("", None, False, ())}
-    if unnamed.generation is not None:
-        identity["generation"] = asdict(unnamed.generation)
-    if unnamed.messages is not None:
-        identity["messages"] = [[message.role, message.content] for message in unnamed.messages]
-    identity["images"] = [stable_hash(image.hex()) for image in unnamed.images]
-    return replace(unnamed, request_id=stable_hash(identity))
+    identity = {name: value for name, value in vars(request).items() if name != "request_id" and value not in ("", None, False, ())}
+    if request.generation is not None:
+        identity["generation"] = asdict(request.generation)
+    if request.messages is not None:
+        identity["messages"] = [[message.role, message.content] for message in request.messages]
+    identity["images"] = [stable_hash(image.hex()) for image in request.images]
+    return identity
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """Reuses cached texts of requests for another number of texts: the first four of six are the four that were asked for before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from eval_dagster.lake.answers.responses import ResponseCache
-from eval_dagster.prompts.rendering import named
+from eval_dagster.prompts.rendering import ids_by_count, named
 from eval_dagster.records import Request
 
 Answer = Mapping[str, Any]
@@ -32,7 +32,7 @@ class Shared:
 
 def shared_texts(cache: ResponseCache, requests: Mapping[str, Request]) -> Shared:
     """Look for texts of these requests, which have no answer themselves."""
-    others = {name: dict(_others(request)) for name, request in requests.items()}
+    others = {name: _others(request) for name, request in requests.items()}
     found = cache.find({other for each in others.values() for other in each.values()})
     whole: dict[str, dict[str, Any]] = {}
     heads: dict[str, Answer] = {}
@@ -62,14 +62,12 @@ def joined(name: str, head: Answer, rest: Answer) -> dict[str, Any]:
     return {**head, **shown, **figures, "text_is_escaped": escaped, "request_id": name, "retryable": rest.get("retryable", False)}
 
 
-def _others(request: Request) -> Iterator[tuple[int, str]]:
+def _others(request: Request) -> dict[int, str]:
     """The ids of the requests for other numbers of texts. Empty for greedy text, and for requests whose id has another form."""
     settings = request.generation
     if settings is None or settings.temperature == 0 or named(request).request_id != request.request_id:
-        return
-    for count in range(1, settings.num_samples + _MOST_MORE):
-        if count != settings.num_samples:
-            yield count, named(replace(request, generation=replace(settings, num_samples=count))).request_id
+        return {}
+    return ids_by_count(request, (count for count in range(1, settings.num_samples + _MOST_MORE) if count != settings.num_samples))
 
 
 def _holds(answer: Answer | None, count: int) -> bool:

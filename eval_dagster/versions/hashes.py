@@ -23,7 +23,16 @@ def stable_hash(value: Any) -> str:
     Raises:
         TypeError: The value holds an object that JSON cannot represent.
     """
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
+    return text_hash(canonical_json(value))
+
+
+def canonical_json(value: Any) -> str:
+    """The text of which `stable_hash` is the hash."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=True)
+
+
+def text_hash(text: str) -> str:
+    """Hash of a text, as 16 hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

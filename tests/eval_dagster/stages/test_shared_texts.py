@@ -12,7 +12,7 @@ from eval_dagster.lake.catalog.catalog import read_rows
 from eval_dagster.lake.catalog.publishing import publish
 from eval_dagster.models.served.calls.bodies import text_calls
 from eval_dagster.project import Project
-from eval_dagster.prompts.rendering import named
+from eval_dagster.prompts.rendering import ids_by_count, named
 from eval_dagster.records import GenerationSettings, Request
 from eval_dagster.stages.shared_texts import joined
 
@@ -119,3 +119,12 @@ def test_a_server_is_asked_for_the_texts_from_a_place_on() -> None:
     request = named(Request(request_id="", prompt="Why?", generation=settings))
     seeds = [[call.body["seed"] for call in text_calls(replace(request, first_text=first), config)] for first in (0, 4)]
     assert seeds == [[3, 4, 5, 6, 7, 8], [7, 8]]
+
+
+@pytest.mark.parametrize("prompt", ["Say 1", 'with "num_samples":null in it', "a lone half \ud800"])
+def test_ids_of_other_numbers_of_texts_are_those_that_such_requests_have(prompt: str) -> None:
+    settings = GenerationSettings(num_samples=3, temperature=0.7, stop_sequences=("\n",))
+    request = named(Request(request_id="", prompt=prompt, generation=settings))
+    expected = {count: named(replace(request, generation=replace(settings, num_samples=count))).request_id for count in (1, 2, 3, 64)}
+    assert ids_by_count(request, (1, 2, 3, 64)) == expected
+    assert expected[3] == request.request_id
